@@ -21,8 +21,8 @@ from bench.waiting import Beside
 from holdfast.engine.job import JobSpec
 from holdfast.engine.settlement import Settlement
 from holdfast.features.limits.model import EACH, Rule
-from holdfast.stores.base import ClaimRequest
 from holdfast.stores.open import open_store
+from holdfast.stores.requests import ClaimRequest
 
 BATCH = 100
 KEYS_IN_USE = 50

@@ -26,7 +26,7 @@ from holdfast.kind import Kind
 from holdfast.steps.approvals import ApprovalNotice, Decision
 from holdfast.steps.driver import step_key
 from holdfast.steps.values import AppEvent
-from holdfast.stores.base import Sent
+from holdfast.stores.requests import Sent
 from holdfast.telemetry.logs import configure_logging
 from holdfast.telemetry.tracing import current_trace, outgoing_headers, trace_from
 

@@ -24,10 +24,9 @@ from holdfast.features.limits.operations import Reserving
 from holdfast.handle import Handle
 from holdfast.insights import Why, chain_of, why
 from holdfast.kind import PAYLOAD_LIMIT
-from holdfast.stores.base import Reschedule, Sent, Telling
-from holdfast.stores.choosing import page_of
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id
+from holdfast.stores.requests import Reschedule, Sent, Telling, page_of
 
 
 class Acting(Enqueuing):

@@ -9,7 +9,6 @@ from os import PathLike
 
 from holdfast import config
 from holdfast.acting import Acting
-from holdfast.artifacts import Artifacts, ArtifactStore
 from holdfast.calling import Declared
 from holdfast.client import Client
 from holdfast.connectors.reach import Reach, SecretProvider
@@ -29,11 +28,12 @@ from holdfast.features.tenants.operations import Tenants
 from holdfast.features.webhooks.operations import Endpoints
 from holdfast.outgoing import EgressPolicy
 from holdfast.running import Running
+from holdfast.stores.artifacts import Artifacts, ArtifactStore
 from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id
 from holdfast.stores.open import POOL_SIZE, open_store
+from holdfast.stores.vault import Vault
 from holdfast.telemetry.tracing import outgoing_headers
-from holdfast.vault import Vault
 
 
 class App(Acting, Running):

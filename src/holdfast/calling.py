@@ -26,7 +26,7 @@ from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.steps.approvals import Asking
 from holdfast.steps.driver import Durable, Lent, Plan
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
-from holdfast.vault import Vault
+from holdfast.stores.vault import Vault
 from holdfast.worker.executor import Handler, RuleBook, pack_result
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.shutdown import Stop

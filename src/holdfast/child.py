@@ -37,9 +37,9 @@ from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pac
 from holdfast.steps.driver import Lent
 from holdfast.steps.signature import Signature
 from holdfast.stores.open import open_store, stand_in
+from holdfast.stores.vault import Vault
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import failure
-from holdfast.vault import Vault
 from holdfast.worker import startup
 from holdfast.worker.executor import Handler, RuleBook, execute
 from holdfast.worker.processes import sandbox

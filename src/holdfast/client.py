@@ -20,11 +20,11 @@ from holdfast.features.events.model import SentEvent
 from holdfast.features.jobs.operations import FromStep, check_from_step, redriving
 from holdfast.features.payloads.model import PayloadRule, effective
 from holdfast.handle import Handle
-from holdfast.stores.aside import aside
-from holdfast.stores.base import OperatorVerb, Reschedule, Store, Verbs
-from holdfast.stores.flow import Flow
+from holdfast.stores.base import Store, Verbs
+from holdfast.stores.flow import Flow, aside
+from holdfast.stores.requests import OperatorVerb, Reschedule
+from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
-from holdfast.vault import EMPTY, Vault, is_packed
 
 T = TypeVar("T")
 

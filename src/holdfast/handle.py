@@ -21,8 +21,8 @@ from holdfast.engine.steps import Progress
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
 from holdfast.insights import ledger_of
-from holdfast.stores.base import Reschedule
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.requests import Reschedule
 
 if TYPE_CHECKING:
     from holdfast.client import Client

@@ -20,9 +20,9 @@ from holdfast.features.payloads.model import HIDDEN, WITHHELD, effective
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
 from holdfast.searching import Search
-from holdfast.stores.base import Counted, JobFilter, Verbs
-from holdfast.stores.beside import side_by_side
-from holdfast.stores.flow import Steps, flow
+from holdfast.stores.base import Verbs
+from holdfast.stores.flow import Steps, flow, side_by_side
+from holdfast.stores.requests import Counted, JobFilter
 
 WAITING = frozenset({State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
 

@@ -27,7 +27,7 @@ from holdfast.handle import Handle
 from holdfast.steps.approvals import Asking
 from holdfast.steps.signature import Signature
 from holdfast.stores.ids import new_id
-from holdfast.vault import Vault
+from holdfast.stores.vault import Vault
 
 P = ParamSpec("P")
 R = TypeVar("R")

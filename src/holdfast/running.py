@@ -17,7 +17,7 @@ from holdfast.features.events.operations import Subscriptions
 from holdfast.features.repository import JobRepository
 from holdfast.operating import Operating
 from holdfast.steps.driver import Lent, Reached
-from holdfast.stores.aside import aside
+from holdfast.stores.flow import aside
 from holdfast.stores.ids import new_id
 from holdfast.worker import startup
 from holdfast.worker.maintenance import BATCHES, Duty, clear

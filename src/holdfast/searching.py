@@ -20,7 +20,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.stores.base import JobFilter
+from holdfast.stores.requests import JobFilter
 
 LONGEST: Final = 1_000
 WORDS: Final = 10

@@ -27,8 +27,7 @@ from holdfast.app import App
 from holdfast.dashboard import Below, make_dashboard
 from holdfast.dashboard.headers import PageHeaders
 from holdfast.live import Live
-from holdfast.stores.aside import aside
-from holdfast.stores.patience import Patience
+from holdfast.stores.flow import Patience, aside
 from holdfast.worker.startup import when_there
 
 LAST_DUTY = 5.0

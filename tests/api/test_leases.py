@@ -12,7 +12,7 @@ import pytest_asyncio
 from holdfast import App
 from holdfast.engine.job import Attempt
 from holdfast.engine.states import State
-from holdfast.sealing import new_key
+from holdfast.stores.vault import new_key
 from tests.api.conftest import client_of
 from tests.app.conftest import NewApp
 from tests.support.stores import forward

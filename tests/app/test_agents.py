@@ -14,7 +14,7 @@ from holdfast import App, Backoff, Context, Retry, State
 from holdfast.engine.job import Job
 from holdfast.engine.retry import GENTLE, HOURLY_CAP
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.stores.sqlite.connection import database_path
+from holdfast.stores.sqlite.connections import database_path
 
 pytestmark = pytest.mark.req("CX-16")
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, Handle
 from holdfast.stores.base import Store
-from holdfast.stores.ear import Names
+from holdfast.stores.listener import Names
 from holdfast.worker import worker
 from holdfast.worker.maintenance import Duty
 from tests.app.conftest import NewApp

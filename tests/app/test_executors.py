@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, Handle
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.stores.base import ClaimRequest
+from holdfast.stores.requests import ClaimRequest
 from tests.app.running import work_off, working
 from tests.app.waiting import until
 from tests.support.by_hand import PostgresByHand

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from holdfast import App, State
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.postgres import keeping, pools
+from holdfast.stores.postgres import pools
 from holdfast.stores.postgres.store import PostgresStore
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
@@ -57,7 +57,7 @@ def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool's own pauses double: after an outage of four minutes it would sleep for four more."""
-    for module in (keeping, pools):
+    for module in (pools, pools):
         monkeypatch.setattr(module, "ASK_ANEW", 0.1)
     away = PostgresStore(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
     asked = away.verbs.health("default")

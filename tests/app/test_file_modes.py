@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.artifacts.directory import Directory
 from holdfast.features.audit.operations import Audit
+from holdfast.stores.artifacts import Directory
 from holdfast.stores.open import open_store
 from tests.support.stores import claim, open_lease, put_one, settle
 

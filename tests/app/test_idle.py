@@ -15,11 +15,11 @@ import pytest
 from holdfast import App
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import JobFilter
 from holdfast.stores.due import KNOWN, DueWork
 from holdfast.stores.flow import Flow
-from holdfast.stores.postgres import keeping, pools
+from holdfast.stores.postgres import pools
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.requests import JobFilter
 from holdfast.worker.worker import SAFETY_POLL, WorkerOptions
 from tests.app.running import working
 from tests.app.waiting import until
@@ -60,7 +60,7 @@ def test_an_idle_worker_makes_few_transactions_over_three_connections(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted where they are begun: the server reports up to ten seconds late."""
-    monkeypatch.setattr(keeping, "KEPT_FOR", 0.3)
+    monkeypatch.setattr(pools, "KEPT_FOR", 0.3)
     monkeypatch.setattr(pools, "MAX_IDLE", 0.3)  # what the start has opened is closed when nobody uses it
     default = WorkerOptions()
     options = {name: getattr(default, name) for name in ("lease_ttl", "poll", "promote_every", "sweep_every")}

@@ -8,12 +8,11 @@ import pytest
 
 import holdfast
 from holdfast import App, State
-from holdfast.artifacts import Artifacts, Reference
-from holdfast.artifacts.directory import Directory
 from holdfast.engine.retry import fixed
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.payloads.operations import rotate
-from holdfast.sealing import new_key
+from holdfast.stores.artifacts import Artifacts, Directory, Reference
+from holdfast.stores.vault import new_key
 from holdfast.worker.maintenance import clear
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working

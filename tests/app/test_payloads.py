@@ -18,7 +18,7 @@ from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.insights import story
-from holdfast.sealing import new_key
+from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
 from tests.app.waiting import until
 from tests.support.by_hand import open_by_hand

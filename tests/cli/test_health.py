@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.health import level
-from holdfast.stores.base import Finding, Store
-from holdfast.stores.sqlite.connection import database_path
+from holdfast.stores.base import Store
+from holdfast.stores.requests import Finding
+from holdfast.stores.sqlite.connections import database_path
 from tests.cli.conftest import Holdfast, document
 from tests.cli.people import asked
 from tests.support.stores import BROKEN, forward, put_one, tries, work

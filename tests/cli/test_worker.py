@@ -14,7 +14,8 @@ import pytest
 
 from holdfast.cli.serving import ONCE_MORE
 from holdfast.engine.states import State
-from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import JobFilter
 from tests.cli.conftest import SHOP
 from tests.cli.processes import call, hear, run, started, until
 from tests.support.by_hand import open_by_hand

@@ -10,9 +10,9 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.agents.model import Definition
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Rule
+from holdfast.stores.action_triggers import RECORDED
 from holdfast.stores.base import Store
 from holdfast.stores.port.audit import ActionFilter
-from holdfast.stores.recording import RECORDED
 from tests.support.audit import flaws, seal, verify
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import draft, endpoint
@@ -24,7 +24,7 @@ from tests.support.switches import pause, resume
 pytestmark = pytest.mark.req("CX-4", "HF-4")
 
 # Jobs and what belongs to them, whose record is the ledger; what is counted, held or told; and the database's own. A
-# table that people set something in belongs into stores/recording.py instead.
+# table that people set something in belongs into stores/action_triggers.py instead.
 NOT_RECORDED = {
     *("reference", "resealed"),  # facts of jobs, and a history that never changes
     *("tenant_load", "pending_change", "fair_place"),

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.agents.model import HOLD
-from holdfast.stores.base import ClaimRequest, Reschedule, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

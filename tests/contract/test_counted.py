@@ -6,8 +6,9 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import JobFilter, Store
-from holdfast.stores.reads import overview
+from holdfast.stores import job_reads
+from holdfast.stores.base import Store
+from holdfast.stores.requests import JobFilter
 from tests.support.stores import put, spec
 
 pytestmark = pytest.mark.req("JF-14", "JF-16")
@@ -27,7 +28,7 @@ def test_counts_stop_at_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -
     assert counted(10, kind="mail") == {"queued": 3, "cancelled": 2}
     assert counted(1, kind="mail") == {"queued": 1, "cancelled": 1}
     assert store.run(store.verbs.capped_counts(JobFilter(tenant="acme"), 10)).counts[State.QUEUED] == 0
-    monkeypatch.setattr(overview, "WINDOW", 2)
+    monkeypatch.setattr(job_reads, "WINDOW", 2)
     looked = store.run(store.verbs.capped_counts(JobFilter(tenant="default", kind="mail"), 10))
     assert (looked.of_newest, sum(looked.counts.values())) == (2, 2)
 

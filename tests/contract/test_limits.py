@@ -13,7 +13,8 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.errors import Refused
 from holdfast.features.limits.model import EACH, Limit, Rule
-from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule
 from tests.support.agents import disable, register
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

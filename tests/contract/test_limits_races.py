@@ -11,8 +11,9 @@ import pytest
 
 from holdfast.engine.job import Job
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.stores.requests import ClaimRequest
 from tests.contract.test_limits import limit
 from tests.support.by_hand import ByHand
 from tests.support.limits import most_at_once

@@ -17,8 +17,9 @@ import pytest
 from holdfast.engine.job import Claim, Sweep
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
-from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import check_ledger
 from tests.support.stores import claim, forward, job, open_lease, put, put_one, settle, spec, state_of, take
 from tests.support.transactions import Transaction

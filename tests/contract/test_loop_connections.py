@@ -13,7 +13,7 @@ import pytest_asyncio
 from psycopg import sql
 
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.postgres import keeping
+from holdfast.stores.postgres import pools
 from holdfast.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 
@@ -85,7 +85,7 @@ async def test_one_that_was_cut_is_replaced_and_the_last_is_closed_with_the_loop
 async def test_what_nobody_uses_goes_back_to_the_pool_which_closes_what_is_idle(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "KEPT_FOR", 0.02)
+    monkeypatch.setattr(pools, "KEPT_FOR", 0.02)
     first = await store.arun(WHO)
     ((connections,),) = (lanes.values() for lanes in store._pools._of_loops.values())
     await asyncio.to_thread(until, lambda: connections._pool.get_stats()["pool_available"] == 1, "it is back")

@@ -15,7 +15,8 @@ from holdfast.engine.settlement import LONGEST_DELAY, Settlement, decide
 from holdfast.engine.states import State
 from holdfast.engine.steps import Pause, StepEntry
 from holdfast.errors import Refused
-from holdfast.stores.base import ClaimRequest, Reschedule, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.people import approve, asks, entry, gate, gates, paused, running, save, send, sleeps, steps, waits
 from tests.support.stores import (

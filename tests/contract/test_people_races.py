@@ -18,8 +18,9 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Answer
-from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import all_jobs
 from tests.support.people import approve, asks, attend, ballot, gates, save, say, send, steps, votes, waits
 from tests.support.people import deny as say_no

@@ -9,10 +9,11 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.health.statistics import QueuePulse
-from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.base import Store
 from holdfast.stores.port.audit import EventFilter
 from holdfast.stores.reads import audit
 from holdfast.stores.reads import pulse as reads
+from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import forward, put, spec, take
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)

@@ -9,7 +9,8 @@ import pytest
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Reschedule, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger
 from tests.support.stores import (

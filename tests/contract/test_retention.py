@@ -18,9 +18,10 @@ from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask
 from holdfast.features.retention.model import Keeping, policy_for
 from holdfast.features.tokens.model import new_token
-from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.port.audit import ActionFilter
+from holdfast.stores.requests import JobFilter
 from tests.support.audit import flaws, seal
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import endpoint, sent

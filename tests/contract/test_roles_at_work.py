@@ -29,11 +29,12 @@ from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.retention.model import Keeping
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec
-from holdfast.stores.base import ClaimRequest, JobFilter, Reschedule, Store, Telling
+from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
 from holdfast.stores.port.audit import ActionFilter, EventFilter
 from holdfast.stores.port.payloads import SealedPart
+from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, Telling
 from tests.api.serving import auntil
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.connectors import drafted

@@ -24,10 +24,11 @@ from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.retention.model import Keeping
-from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.port.retention import Leftover
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
 from tests.support.endpoints import endpoint, sent

@@ -14,11 +14,10 @@ import pytest_asyncio
 
 from holdfast import App
 from holdfast.errors import InvalidInput, StoreError
-from holdfast.stores.beside import side_by_side
-from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.postgres import connections, together
+from holdfast.stores.flow import Flow, Statement, Steps, side_by_side
+from holdfast.stores.postgres import connections, pipeline
 from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
-from holdfast.stores.postgres.pooler import PREPARE_AFTER
+from holdfast.stores.postgres.pipeline import PREPARE_AFTER
 from holdfast.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 
@@ -97,8 +96,8 @@ async def test_values_come_as_they_are_whatever_their_size(store: PostgresStore)
 async def test_more_texts_than_are_prepared_are_answered_all_the_same(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "MOST_PREPARED", 3)
-    monkeypatch.setattr(together, "MOST_KNOWN", 5)
+    monkeypatch.setattr(pipeline, "MOST_PREPARED", 3)
+    monkeypatch.setattr(pipeline, "MOST_KNOWN", 5)
     for n in [number for _ in range(PREPARE_AFTER + 3) for number in range(9)]:
         assert await store.arun(read("acme", f"select {n} + %(one)s::int", one=1)) == [(n + 1,)]
     often = [read("acme", "select 7 + %(one)s::int", one=1) for _ in range(PREPARE_AFTER + 3)]

@@ -13,8 +13,9 @@ import pytest
 from holdfast.engine.outcome import Failed, Snoozed, Succeeded
 from holdfast.errors import InvalidSetting
 from holdfast.features.retention.model import Usage, check_cost, check_day, check_groups
-from holdfast.stores.base import Reschedule, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.stores.requests import Reschedule
 from tests.support.ledger import read_events
 from tests.support.people import asking
 from tests.support.retention import keep, sweep

@@ -14,7 +14,8 @@ from holdfast.features.agents.model import AHEAD, Definition
 from holdfast.features.jobs.why import REASONS
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.insights import Why, story, view, why
-from holdfast.stores.base import Reschedule, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import Reschedule
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand
 from tests.support.people import asking, ballot

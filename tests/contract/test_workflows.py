@@ -7,7 +7,8 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError
 from holdfast.features.workflows.model import WorkflowStatus
-from holdfast.stores.base import Reschedule, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.stores import FINAL, TENANT, claim, forward, job, new_id, open_lease, put_one, settle, state_of
 from tests.support.workflows import Flow, check
@@ -35,7 +36,7 @@ def test_jobs_run_when_their_parents_have_ended_and_not_before(store: Store) -> 
 
 def test_a_child_is_taken_in_the_very_turn_that_ends_its_parent(store: Store) -> None:
     from holdfast.engine.settlement import decide
-    from holdfast.stores.base import ClaimRequest
+    from holdfast.stores.requests import ClaimRequest
     from tests.support.stores import DONE
 
     flow = Flow(store, {"a": "", "b": "a"})

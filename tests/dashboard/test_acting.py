@@ -17,7 +17,7 @@ from holdfast.access import Identity, Scope
 from holdfast.dashboard.pages import audit
 from holdfast.features.webhooks.model import DELIVER, EndpointDelivery
 from holdfast.service import make_service
-from holdfast.stores.base import JobFilter
+from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE, client_of
 from tests.app.running import work_off
 from tests.dashboard.scene import HOSTILE, Scene, declare, is_inert, play, the

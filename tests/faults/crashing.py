@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from holdfast import App
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.base import ClaimRequest
 from holdfast.stores.flow import Flow, Steps
+from holdfast.stores.requests import ClaimRequest
 from tests.support.crew import FOLDER_VARIABLE
 from tests.support.warm import start_call
 

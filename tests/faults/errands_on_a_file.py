@@ -16,7 +16,7 @@ import aiosqlite
 from holdfast import App, Retry, State, SyncContext
 from holdfast.errors import StoreUnavailable
 from holdfast.features.repository import Work
-from holdfast.stores.sqlite import connection as connections
+from holdfast.stores.sqlite import connections
 from tests.app.waiting import until
 from tests.faults.errands import ERRANDS, Errand, Told
 from tests.faults.load import AT_ONCE

@@ -9,9 +9,9 @@ from holdfast import App, Context, Retry
 from holdfast.features.approvals.model import GateFilter
 from holdfast.features.dead_letters.model import GroupFilter
 from holdfast.insights import story, why
-from holdfast.stores.base import JobFilter
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.audit import ActionFilter, EventFilter
+from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off
 from tests.faults.spoiling import Row
 

@@ -14,9 +14,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.requests import ClaimRequest
 from tests.faults.checker import check
 from tests.support.stores import claim, open_lease, put, settle, spec
 from tests.support.transactions import Transaction

@@ -22,11 +22,11 @@ from psycopg import sql
 from holdfast import App, Context, State, SyncContext
 from holdfast.cli.health import level
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.base import JobFilter
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.open import open_store
-from holdfast.stores.postgres import pooler as between
+from holdfast.stores.postgres import pipeline as between
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off, working
 from tests.app.waiting import until
 from tests.faults.checker import check

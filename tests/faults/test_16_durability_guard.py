@@ -11,10 +11,9 @@ import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.stores.base import Finding
 from holdfast.stores.open import open_store
-from holdfast.stores.sqlite.doctor import diagnose
-from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.requests import Finding
+from holdfast.stores.sqlite.store import SqliteStore, diagnose
 from tests.cli.processes import run
 from tests.support.servers import PostgresServer
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.open import open_store
-from holdfast.stores.sqlite import connection as connections
-from holdfast.stores.sqlite import doctor
+from holdfast.stores.sqlite import connections
+from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.faults.checker import check
 from tests.support.stores import claim, open_lease, put, put_one, settle, spec
@@ -104,7 +104,7 @@ def test_a_long_reader_makes_the_log_grow_and_the_doctor_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 400_000)
-    monkeypatch.setattr(doctor, "WAL_ALARM", 2_000_000)
+    monkeypatch.setattr(sqlite, "WAL_ALARM", 2_000_000)
     path = tmp_path / "jobs.db"
     log = Path(f"{path}-wal")
 

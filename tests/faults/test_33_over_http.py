@@ -18,7 +18,8 @@ from holdfast.access.tokens import tokens_of
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask
 from holdfast.service import make_service
-from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE
 from tests.app.conftest import url
 from tests.contract.test_roles_at_work import AFTER, furnish

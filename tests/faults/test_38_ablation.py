@@ -22,8 +22,8 @@ from holdfast.features.approvals.model import Gate
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store
-from holdfast.stores.port.requests import Telling
 from holdfast.stores.postgres.store import prepare_connection, run_on
+from holdfast.stores.requests import Telling
 from tests.app.waiting import until
 from tests.faults.checker import n3, n5, n5_gates, n6
 from tests.faults.crashing import QUICK, marks, start
@@ -147,7 +147,7 @@ def test_without_the_fence_a_zombie_keeps_a_step(
     assert [saved.fate for saved in save(store, old, entry(1, '"late"'))] == ["stale"]
     assert not list(n3(take_picture(store.url)))
     if by_hand.name == "sqlite":
-        monkeypatch.setattr("holdfast.stores.sqlite.operations.steps._HELD", UNFENCED)
+        monkeypatch.setattr("holdfast.stores.sqlite.steps._HELD", UNFENCED)
     else:
         replaced(by_hand, "save_steps", r"and s\.lease is not distinct from save_steps\.lease\s", "")
         replaced(by_hand, "save_steps", r"join held h on h\.id = o\.job and h\.attempt = o\.attempt\s+on", _ANY_HOLDER)

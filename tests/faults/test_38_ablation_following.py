@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Conflict, HoldfastError, Refused
-from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.base import Store
 from holdfast.stores.flow import Steps
 from holdfast.stores.open import open_store
+from holdfast.stores.requests import ClaimRequest
 from tests.faults.test_38_ablation import drop_trigger, replaced
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.ledger import check_ledger

@@ -25,7 +25,7 @@ from holdfast import App
 from holdfast.cli.commands import app as commands
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.open import open_store
-from holdfast.stores.sqlite.connection import OurConnection
+from holdfast.stores.sqlite.connections import OurConnection
 from tests.app.notes import prepare_notes
 from tests.app.waiting import until
 from tests.faults.chores import Household

@@ -15,7 +15,7 @@ from itertools import groupby
 import pytest
 
 from holdfast import App, HoldfastError, Job, State
-from holdfast.stores.base import JobFilter
+from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off
 from tests.faults.scenery import furnish, reads
 from tests.faults.spoiling import Column, Spoiler, open_spoiler, spoil

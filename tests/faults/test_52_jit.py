@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from holdfast import App, State
-from holdfast.stores.base import JobFilter
 from holdfast.stores.open import open_store
+from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off, working
 from tests.app.waiting import until
 from tests.faults.load import AT_ONCE

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 from weakref import WeakSet
 
-from holdfast.stores.sqlite import connection as connections
-from holdfast.stores.sqlite.connection import OurConnection
+from holdfast.stores.sqlite import connections
+from holdfast.stores.sqlite.connections import OurConnection
 
 Fate = Literal["held", "short", "written", "full", "broken", "handles", "killed"]
 Trouble = tuple[int, Fate] | tuple[int, Fate, str]

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, StoreUnavailable
-from holdfast.stores.sqlite.connection import database_path
+from holdfast.stores.sqlite.connections import database_path
 from holdfast.testing import Kit
 from tests.app.waiting import until
 from tests.kit import shop

@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 from psycopg import sql
 
-from holdfast.stores.sqlite.connection import database_path
+from holdfast.stores.sqlite.connections import database_path
 
 Catalogue = dict[str, list[str]]
 

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from holdfast.engine.states import State
-from holdfast.stores.migrate import CODE, Plan, Script
+from holdfast.stores.migrations import CODE, Plan, Script
 from holdfast.stores.open import open_store
 from tests.migration.plans import plan_of, use
 from tests.support.agents import disable, enable, register

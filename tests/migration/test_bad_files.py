@@ -14,8 +14,7 @@ import pytest
 from holdfast.errors import HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
-from holdfast.stores.sqlite.connection import database_path
-from holdfast.stores.sqlite.filesystem import refuse_network_file_system
+from holdfast.stores.sqlite.connections import database_path, refuse_network_file_system
 from tests.support.forks import in_a_fork
 
 pytestmark = pytest.mark.req("SC-1")

@@ -13,9 +13,10 @@ import pytest
 import holdfast.stores
 from holdfast.engine.job import JobSpec
 from holdfast.errors import SchemaMismatch
-from holdfast.stores.base import ClaimRequest, JobFilter, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
-from holdfast.stores.sqlite.connection import database_path
+from holdfast.stores.requests import ClaimRequest, JobFilter
+from holdfast.stores.sqlite.connections import database_path
 from tests.migration.catalogue import applied, catalogue, write
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")

@@ -16,11 +16,11 @@ def test_a_role_created_later_makes_the_grants_pending(
 ) -> None:
     store = open_store(empty_postgres_url)
     assert isinstance(store, PostgresStore)
-    monkeypatch.setattr("holdfast.stores.postgres.applied.ROLES", ("holdfast_viewer",))
+    monkeypatch.setattr("holdfast.stores.postgres.migrations.ROLES", ("holdfast_viewer",))
     store.migrate()
     assert store.schema().current
 
-    monkeypatch.setattr("holdfast.stores.postgres.applied.ROLES", ("holdfast_viewer", "holdfast_producer"))
+    monkeypatch.setattr("holdfast.stores.postgres.migrations.ROLES", ("holdfast_viewer", "holdfast_producer"))
     assert store.schema().pending == ("code",)
     with psycopg.connect(empty_postgres_url, autocommit=True) as connection:
         connection.execute("revoke execute on all functions in schema holdfast from holdfast_producer")

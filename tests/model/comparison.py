@@ -14,7 +14,7 @@ from holdfast.features.approvals.model import GateFilter
 from holdfast.features.health.model import Health
 from holdfast.features.limits.model import EACH, Bucket, Limit
 from holdfast.features.workflows.model import Graph
-from holdfast.stores.base import JobFilter
+from holdfast.stores.requests import JobFilter
 from tests.model import views
 from tests.model.model import Model
 from tests.model.player import Player

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.engine.job import EVERY_TENANT, Verdict
 from holdfast.engine.states import ACTIVE, State
 from holdfast.features.workflows.model import BAD, STANDS, Edge, Standing, Started, Swept, WorkflowSpec
-from holdfast.stores.base import OperatorVerb
+from holdfast.stores.requests import OperatorVerb
 from tests.model.limiting import Limiting
 from tests.model.world import ModelJob
 

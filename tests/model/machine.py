@@ -17,7 +17,7 @@ from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import HELD, State
 from holdfast.features.limits.model import Ask
-from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule
+from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb, Reschedule
 from tests.model import views
 from tests.model.comparison import same, unplaced
 from tests.model.drafts import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State, is_legal
 from holdfast.errors import Refused
-from holdfast.stores.base import ClaimRequest
+from holdfast.stores.requests import ClaimRequest
 from tests.model.drafts import codes, drafts, endings, plain_drafts, tenants
 from tests.model.player import PowerCut, cut
 from tests.model.seat import Seat

@@ -16,7 +16,7 @@ from holdfast.engine.job import Claim, Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import ACTIVE, State
 from holdfast.errors import Conflict, Refused, StaleLease
-from holdfast.stores.base import ClaimRequest
+from holdfast.stores.requests import ClaimRequest
 from tests.model.flowing import Flowing
 from tests.model.people import People
 from tests.model.upkeep import group_of

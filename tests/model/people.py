@@ -13,7 +13,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry, projection
 from holdfast.features.approvals.model import Answer, Ballot, Gate, Token, Vote, refusal
-from holdfast.stores.base import Sent
+from holdfast.stores.requests import Sent
 from tests.model.upkeep import Upkeep
 from tests.model.world import ModelJob, seconds
 

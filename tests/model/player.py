@@ -18,10 +18,11 @@ from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, 
 from holdfast.features.health.model import Health
 from holdfast.features.limits.model import Ask, Limit, Rule, Standing
 from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
-from holdfast.stores.base import ClaimRequest, JobFilter, OperatorVerb, Reschedule, Sent, Store, Telling, Verbs
+from holdfast.stores.base import Store, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.open import open_store
 from holdfast.stores.reads import Dialect
+from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb, Reschedule, Sent, Telling
 from tests.support.stores import new_id
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from holdfast.engine.states import State, Verb
 from holdfast.engine.steps import StepEntry
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import Ballot, VerdictWord
-from holdfast.stores.base import ClaimRequest, Reschedule
+from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.model import views
 from tests.model.comparison import Comparison
 from tests.model.conftest import Make

@@ -14,7 +14,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.features.limits.model import Rule
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec, OnFailure, Standing, WorkflowSpec, plan_hash
-from holdfast.stores.base import ClaimRequest
+from holdfast.stores.requests import ClaimRequest
 from tests.model.conftest import Make
 from tests.model.drafts import Draft
 from tests.model.drafts import job_id as flow_id

@@ -11,7 +11,7 @@ from holdfast.engine.job import EVERY_TENANT, Sweep, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.settlement import fingerprint
 from holdfast.engine.states import ACTIVE, State
-from holdfast.stores.base import OperatorVerb, Reschedule
+from holdfast.stores.requests import OperatorVerb, Reschedule
 from tests.model.world import ModelEvent, ModelJob, World, moment, seconds
 
 LATE = ("deadline_passed", "the deadline passed before the job was done")

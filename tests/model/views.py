@@ -14,7 +14,7 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Step
 from holdfast.features.approvals.model import Gate, GateFilter
 from holdfast.features.health.model import Health
-from holdfast.stores.base import JobFilter
+from holdfast.stores.requests import JobFilter
 from tests.model.flowing import ModelFlow
 from tests.model.people import People
 from tests.model.world import ModelEvent, ModelJob, World

@@ -17,9 +17,10 @@ from holdfast.features.approvals.model import Ballot, GateFilter, Question
 from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.features.retention.model import Keeping
 from holdfast.insights import why
-from holdfast.stores.base import ClaimRequest, JobFilter, Telling, Verbs
+from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.port.audit import EventFilter
+from holdfast.stores.requests import ClaimRequest, JobFilter, Telling
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 from tests.plans.filling_dead import LARGEST
 

@@ -18,7 +18,8 @@ from holdfast.engine.payload import encode
 from holdfast.engine.retry import RetryPolicy
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
-from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import ClaimRequest
 
 new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
 

@@ -11,7 +11,7 @@ from psycopg.rows import TupleRow
 
 from holdfast.errors import InvalidInput
 from holdfast.stores.postgres import connections  # which tells the driver of them
-from holdfast.stores.postgres.arrays import Ids, Numbers, Words, ids, numbers, words
+from holdfast.stores.postgres.codec import Ids, Numbers, Words, ids, numbers, words
 
 pytestmark = pytest.mark.req("DP-3")
 

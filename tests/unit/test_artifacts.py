@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.artifacts import Artifacts, open_artifacts
-from holdfast.artifacts.s3 import Bucket, Credentials, signed
 from holdfast.errors import HoldfastError
+from holdfast.stores.artifacts import Artifacts, open_artifacts
+from holdfast.stores.s3 import Bucket, Credentials, signed
 from tests.support.s3_server import ACCESS, REGION, SECRET, S3Server, s3_server
 from tests.support.stores import new_id
 

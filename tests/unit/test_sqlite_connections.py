@@ -15,7 +15,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
-from holdfast.stores.sqlite import connection as connections
+from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.faults.trouble import statements, watching
 from tests.support.forks import in_a_fork

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.sqlite import connection as connections
+from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.support.stores import put, put_one, spec
 

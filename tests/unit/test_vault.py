@@ -10,8 +10,7 @@ import pytest
 from holdfast.engine.payload import MARK
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.payloads.model import NO_RULE, Effective, RuleDraft, combine, forbidden_at, together
-from holdfast.sealing import KeyRing, new_key
-from holdfast.vault import EMPTY, Vault, sealed_in
+from holdfast.stores.vault import EMPTY, KeyRing, Vault, new_key, sealed_in
 from tests.support.stores import new_id
 
 pytestmark = pytest.mark.req("DP-4")

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from holdfast.app import App
 from holdfast.errors import Refused
-from holdfast.stores.patience import ENDLESS, Patience, patience_of
+from holdfast.stores.flow import ENDLESS, Patience, patience_of
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.options import WorkerOptions
 

@@ -31,10 +31,10 @@ from holdfast.errors import InvalidPayload
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import Kind
 from holdfast.steps.approvals import Asking
-from holdfast.stores.base import ClaimRequest
-from holdfast.stores.patience import ENDLESS, Patience, patience_of
+from holdfast.stores.flow import ENDLESS, Patience, patience_of
+from holdfast.stores.requests import ClaimRequest
+from holdfast.stores.vault import is_packed
 from holdfast.telemetry.tracebacks import failure
-from holdfast.vault import is_packed
 from holdfast.worker.executor import Handler, RuleBook, unpacked
 from holdfast.worker.maintenance import Duty, run_once, standard_duties
 from holdfast.worker.refusals import set_aside

@@ -14,7 +14,8 @@ from holdfast.cli.words import span
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
 from holdfast.features.health.model import CAP, Thresholds, with_concerns
-from holdfast.stores.base import Finding, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import Finding
 
 # What health would only warn of.
 NO_ALARM = frozenset(

@@ -24,8 +24,8 @@ from holdfast.errors import NotFound
 from holdfast.features.dead_letters.model import DeadLetterGroup
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.insights import Story, page, story
-from holdfast.stores.base import JobFilter
-from holdfast.vault import shown
+from holdfast.stores.requests import JobFilter
+from holdfast.stores.vault import shown
 
 commands = Commands("Look at jobs, and put them right.")
 

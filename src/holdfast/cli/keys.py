@@ -14,8 +14,7 @@ from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.errors import InvalidSetting
 from holdfast.features.payloads.operations import Rotated, rotate
-from holdfast.sealing import KeyRing, new_key
-from holdfast.vault import Vault
+from holdfast.stores.vault import KeyRing, Vault, new_key
 
 commands = Commands("The keys that what jobs bring and keep is sealed with.")
 

@@ -26,9 +26,9 @@ from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.dead_letters.operations import DeadLetters, Operations
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
-from holdfast.stores.base import OperatorVerb, Reschedule
 from holdfast.stores.ids import new_id
-from holdfast.vault import Vault
+from holdfast.stores.requests import OperatorVerb, Reschedule
+from holdfast.stores.vault import Vault
 
 # What a stable reason means to somebody who reads it.
 REASONS = {

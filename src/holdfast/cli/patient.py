@@ -11,7 +11,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.access.problems import problem
-from holdfast.stores.patience import Patience, patience_of
+from holdfast.stores.flow import Patience, patience_of
 
 
 class Patient:

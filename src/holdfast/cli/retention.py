@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from holdfast import config
-from holdfast.artifacts import open_artifacts
 from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import duration, moment, span
 from holdfast.features.retention.model import Retention
 from holdfast.features.retention.operations import Retentions
+from holdfast.stores.artifacts import open_artifacts
 
 commands = Commands("For how long finished jobs are kept.")
 

@@ -13,7 +13,7 @@ from holdfast.cli.output import emit, say, write
 from holdfast.cli.reading import data_of
 from holdfast.cli.session import NAME, OneTenant, refuse_unready
 from holdfast.errors import NotFound
-from holdfast.stores.base import Sent
+from holdfast.stores.requests import Sent
 
 
 def send_event(

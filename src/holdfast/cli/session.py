@@ -22,7 +22,7 @@ from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound, SchemaMismatch
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
-from holdfast.stores.sqlite.connection import database_path
+from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.startup import when_there
 
 NAME = "holdfast"

@@ -26,7 +26,7 @@ from holdfast.client import Client
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting, StoreError
 from holdfast.features.approvals.model import GateFilter
-from holdfast.stores.base import JobFilter
+from holdfast.stores.requests import JobFilter
 
 LEAST, MOST = 0.2, 3600.0
 RUNNING, ASKED = 15, 5

@@ -15,7 +15,7 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import NO_LIMIT, Step
 from holdfast.features.approvals.model import Gate
 from holdfast.insights import Story
-from holdfast.vault import shown
+from holdfast.stores.vault import shown
 
 STEP_COLUMNS = ("n", "kind", "name", "state", "tries", "took", "value or error")
 STYLES = {"done": "green", "failed": "red", "asked": "magenta", "not over": "dim"}

@@ -26,7 +26,7 @@ from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.connectors import program_files, program_shim
 from holdfast.kind import Kind
-from holdfast.stores.aside import aside
+from holdfast.stores.flow import aside
 from holdfast.worker.processes.child import Child, ChildDied, Recipe
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.processes.protocol import Message

@@ -33,7 +33,7 @@ from holdfast.http.standing import Asked, Queues, Reservations, Switches
 from holdfast.http.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 from holdfast.http.wire import Steps, get, given, post
 from holdfast.http.workflows import WorkflowPlan, Workflows, more_of, new_plan
-from holdfast.stores.base import Sent
+from holdfast.stores.requests import Sent
 from holdfast.worker.options import TickSummary
 
 C = TypeVar("C", bound=Runner)

@@ -17,7 +17,7 @@ from holdfast.http.runners import Items, Runner
 from holdfast.http.sending import answer_to, unanswered
 from holdfast.http.sse import Message, Parser, TooLong
 from holdfast.http.wire import Emit, Pause, Read, Reply, Request, Steps, Unreachable, asked, document, get, given, post
-from holdfast.stores.base import Sent
+from holdfast.stores.requests import Sent
 
 C = TypeVar("C", bound=Runner)
 

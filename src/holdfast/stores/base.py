@@ -16,8 +16,8 @@ from holdfast.engine.settlement import Settlement
 from holdfast.features.health.model import USUAL, Concern, Thresholds
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.due import DueWork
-from holdfast.stores.ear import Names
 from holdfast.stores.flow import Flow
+from holdfast.stores.listener import Names
 from holdfast.stores.outage import Outage
 from holdfast.stores.port.audit import AuditVerbs
 from holdfast.stores.port.connectors import ConnectorVerbs
@@ -30,7 +30,13 @@ from holdfast.stores.port.jobs import JobVerbs
 from holdfast.stores.port.looking import LookingVerbs
 from holdfast.stores.port.payloads import PayloadVerbs
 from holdfast.stores.port.plans import PlanVerbs
-from holdfast.stores.port.requests import (
+from holdfast.stores.port.retention import RetentionVerbs
+from holdfast.stores.port.switches import SwitchVerbs
+from holdfast.stores.port.tenants import TenantVerbs
+from holdfast.stores.port.tokens import TokenVerbs
+from holdfast.stores.port.work import WorkVerbs
+from holdfast.stores.port.workflows import WorkflowVerbs
+from holdfast.stores.requests import (
     ClaimRequest,
     Counted,
     Finding,
@@ -41,12 +47,6 @@ from holdfast.stores.port.requests import (
     Sent,
     Telling,
 )
-from holdfast.stores.port.retention import RetentionVerbs
-from holdfast.stores.port.switches import SwitchVerbs
-from holdfast.stores.port.tenants import TenantVerbs
-from holdfast.stores.port.tokens import TokenVerbs
-from holdfast.stores.port.work import WorkVerbs
-from holdfast.stores.port.workflows import WorkflowVerbs
 
 __all__ = [
     "BorrowedVerbs",

@@ -1,17 +1,41 @@
-"""Store operations as generators: written once, run in either colour.
+"""``Statement``, ``Flow``, ``@flow``, ``drive``, reads sent together, time limits, a blocking call beside the loop.
+
+Store operations as generators: written once, run in either colour.
 
 An operation yields the statements it wants executed and is sent the rows of each. The
 runner decides how that happens: in this thread, in another one, or on an event loop.
 The body of an operation therefore holds no I/O and no ``await``, and there is one of it.
+
+Reads side by side: those that do not need one another's answers are asked in one go, where the store can.
+
+``schedules, rules = yield from side_by_side(verbs.schedules(…).start(), verbs.payload_rules(…).start())``
+
+How long somebody who may have to leave waits for a database: as long as the store waits, until he says otherwise.
+
+A worker that is asked to stop has questions under way, some of them on connections that nothing comes through any more.
+So all it does is done under a patience of its own, which it ends when its time is over: what is asked for afterwards
+fails at once, and what is being waited for then is given up.
+
+A call that blocks, in a thread of its own beside the event loop.
+
+``asyncio.to_thread`` has a handful of threads for the whole program, and handlers use them as well: what hangs there
+would keep whoever else needs one, and so a worker from leaving. Whatever a worker itself depends on is done here.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import functools
+import math
+import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,3 +150,134 @@ def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:
         return result
     finally:
         steps.close()
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+
+
+@overload
+def side_by_side(first: Steps[A], second: Steps[B], /) -> Steps[tuple[A, B]]: ...
+@overload
+def side_by_side(first: Steps[A], second: Steps[B], third: Steps[C], /) -> Steps[tuple[A, B, C]]: ...
+@overload
+def side_by_side(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]: ...
+def side_by_side(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]:
+    """Answers what each of them does, in their order. Whatever asks something that is no read of ours
+    does so last, and from then on by itself: it may count on its transaction."""
+    parts = [_Part(steps) for steps in reads]
+    try:
+        while waiting := [part for part in parts if part.asks is not None]:
+            first = next((part for part in waiting if part.asking.reads), waiting[0])
+            if first.bound is not None:
+                yield first.bound
+            if not first.asking.reads:
+                yield from first.to_its_end()
+                continue
+            group = [part for part in waiting if part.bound == first.bound and part.asking.reads]
+            asked = [part.asking.beside or (part.asking,) for part in group]
+            answers = iter((yield Statement("", reads=True, beside=tuple(each for some in asked for each in some))))
+            for part, some in zip(group, asked, strict=True):
+                rows = [list(next(answers)) for _ in some]
+                part.told([*rows] if part.asking.beside else rows[0])
+    finally:
+        for part in parts:
+            part.steps.close()
+    return tuple(part.result for part in parts)
+
+
+def beside(*flows: Flow[Any]) -> Flow[tuple[Any, ...]]:
+    """The same as a flow of its own, for a page that shows several things."""
+    return Flow(lambda: side_by_side(*(each.start() for each in flows)), writes=False)
+
+
+class _Part:
+    """One of them: what it asks next, and which binding it asked for before that."""
+
+    def __init__(self, steps: Steps[Any]) -> None:
+        self.steps = steps
+        self.bound: Statement | None = None
+        self.asks: Statement | None = None
+        self.result: Any = None
+        self._go_on(None)
+
+    @property
+    def asking(self) -> Statement:
+        assert self.asks is not None
+        return self.asks
+
+    def told(self, rows: Rows) -> None:
+        self._go_on(rows)
+
+    def to_its_end(self) -> Steps[None]:
+        try:
+            while True:
+                self.asks = self.steps.send((yield self.asking))
+        except StopIteration as end:
+            self.asks, self.result = None, end.value
+
+    def _go_on(self, rows: Rows | None) -> None:
+        try:
+            self.asks = next(self.steps) if rows is None else self.steps.send(rows)
+            while self.asks.binds:
+                self.bound = self.asks
+                self.asks = self.steps.send([])
+        except StopIteration as end:
+            self.asks, self.result = None, end.value
+
+
+LET_GO: Final = 1.0
+LOOK: Final = 0.5
+"""Seconds; it may be ended earlier than was said when somebody began to wait."""
+
+
+class Patience:
+    """``until`` is a moment of the monotonic clock. It is set by one and read by many, in whatever thread."""
+
+    __slots__ = ("until",)
+
+    def __init__(self) -> None:
+        self.until = math.inf
+
+    def left(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
+    async def outlast(self, *tasks: asyncio.Task[Any]) -> None:
+        """Until they have ended, or it is over: then they are given a moment to give up by themselves, as those do who
+        wait for an answer, and are cancelled, who may wait for a connection that was asked for long ago."""
+        waiting = {task for task in tasks if not task.done()}
+        while waiting and self.until > time.monotonic() - LET_GO:
+            _, waiting = await asyncio.wait(waiting, timeout=min(LOOK, self.left() + LET_GO))
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.wait(waiting, timeout=LET_GO)
+
+
+ENDLESS = Patience()
+patience_of: ContextVar[Patience] = ContextVar("holdfast_patience", default=ENDLESS)
+
+
+async def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What it answers or raises. Whoever is cancelled here does not wait for it any longer; it goes on."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+    call = partial(copy_context().run, function, *args, **kwargs)
+
+    def run() -> None:
+        tell: partial[Any]
+        try:
+            tell = partial(_set, answer, answer.set_result, call())
+        except BaseException as error:
+            tell = partial(_set, answer, answer.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(tell)
+
+    threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
+    return await answer
+
+
+def _set(answer: asyncio.Future[Any], put: Callable[[Any], None], what: object) -> None:
+    if not answer.done():
+        put(what)

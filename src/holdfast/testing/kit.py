@@ -17,7 +17,7 @@ from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.approvals.model import Gate, GateFilter, GateState, VerdictWord, Vote
 from holdfast.handle import Handle
 from holdfast.kind import Kind, Prepared
-from holdfast.stores.base import JobFilter
+from holdfast.stores.requests import JobFilter
 from holdfast.testing.clock import Clock, Crashes, Moment
 from holdfast.testing.database import private_store
 from holdfast.testing.matching import Wanted, told

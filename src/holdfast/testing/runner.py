@@ -15,7 +15,7 @@ from holdfast.engine.outcome import Settled, Succeeded
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, JobFailed, NotFound, WaitTimeout
 from holdfast.handle import Handle
-from holdfast.stores.base import ClaimRequest, JobFilter
+from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.testing.clock import Clock, Crashes
 from holdfast.testing.report import Drained, Failure, JobWaits, NeverIdle
 from holdfast.worker.executor import Handler

@@ -42,11 +42,11 @@ from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, effective, together
-from holdfast.stores.aside import aside
 from holdfast.stores.base import Store
+from holdfast.stores.flow import aside
+from holdfast.stores.vault import EMPTY, Vault, is_packed, reference_in
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import failure, frame_of, message_of, places_of, traceback_of
-from holdfast.vault import EMPTY, Vault, is_packed, reference_in
 from holdfast.worker.maintenance import Duty
 from holdfast.worker.shutdown import Ended, Stop, Suspended
 

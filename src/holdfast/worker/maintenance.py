@@ -25,14 +25,13 @@ from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from holdfast.artifacts import Artifacts
 from holdfast.engine.job import EVERY_TENANT, Sweep
 from holdfast.engine.settlement import storable
 from holdfast.errors import Refused, StoreUnavailable
-from holdfast.stores.aside import aside
+from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.base import Caller, Store
 from holdfast.stores.due import KNOWN, DueWork, maintaining
-from holdfast.stores.flow import Flow
+from holdfast.stores.flow import Flow, aside
 from holdfast.stores.port.retention import Leftover
 from holdfast.worker.refusals import set_aside
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from holdfast.engine.outcome import Outcome, Paused
-from holdfast.stores.patience import Patience, patience_of
+from holdfast.stores.flow import Patience, patience_of
 
 UNKNOWN = "stopped"
 TIMEOUT = "timeout"

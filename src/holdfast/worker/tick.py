@@ -26,9 +26,9 @@ from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, Snoozed
 from holdfast.engine.settlement import Ending, Settlement, hand_back, unreadable
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, StaleLease, StoreError
-from holdfast.stores.aside import aside
-from holdfast.stores.base import ClaimRequest, JobFilter, Store
-from holdfast.stores.flow import Flow
+from holdfast.stores.base import Store
+from holdfast.stores.flow import Flow, aside
+from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.telemetry import observers
 from holdfast.worker.executor import Handler, charged, execute
 from holdfast.worker.lease import Heartbeat, held_under, taken_away

@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
-from holdfast.stores.base import ClaimRequest, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import ClaimRequest
 from holdfast.telemetry import observers
 from holdfast.worker.claim_order import Search
 from holdfast.worker.executor import Handler

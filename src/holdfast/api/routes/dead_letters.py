@@ -19,7 +19,7 @@ from holdfast.errors import NotFound
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation, Order
 from holdfast.features.dead_letters.operations import GroupWanted
 from holdfast.searching import moment
-from holdfast.stores.base import JobFilter
+from holdfast.stores.requests import JobFilter
 
 router = Router(prefix="/dead-letters", tags=["dead letters"])
 

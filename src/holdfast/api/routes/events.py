@@ -22,7 +22,7 @@ from holdfast.engine.job import Event
 from holdfast.errors import EventsGone, StoreUnavailable
 from holdfast.following import check_gone
 from holdfast.live import Here, Lagged, Live
-from holdfast.stores.base import Sent
+from holdfast.stores.requests import Sent
 
 router = Router(prefix="/events", tags=["events"])
 

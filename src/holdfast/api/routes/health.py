@@ -13,8 +13,8 @@ from holdfast.api.asking import TheApp, allowed
 from holdfast.api.routing import Router
 from holdfast.errors import HoldfastError, SchemaMismatch
 from holdfast.features.health.model import Health
-from holdfast.stores.aside import aside
 from holdfast.stores.base import Store
+from holdfast.stores.flow import aside
 
 probes = Router(tags=["health"])
 

@@ -29,8 +29,8 @@ from holdfast.features.payloads.model import HIDDEN
 from holdfast.handle import Handle
 from holdfast.insights import Story, Why, ledger_of, matching, story
 from holdfast.kind import Prepared
-from holdfast.stores.base import Counted
-from holdfast.vault import NAME
+from holdfast.stores.requests import Counted
+from holdfast.stores.vault import NAME
 
 router = Router(prefix="/jobs", tags=["jobs"])
 

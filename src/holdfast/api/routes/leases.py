@@ -29,7 +29,7 @@ from holdfast.engine.settlement import LONGEST_DELAY
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.errors import InvalidInput, NotFound, StaleLease
 from holdfast.steps.calls import CHECKPOINT_LIMIT
-from holdfast.stores.base import ClaimRequest
+from holdfast.stores.requests import ClaimRequest
 
 router = Router(prefix="/leases", tags=["leases"], dependencies=[allowed(Scope.WORK)])
 

@@ -25,8 +25,9 @@ from holdfast.cli.output import emit, say
 from holdfast.cli.session import is_absent, refuse_unready
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidSetting, Refused
-from holdfast.stores.base import JobFilter, Store
-from holdfast.stores.sqlite.connection import database_path
+from holdfast.stores.base import Store
+from holdfast.stores.requests import JobFilter
+from holdfast.stores.sqlite.connections import database_path
 
 JOBS, CONCURRENCY = 5_000, 50
 SCRATCH = "On SQLite better name a file that is not there yet: it is removed afterwards."

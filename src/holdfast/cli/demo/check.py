@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from holdfast.cli.demo.kinds import ALWAYS_FAILS
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import TRANSITIONS, State, Step, Transition, Verb, replay
-from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import JobFilter
 
 PAGE = 1000
 NAMED = 3

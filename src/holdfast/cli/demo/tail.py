@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from holdfast.cli.demo.crew import WorkerProcess
 from holdfast.engine.job import Event
 from holdfast.engine.states import State
-from holdfast.stores.base import JobFilter, Store
+from holdfast.stores.base import Store
+from holdfast.stores.requests import JobFilter
 
 PAGE = 1000
 

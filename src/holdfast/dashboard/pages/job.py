@@ -21,8 +21,8 @@ from holdfast.engine.steps import RESERVED, Progress
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.insights import view
-from holdfast.stores.base import Reschedule
-from holdfast.vault import shown
+from holdfast.stores.requests import Reschedule
+from holdfast.stores.vault import shown
 
 CHILDREN, EVENTS, ATTEMPTS = 20, 200, 20
 REFUSED = {

@@ -20,7 +20,7 @@ from holdfast.features.dead_letters.model import BULK_VERBS, BulkVerb
 from holdfast.features.health.model import CAP
 from holdfast.insights import Found, listed
 from holdfast.searching import NEVER, Search, names_a_time
-from holdfast.stores.base import Counted
+from holdfast.stores.requests import Counted
 
 TABS = (
     State.QUEUED,

@@ -18,7 +18,7 @@ from holdfast.errors import InvalidInput
 from holdfast.features.health.statistics import QueuePulse
 from holdfast.features.limits.model import SCOPES, LimitOptions, Named
 from holdfast.features.limits.operations import listed
-from holdfast.stores.beside import beside
+from holdfast.stores.flow import beside
 
 PAUSED: Final = ("queue", "kind", "agent", "everything")
 REASON: Final = 1_000

@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFoun
 from holdfast.features.payloads.model import HIDDEN, effective
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.schedules.timing import Coming, Timing, preview, zone_of
-from holdfast.stores.beside import beside
+from holdfast.stores.flow import beside
 
 LISTED: Final = 500
 LOOKED_AT: Final = 5_000

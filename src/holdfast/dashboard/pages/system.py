@@ -17,7 +17,7 @@ from holdfast.dashboard.rendering import render, the_app
 from holdfast.dashboard.routing import does, shows, whole
 from holdfast.features.agents.operations import ROLES
 from holdfast.features.limits.operations import listed
-from holdfast.stores.beside import beside
+from holdfast.stores.flow import beside
 
 SHOWN: Final = 200
 

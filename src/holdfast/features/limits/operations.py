@@ -49,8 +49,7 @@ from holdfast.features.limits.model import (
     why_left,
 )
 from holdfast.stores.base import Caller
-from holdfast.stores.beside import side_by_side
-from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.flow import Flow, Steps, flow, side_by_side
 
 T = TypeVar("T")
 

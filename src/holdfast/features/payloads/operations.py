@@ -30,7 +30,7 @@ from holdfast.features.payloads.model import (
 from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart
-from holdfast.vault import Vault, What
+from holdfast.stores.vault import Vault, What
 from holdfast.worker.executor import RuleBook
 from holdfast.worker.maintenance import clear_now
 

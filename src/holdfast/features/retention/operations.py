@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Collection, Iterator
 from datetime import date, datetime
 
-from holdfast.artifacts import Artifacts
-from holdfast.artifacts.base import Reference
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.retention.model import (
@@ -22,6 +20,7 @@ from holdfast.features.retention.model import (
     check_groups,
     check_state,
 )
+from holdfast.stores.artifacts import Artifacts, Reference
 from holdfast.stores.base import Caller
 from holdfast.stores.port.retention import Leftover
 from holdfast.worker.maintenance import clear_now

@@ -26,8 +26,7 @@ from holdfast.features.schedules.model import (
 )
 from holdfast.features.schedules.timing import Coming, preview
 from holdfast.stores.base import Caller
-from holdfast.stores.beside import side_by_side
-from holdfast.stores.flow import Steps, flow
+from holdfast.stores.flow import Steps, flow, side_by_side
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from holdfast.engine.job import EVERY_TENANT, Enqueued
 from holdfast.features.dead_letters.model import DeadLetterGroup, GroupFilter, Operation, Remade, Starting
 from holdfast.stores.flow import Flow
-from holdfast.stores.port.requests import JobFilter
+from holdfast.stores.requests import JobFilter
 
 
 class DeadLetterVerbs(Protocol):

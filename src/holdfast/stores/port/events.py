@@ -7,7 +7,7 @@ from typing import Protocol
 from holdfast.engine.job import Event
 from holdfast.features.events.model import Consumer, Delivery, Fed, SentEvent, Subscribing, Subscription
 from holdfast.stores.flow import Flow
-from holdfast.stores.port.requests import Sent, Telling
+from holdfast.stores.requests import Sent, Telling
 
 
 class EventVerbs(Protocol):

@@ -12,7 +12,7 @@ from holdfast.engine.states import State
 from holdfast.features.agents.model import Circumstances
 from holdfast.features.health.model import USUAL, Health, Thresholds
 from holdfast.stores.flow import Flow
-from holdfast.stores.port.requests import Counted, JobFilter, OperatorVerb, Reschedule
+from holdfast.stores.requests import Counted, JobFilter, OperatorVerb, Reschedule
 
 
 class JobVerbs(Protocol):

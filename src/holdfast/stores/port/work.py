@@ -9,7 +9,7 @@ from holdfast.engine.job import EVERY_TENANT, Claim, Enqueued, Holding, JobSpec,
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import Saved, Step, StepEntry
 from holdfast.stores.flow import Flow
-from holdfast.stores.port.requests import ClaimRequest
+from holdfast.stores.requests import ClaimRequest
 
 
 class WorkVerbs(Protocol):

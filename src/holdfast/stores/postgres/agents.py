@@ -7,7 +7,7 @@ import json
 from holdfast.errors import InvalidInput
 from holdfast.features.agents.model import Agent, Definition
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reads import Reads
 
 

@@ -1,27 +1,39 @@
-"""What is done on somebody else's connection, inside somebody else's transaction.
+"""Operations on a caller's connection; a connection lent to a handler.
+
+What is done on somebody else's connection, inside somebody else's transaction.
 
 Around each verb is a savepoint, so that a refusal leaves the transaction as it was; within it a single statement, all
 text, so that it means the same through every driver; and the settings that the verb makes for the rest of a
 transaction (tenant and actor) are put back, because the rest of this one is not ours.
+
+A connection for a handler's own statements, in one transaction that also ends its job.
+
+Each block has a connection of its own, closed afterwards: none of our settings are on it, and none that the handler
+makes (a search path, a role, a row factory) can reach the next; behind a pooler only SET LOCAL is sure to end there.
+psycopg refuses ``commit()`` and ``rollback()`` inside a transaction block, so that its end stays with us.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from psycopg import AsyncConnection, Connection, OperationalError
 
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
-from holdfast.errors import Conflict, InvalidSetting
+from holdfast.errors import Conflict, InvalidSetting, StoreUnavailable
 from holdfast.features.workflows.model import Started, WorkflowSpec
-from holdfast.stores.borrowed.guest import POSTGRESQL, Standing, ended
-from holdfast.stores.borrowed.recognise import async_guest, guest
 from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.guests import POSTGRESQL, Standing, async_guest, ended, guest
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain
-from holdfast.stores.postgres.failures import refusal
-from holdfast.stores.postgres.settle import detail_of
+from holdfast.stores.postgres.connections import CONNECTION
+from holdfast.stores.postgres.errors import refusal
+from holdfast.stores.postgres.leases import detail_of
+from holdfast.stores.postgres.pipeline import aprepare_if_direct, prepare_if_direct
 from holdfast.stores.postgres.workflows import start_document
 
 T = TypeVar("T")
@@ -176,3 +188,42 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             return
         yield seen
         seen = getattr(seen, "orig", None) or seen.__cause__
+
+
+# Autocommit, so that the block's BEGIN and COMMIT are the only ones.
+SETTINGS = CONNECTION | {"application_name": "holdfast handler"}
+
+
+class PostgresLending:
+    url: str
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection[Any]]:
+        try:
+            connection = Connection.connect(self.url, **SETTINGS)
+        except OperationalError as error:
+            raise _unreachable(error) from error
+        try:
+            prepare_if_direct(connection)
+            with connection.transaction():
+                yield connection
+        finally:
+            connection.close()
+
+    @asynccontextmanager
+    async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
+        try:
+            connection = await AsyncConnection.connect(self.url, **SETTINGS)
+        except OperationalError as error:
+            raise _unreachable(error) from error
+        try:
+            await aprepare_if_direct(connection)
+            async with connection.transaction():
+                yield connection
+        finally:
+            await connection.close()
+
+
+def _unreachable(error: Exception) -> StoreUnavailable:
+    message = str(error).strip().split("\n")[0]
+    return StoreUnavailable(f"the database cannot be reached: {message}")

@@ -1,16 +1,15 @@
-"""Our own connections, and their settings. Each keeps a cursor, and with it what the driver has found out about the
-statement before: mostly the next one has the same text, and then nobody asks again how each of its values is sent.
-"""
+"""Our connection classes, settings, time loader."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, Error, Pipeline, adapters
-from psycopg.adapt import Dumper
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, DataError, Error, Pipeline, adapters
+from psycopg.adapt import Dumper, Loader
 from psycopg.errors import InvalidSqlStatementName
 from psycopg.pq import Format
 from psycopg.types.json import set_json_loads
@@ -18,11 +17,31 @@ from psycopg.types.string import TextLoader
 from typing_extensions import override
 
 from holdfast.engine.payload import look_at
+from holdfast.engine.times import FIRST, LAST
 from holdfast.stores.flow import Rows, Statement
 from holdfast.stores.outage import Outage
-from holdfast.stores.postgres.arrays import TYPES
-from holdfast.stores.postgres.times import TimeLoader
-from holdfast.stores.postgres.together import Together
+from holdfast.stores.postgres.codec import TYPES
+from holdfast.stores.postgres.pipeline import Together
+
+if TYPE_CHECKING:
+    from psycopg.abc import AdaptContext, Buffer
+
+
+class TimeLoader(Loader):
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        usual = adapters.get_loader(oid, Format.TEXT)
+        assert usual is not None
+        self._load = usual(oid, context).load
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            found: datetime = self._load(data)
+            return found
+        except DataError:
+            text = bytes(data)
+            return FIRST if text.startswith(b"-") or text.endswith(b"BC") else LAST
+
 
 CONNECTION: dict[str, Any] = {
     "autocommit": True,

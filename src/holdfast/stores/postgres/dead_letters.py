@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
 from holdfast.features.dead_letters.model import COUNTED, Operation, Starting
-from holdfast.stores.base import JobFilter
+from holdfast.stores.bulk import Operating, as_wanted, for_verb
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.operating import Operating, as_wanted, for_verb
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.requests import JobFilter
 
 
 class DeadLetterVerbs(Calls, Operating):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.features.health.model import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
-from holdfast.stores.base import Finding, SchemaStatus
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.requests import Finding, SchemaStatus
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -162,7 +162,7 @@ def _connections(connection: Connection[Any], most: int) -> Finding:
 
 
 def _pooler(connection: Connection[Any], settings: dict[str, Any]) -> Finding:
-    from holdfast.stores.postgres.pooler import brings_notices, is_direct
+    from holdfast.stores.postgres.pipeline import brings_notices, is_direct
 
     if is_direct(connection):
         return Finding("pooler", True, "none is between this and the server")

@@ -8,7 +8,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.approvals.model import Answer, Ballot, Token
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
 
 
 class GateVerbs(Calls):

@@ -1,15 +1,21 @@
-"""Leases and what is held under them; the functions are in ``code/41_leases.sql`` and ``44_checkpoint.sql``."""
+"""``store.leases``: open, renew, exchange, claim, start, release, settle, promote, expire, reap."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
-from holdfast.engine.job import Holding, Lease
-from holdfast.stores.flow import Steps, flow
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.reads.jobs import Reader
+from holdfast.engine.job import EVERY_TENANT, Claim, Holding, Lease, Sweep, Turn
+from holdfast.engine.settlement import Settlement
+from holdfast.stores.codecs import Record, texts
+from holdfast.stores.due import DueWork
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.postgres.codec import Ids, Numbers, PostgresCodec, Words, ids, numbers, words
+from holdfast.stores.requests import ClaimRequest
 
 
 class LeaseVerbs(Calls, Reader):
@@ -86,3 +92,178 @@ class LeaseVerbs(Calls, Reader):
             "add_artifact", "%s, %s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, ref, about, tenant
         )
         return bool(rows[0][0])
+
+
+VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
+
+
+class SettleVerb(Calls):
+    def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
+        """What is stale now may be so because our first try came through. The ledger knows: nobody but the holder of
+        an attempt can make it succeed, fail or snooze."""
+        stale = yield from self.settle(lease, settlements, tenant).start()
+        if not stale:
+            return []
+        rows = yield Statement(
+            f"select job_id, attempt, verb from {self._s}event"
+            " where job_id = any(%s::uuid[]) and from_state = 'in_progress'",
+            (list(stale),),
+        )
+        ended = {(str(job_id), attempt, verb) for job_id, attempt, verb in rows}
+        ours = {item.id for item in settlements if (item.id, item.attempt, VERB_OF.get(item.ending, "fail")) in ended}
+        return [job_id for job_id in stale if job_id not in ours]
+
+    @flow(single=True, repeat=_settle_again)
+    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
+        rows = yield self._call(
+            "settle_many",
+            "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s",
+            lease,
+            *endings(settlements),
+            tenant,
+        )
+        return [str(row[0]) for row in rows]
+
+
+def endings(settlements: Sequence[Settlement]) -> tuple[Ids, Numbers, Words, list[str | None] | None]:
+    """The arrays of ``settle_many``."""
+    telling = [
+        item
+        for item in settlements
+        if item.ending != "succeeded" or not (item.result is None and item.note is None and item.ref is None)
+    ]
+    return (
+        ids([item.id for item in settlements]),
+        numbers([item.attempt for item in settlements]),
+        words([item.ending for item in settlements]),
+        [detail_of(item) for item in settlements] if telling else None,
+    )
+
+
+def detail_of(item: Settlement) -> str | None:
+    """What goes with an ending, as JSON text; nothing for a plain success."""
+    if item.ending == "succeeded":
+        if item.result is None and item.ref is None and item.note is None:
+            return None
+        parts = [] if item.result is None else [f'"result":{item.result}']
+        parts += [] if item.ref is None else [f'"result_ref":{json.dumps(item.ref)}']
+        parts += [] if item.note is None else [f'"note":{json.dumps(item.note)}']
+        return f"{{{','.join(parts)}}}"
+    detail = {
+        "delay": item.delay,
+        "code": item.code,
+        "message": item.message,
+        "note": item.note,
+        "pause": item.pause,
+        "steps": item.steps,
+    }
+    return json.dumps({name: value for name, value in detail.items() if value is not None})
+
+
+CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
+
+
+class TurnVerbs(Calls):
+    @cached_property
+    def _turn_text(self) -> str:
+        """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
+        return (
+            f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us from {self._s}turn("
+            "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c"
+        )
+
+    @flow(single=True, hot=True)
+    def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
+        places = [request.after.get(queue) for queue in request.queues] if request.after else []
+        rows = yield Statement(
+            self._turn_text,
+            (
+                request.lease,
+                *endings(settlements),
+                list(request.queues),
+                request.want,
+                request.begin,
+                None if request.kinds is None else list(request.kinds),
+                [place and place[0] for place in places] or None,
+                [place and place[1] for place in places] or None,
+                request.tenant,
+            ),
+        )
+        stale, live, pick_us = rows.pop()[-3:]
+        lease = request.lease
+        claims: list[Any] = rows
+        # In its place: each row goes as its claim comes, so the collector has half as many to look at.
+        try:
+            for place, row in enumerate(rows):
+                claims[place] = _claim(row, lease, -4)
+        except Exception:
+            claims = [each if isinstance(each, Claim) else _readable(each[:-3], lease) for each in claims]
+        return Turn(claims, [str(job_id) for job_id in stale or ()], live, pick_us)
+
+    @flow(single=True)
+    def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
+        kinds = None if request.kinds is None else list(request.kinds)
+        rows = yield Statement(
+            f"select {CLAIM_COLUMNS} from {self._s}claim_many(%s, %s, %s, %s, %s, %s) c",
+            (request.lease, list(request.queues), request.want, request.begin, kinds, request.tenant),
+        )
+        try:
+            return [_claim(row, request.lease) for row in rows]
+        except Exception:
+            return [_readable(row, request.lease) for row in rows]
+
+
+def _readable(row: Row, lease: str) -> Claim:
+    """Of a batch in which one cannot be read: that one says so, the others are as ever."""
+    return Record.decoder(Claim, PostgresCodec(), raw=("payload", "lease"))((row[0], lease, *row[1:]))
+
+
+def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
+    """By hand, since there are thousands a second: the columns are ``CLAIM_COLUMNS``, the last one the tags."""
+    backoff = row[_BACKOFF]
+    if backoff is not None and type(backoff) is not dict:
+        raise ValueError("not a backoff")
+    facts: Any = (row[0], lease, *row[1:tags], texts(row[tags]) if row[tags] else ())
+    return Claim(*facts)
+
+
+_BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff")
+
+
+class DutyVerbs(Calls):
+    @flow(single=True)
+    def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("promote_due", "%s, %s", want, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("expire_overdue", "%s, %s", want, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
+        rows = yield self._call("reap_lapsed", "%s, %s", want, tenant)
+        return Sweep(*rows[0])
+
+    @flow()
+    def set_aside(
+        self,
+        lease: str | None,
+        queues: Sequence[str],
+        kinds: Sequence[str] | None = None,
+        want: int = 1000,
+        tenant: str = EVERY_TENANT,
+    ) -> Steps[list[str]]:
+        known = None if kinds is None else list(kinds)
+        call = "%s::uuid, %s::text[], %s::text[], %s, %s"
+        rows = yield self._call("set_aside", call, lease, list(queues), known, want, tenant)
+        return [str(row[0]) for row in rows]
+
+
+@flow(writes=False, single=True, hot=True)
+def due_work(schema: str, lease: str | None, tenant: str) -> Steps[DueWork]:
+    text = f'select tasks, leads, next_in, notifies from "{schema}".due_work(%s::uuid, %s)'
+    rows = yield Statement(text, (lease or None, tenant))
+    tasks, leads, next_in, notifies = rows[0]
+    return DueWork(frozenset(tasks), leads, next_in, notifies)

@@ -8,8 +8,8 @@ from holdfast.engine.job import Event
 from holdfast.errors import InvalidInput
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
 
 # floor, snapshot, next snapshot, place: what is between them only the server can read.
 _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")

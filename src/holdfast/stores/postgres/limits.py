@@ -6,7 +6,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.limits.model import NOBODYS, Ask, Limit, QueueSetting, Rule, Standing
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reads import Reads
 
 

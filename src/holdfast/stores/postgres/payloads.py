@@ -10,7 +10,7 @@ from holdfast.features.payloads.model import PayloadRule, RuleDraft
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reads import Reads
 
 

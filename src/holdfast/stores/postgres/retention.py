@@ -8,9 +8,9 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.retention.model import IDLE, Keeping, Preview, Retention, Swept
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
+from holdfast.stores.job_reads import Reader
 from holdfast.stores.port.retention import PREVIEWED, Leftover
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.postgres.base import Calls
 
 
 class RetentionVerbs(Calls, Reader):

@@ -9,7 +9,7 @@ from datetime import datetime
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.features.schedules.model import Decision, Firing, Placed, Schedule, Template, TemplateDraft
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, job_document
 from holdfast.stores.reads import Reads
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.steps import Saved, StepEntry
-from holdfast.stores.base import Sent, Telling
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import text_of
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.requests import Sent, Telling
 
 
 class StepVerbs(Calls, Reader):

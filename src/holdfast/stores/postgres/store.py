@@ -14,34 +14,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.health.model import USUAL, Concern, Thresholds
-from holdfast.stores.base import Finding, SchemaStatus
+from holdfast.stores.action_triggers import postgres_triggers
 from holdfast.stores.due import DueWork, maintaining
-from holdfast.stores.ear import Names
-from holdfast.stores.flow import Flow
-from holdfast.stores.migrate import Plan, Script
+from holdfast.stores.flow import Flow, patience_of
+from holdfast.stores.listener import Names
+from holdfast.stores.migrations import Plan, Script
 from holdfast.stores.outage import Outage
-from holdfast.stores.patience import patience_of
-from holdfast.stores.postgres.applied import status
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
-from holdfast.stores.postgres.due import due_work
+from holdfast.stores.postgres.leases import due_work
+from holdfast.stores.postgres.migrations import status
 from holdfast.stores.postgres.verbs import PostgresVerbs
-from holdfast.stores.recording import postgres_triggers
+from holdfast.stores.requests import Finding, SchemaStatus
 
 try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
+    from holdfast.stores.postgres.borrowed import PostgresLending
     from holdfast.stores.postgres.connections import CONNECTION, prepare_connection
-    from holdfast.stores.postgres.ear import PostgresEar
-    from holdfast.stores.postgres.keeping import take_now
-    from holdfast.stores.postgres.lending import PostgresLending
-    from holdfast.stores.postgres.migrating import migrate_on, migration_script, status_on
-    from holdfast.stores.postgres.pools import CONNECT_WITHIN, Pools
-    from holdfast.stores.postgres.retrying import RETRIES, only_once, pause, tried_again
-    from holdfast.stores.postgres.running import arun_on, run_on
-    from holdfast.stores.postgres.translating import lost, translate
-    from holdfast.stores.postgres.watchdog import Watchdog
+    from holdfast.stores.postgres.errors import lost, translate
+    from holdfast.stores.postgres.listener import PostgresEar
+    from holdfast.stores.postgres.migrations import migrate_on, migration_script, status_on
+    from holdfast.stores.postgres.pools import CONNECT_WITHIN, Pools, take_now
+    from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, only_once, pause, run_on, tried_again
 except ImportError as missing:
     raise InvalidSetting(
         "PostgreSQL support is not installed",

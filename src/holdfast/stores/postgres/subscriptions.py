@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from holdfast.errors import Conflict
 from holdfast.features.events.model import Behind, Delivery, Fed, SentEvent, Subscribing, Subscription
 from holdfast.stores.codecs import Record
-from holdfast.stores.feeding import Feeding
+from holdfast.stores.feed import Feeding
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
 
 
 class SubscriptionVerbs(Calls, Feeding):

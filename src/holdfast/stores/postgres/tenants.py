@@ -10,7 +10,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.features.agents.model import AHEAD
 from holdfast.features.tenants.model import TurnOf
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reads import Reads
 
 

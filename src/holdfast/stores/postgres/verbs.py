@@ -8,28 +8,23 @@ from datetime import datetime, timedelta
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.postgres.agents import AgentVerbs
 from holdfast.stores.postgres.audit import AuditVerbs
-from holdfast.stores.postgres.circumstances import CircumstanceVerbs
 from holdfast.stores.postgres.codec import PostgresCodec
 from holdfast.stores.postgres.connectors import ConnectorVerbs
 from holdfast.stores.postgres.dead_letters import DeadLetterVerbs
-from holdfast.stores.postgres.duties import DutyVerbs
 from holdfast.stores.postgres.endpoints import EndpointVerbs
-from holdfast.stores.postgres.enqueue import EnqueueVerb
 from holdfast.stores.postgres.gates import GateVerbs
-from holdfast.stores.postgres.leases import LeaseVerbs
+from holdfast.stores.postgres.jobs import CircumstanceVerbs, EnqueueVerb, OperatorVerbs
+from holdfast.stores.postgres.leases import DutyVerbs, LeaseVerbs, SettleVerb, TurnVerbs
 from holdfast.stores.postgres.ledger import LedgerVerbs
 from holdfast.stores.postgres.limits import LimitVerbs
-from holdfast.stores.postgres.operators import OperatorVerbs
 from holdfast.stores.postgres.payloads import PayloadVerbs
 from holdfast.stores.postgres.retention import RetentionVerbs
 from holdfast.stores.postgres.schedules import ScheduleVerbs
-from holdfast.stores.postgres.settle import SettleVerb
 from holdfast.stores.postgres.steps import StepVerbs
 from holdfast.stores.postgres.subscriptions import SubscriptionVerbs
 from holdfast.stores.postgres.switches import SwitchVerbs
 from holdfast.stores.postgres.tenants import TenantVerbs
 from holdfast.stores.postgres.tokens import TokenVerbs
-from holdfast.stores.postgres.turn import TurnVerbs
 from holdfast.stores.postgres.workflows import WorkflowVerbs
 from holdfast.stores.reads import Dialect, Reads
 

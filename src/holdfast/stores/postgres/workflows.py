@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from holdfast.engine.ids import parse_id
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import enqueue_document, is_plain
 
 

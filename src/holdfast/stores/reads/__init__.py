@@ -1,16 +1,14 @@
 """Reads that are the same on every store: one text, two dialects of parameters and values."""
 
+from holdfast.stores.job_reads import JobReads, LedgerReads, OverviewReads
+from holdfast.stores.reader import Dialect
 from holdfast.stores.reads.agents import AgentReads
 from holdfast.stores.reads.connectors import ConnectorReads
 from holdfast.stores.reads.dead_letters import DeadLetterReads
-from holdfast.stores.reads.dialect import Dialect
 from holdfast.stores.reads.endpoints import EndpointReads
 from holdfast.stores.reads.gates import GateReads
 from holdfast.stores.reads.hour import HourReads
-from holdfast.stores.reads.jobs import JobReads
-from holdfast.stores.reads.ledger import LedgerReads
 from holdfast.stores.reads.limits import LimitReads
-from holdfast.stores.reads.overview import OverviewReads
 from holdfast.stores.reads.payloads import PayloadReads
 from holdfast.stores.reads.pulse import PulseReads
 from holdfast.stores.reads.retention import RetentionReads

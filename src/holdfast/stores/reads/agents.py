@@ -9,8 +9,8 @@ from holdfast.engine.names import Place
 from holdfast.features.agents.model import WAITING_CAP, Agent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
-from holdfast.stores.reads.dialect import at_most, beyond, within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import at_most, beyond, within
 
 AGENT_COLUMNS = (
     f"{Record.columns(Agent, 'a.', skip=('waiting',))}, (select count(*) from (select 1 from {{job_state}} s"

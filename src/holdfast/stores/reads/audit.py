@@ -23,10 +23,9 @@ from holdfast.features.audit.model import (
 from holdfast.features.audit.verification import Block, Content, Proof, Stray, Tail, Trail
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
+from holdfast.stores.job_reads import EVENT_COLUMNS, Reader
 from holdfast.stores.port.audit import ActionFilter, EventFilter, Looked
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
-from holdfast.stores.reads.ledger import EVENT_COLUMNS
+from holdfast.stores.reader import within
 
 EVERY = "*"
 LOWEST = -(2**63)

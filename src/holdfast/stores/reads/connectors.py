@@ -5,8 +5,8 @@ from __future__ import annotations
 from holdfast.features.connectors.model import Connector
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 
 
 class ConnectorReads(Reader):

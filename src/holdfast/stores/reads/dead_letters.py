@@ -11,10 +11,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.dead_letters.model import DeadLetterGroup, GroupFilter, Operation, Remade
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
-from holdfast.stores.reads.pages import MOST
-from holdfast.stores.reads.spoken import spoken
+from holdfast.stores.job_reads import MOST, Reader, spoken
+from holdfast.stores.reader import within
 
 GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.").replace("g.error_message", spoken("g.error_message", "g"))
 OPERATION_COLUMNS = Record.columns(Operation, "o.")

@@ -6,8 +6,8 @@ from holdfast.engine.ids import parse_id
 from holdfast.features.webhooks.model import Endpoint, EndpointDelivery
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 
 MOST = 1_000
 

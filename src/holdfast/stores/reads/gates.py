@@ -11,8 +11,8 @@ from holdfast.engine.steps import Step
 from holdfast.features.approvals.model import Gate, GateFilter, Vote
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 
 MOST = 1000
 # Looked up by key for each gate of the page; the words of one gate are few.

@@ -13,9 +13,8 @@ from typing import Any
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.health.model import CAP, USUAL, Health, Thresholds, judged
 from holdfast.features.limits.model import Switch
-from holdfast.stores.beside import side_by_side
-from holdfast.stores.flow import Steps, flow
-from holdfast.stores.reads.dialect import within
+from holdfast.stores.flow import Steps, flow, side_by_side
+from holdfast.stores.reader import within
 from holdfast.stores.reads.subscriptions import SubscriptionReads
 from holdfast.stores.reads.switches import SwitchReads
 

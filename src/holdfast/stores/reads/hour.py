@@ -14,12 +14,11 @@ from itertools import pairwise
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.health.statistics import MINUTE, SPAN, Due, Hour, Minute, Spread, filled
-from holdfast.stores.beside import side_by_side
 from holdfast.stores.codecs import EPOCH, MICROSECOND
-from holdfast.stores.flow import Rows, Steps, flow
-from holdfast.stores.reads.dialect import within
+from holdfast.stores.flow import Rows, Steps, flow, side_by_side
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 from holdfast.stores.reads.health import _NOT_HELD
-from holdfast.stores.reads.jobs import Reader
 
 TAIL = 10_000
 SAMPLES, SAMPLE = 40, 250

@@ -6,7 +6,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.features.limits.model import QueueSetting, Reservation
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
 
 _OWN = "(:tenant = '*' or r.tenant = :tenant or r.tenant = '*')"
 

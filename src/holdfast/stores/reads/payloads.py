@@ -7,8 +7,8 @@ from holdfast.engine.job import References
 from holdfast.features.payloads.model import PayloadRule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 
 _NONE = References()
 

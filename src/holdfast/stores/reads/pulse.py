@@ -21,9 +21,8 @@ from holdfast.features.health.statistics import (
     WorkerPulse,
     rates_of,
 )
-from holdfast.stores.beside import side_by_side
-from holdfast.stores.flow import Steps, flow
-from holdfast.stores.reads.dialect import within
+from holdfast.stores.flow import Steps, flow, side_by_side
+from holdfast.stores.reader import within
 from holdfast.stores.reads.health import _NOT_HELD, _QUEUES, _READY_SINCE, HealthReads
 
 # Those at the head of a queue, and the first of its lowest priority, which waits longest where others overtake it.

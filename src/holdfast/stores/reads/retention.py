@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.features.retention.model import COUNTS, GROUPS, MILLION, By, Retention, Usage
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 
 _SUMMED = (*COUNTS, "run_time", "wait_time", "cost")
 _SUMS = ", ".join(f"sum(u.{name})" for name in _SUMMED)

@@ -13,8 +13,8 @@ from holdfast.engine.names import Place
 from holdfast.features.schedules.model import Fire, MadeFrom, Schedule, Template, version_of
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Steps, flow
-from holdfast.stores.reads.dialect import at_most, beyond, within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import at_most, beyond, within
 
 TEMPLATE_COLUMNS = Record.columns(Template, "t.")
 SCHEDULE_COLUMNS = Record.columns(Schedule, "s.")

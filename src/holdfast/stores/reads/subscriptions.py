@@ -11,8 +11,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.events.model import Consumer, Delivery, Subscription
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Rows, Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 
 COLUMNS = Record.columns(Subscription, "s.")
 COUNTED = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.features.limits.model import Switch
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
 
 
 class SwitchReads(Reader):

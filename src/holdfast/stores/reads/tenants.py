@@ -6,10 +6,9 @@ import dataclasses
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.tenants.model import Tenant, with_shares
-from holdfast.stores.beside import side_by_side
-from holdfast.stores.flow import Flow, Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.flow import Flow, Steps, flow, side_by_side
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 
 # One look at an index for each tenant, not one a job.
 _NAMES = (

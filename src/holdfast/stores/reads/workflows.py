@@ -9,8 +9,8 @@ from holdfast.engine.states import state_of
 from holdfast.features.workflows.model import Edge, Graph, Node, ParentResult, Workflow
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.reads.dialect import within
-from holdfast.stores.reads.jobs import Reader
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import within
 
 MOST = 1000
 EDGES = 10  # as many for each job are read where not all are

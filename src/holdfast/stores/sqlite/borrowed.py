@@ -1,7 +1,14 @@
-"""What is done on somebody else's connection to the very same file, inside somebody else's transaction.
+"""Operations on a caller's connection; a connection lent to a handler.
+
+What is done on somebody else's connection to the very same file, inside somebody else's transaction.
 
 Around each verb is a savepoint: a refusal leaves the transaction as it was, and where none is open the few statements
 of a verb are still all done or none. The connection keeps every setting it has.
+
+A connection for a handler's own statements, in one transaction that also ends its job.
+
+The write lock is taken at the beginning: a handler that has read what it is about to change must not find, when it
+writes, that somebody was quicker. So blocks are to be short.
 """
 
 from __future__ import annotations
@@ -10,7 +17,8 @@ import abc
 import asyncio
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -18,13 +26,12 @@ from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import InvalidSetting, SchemaMismatch
 from holdfast.features.workflows.model import Started, WorkflowSpec
-from holdfast.stores.base import SchemaStatus
-from holdfast.stores.borrowed.guest import SQLITE, Standing, ended
-from holdfast.stores.borrowed.recognise import async_guest, guest
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
-from holdfast.stores.migrate import Plan
-from holdfast.stores.sqlite.connection import Connections
-from holdfast.stores.sqlite.failures import translate
+from holdfast.stores.guests import SQLITE, Standing, async_guest, ended, guest
+from holdfast.stores.migrations import Plan
+from holdfast.stores.requests import SchemaStatus
+from holdfast.stores.sqlite.connections import Connections
+from holdfast.stores.sqlite.errors import translate
 from holdfast.stores.sqlite.verbs import SqliteVerbs
 
 T = TypeVar("T")
@@ -170,3 +177,52 @@ def _translated(error: Exception) -> Exception | None:
     """SQLite's own error in our words, also where SQLAlchemy has wrapped it; None for anything else."""
     found = getattr(error, "orig", error)
     return translate(found) if isinstance(found, sqlite3.Error) else None
+
+
+class SqliteLending:
+    _connections: Connections
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._connections.lend() as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise translate(error) from error
+            try:
+                yield connection
+                _commit(connection)
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @asynccontextmanager
+    async def atransaction(self) -> AsyncIterator[sqlite3.Connection]:
+        """The same connection: what waits for the lock and for the disk is done in a thread."""
+        block = self.transaction()
+        opening = asyncio.ensure_future(asyncio.to_thread(block.__enter__))
+
+        def abandon(opened: asyncio.Future[sqlite3.Connection]) -> None:
+            if not opened.cancelled() and opened.exception() is None:
+                block.__exit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+
+        try:
+            connection = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(abandon)  # the thread goes on, and must not keep the lock it gets
+            raise
+        try:
+            yield connection
+        except BaseException as error:
+            block.__exit__(type(error), error, error.__traceback__)
+            raise
+        await asyncio.to_thread(block.__exit__, None, None, None)
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    """What a handler's own statement fails with is its driver's; this one is ours."""
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise translate(error) from error

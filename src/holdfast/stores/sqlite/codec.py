@@ -1,4 +1,4 @@
-"""Values as SQLite keeps them: times as microseconds, documents and tags as JSON text."""
+"""Values as SQLite stores them; job inserts; ``NEVER``."""
 
 from __future__ import annotations
 
@@ -102,3 +102,6 @@ def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
         spec.depth,
     )
     return _NOTHING if values == _NOTHING else values
+
+
+NEVER = 2**63 - 1

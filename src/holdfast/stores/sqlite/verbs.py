@@ -7,39 +7,36 @@ from datetime import datetime, timedelta
 from holdfast.stores.codecs import MICROSECOND, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Dialect
-from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.never import NEVER
+from holdfast.stores.sqlite.base import ids_json
+from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
+from holdfast.stores.sqlite.enqueue import EnqueueVerb
+from holdfast.stores.sqlite.jobs import CircumstanceVerbs, OperatorVerbs
+from holdfast.stores.sqlite.leases import DutyVerbs, TurnVerb
+from holdfast.stores.sqlite.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.agents import AgentVerbs
 from holdfast.stores.sqlite.operations.aging import AgingVerbs
 from holdfast.stores.sqlite.operations.audit import AuditVerbs
 from holdfast.stores.sqlite.operations.bulk import BulkVerbs
-from holdfast.stores.sqlite.operations.circumstances import CircumstanceVerbs
 from holdfast.stores.sqlite.operations.connectors import ConnectorVerbs
 from holdfast.stores.sqlite.operations.dead_letters import DeadLetterVerbs
-from holdfast.stores.sqlite.operations.duties import DutyVerbs
 from holdfast.stores.sqlite.operations.endpoints import EndpointVerbs
-from holdfast.stores.sqlite.operations.enqueue import EnqueueVerb
 from holdfast.stores.sqlite.operations.gates import GateVerbs
-from holdfast.stores.sqlite.operations.ledger import LedgerVerbs
 from holdfast.stores.sqlite.operations.leftovers import LeftoverVerbs
 from holdfast.stores.sqlite.operations.limits import LimitVerbs
-from holdfast.stores.sqlite.operations.operators import OperatorVerbs
-from holdfast.stores.sqlite.operations.order import OrderVerb
 from holdfast.stores.sqlite.operations.payloads import PayloadVerbs
-from holdfast.stores.sqlite.operations.quarantine import QuarantineVerb
 from holdfast.stores.sqlite.operations.reservations import ReservationVerbs
 from holdfast.stores.sqlite.operations.retention import RetentionVerbs
 from holdfast.stores.sqlite.operations.schedules import ScheduleVerbs
-from holdfast.stores.sqlite.operations.settle import SettleVerb
-from holdfast.stores.sqlite.operations.steps import StepVerbs
 from holdfast.stores.sqlite.operations.switches import SwitchVerbs
 from holdfast.stores.sqlite.operations.templates import TemplateVerbs
 from holdfast.stores.sqlite.operations.tenants import TenantVerbs
 from holdfast.stores.sqlite.operations.tokens import TokenVerbs
-from holdfast.stores.sqlite.operations.turn import TurnVerb
 from holdfast.stores.sqlite.operations.usage import UsageVerbs
 from holdfast.stores.sqlite.operations.workflows import WorkflowVerbs
-from holdfast.stores.sqlite.operations.writer import ids_json
+from holdfast.stores.sqlite.order import OrderVerb
+from holdfast.stores.sqlite.quarantine import QuarantineVerb
+from holdfast.stores.sqlite.settle import SettleVerb
+from holdfast.stores.sqlite.steps import StepVerbs
 
 
 class SqliteVerbs(

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.stores.aside import aside
+from holdfast.stores.flow import aside
 from holdfast.worker.processes.child import Child, ChildDied, Recipe
 from holdfast.worker.processes.protocol import Message
 from holdfast.worker.processes.reaper import Keeper

@@ -14,8 +14,8 @@ from holdfast.features.agents.model import HOLD, Agent, Definition
 from holdfast.stores.codecs import MICROSECOND, Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.reads import Reads
+from holdfast.stores.sqlite.base import ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.writer import ids_json, sign, unsign
 
 _PARTS = "name, kind, max_retries, max_crashes, backoff, max_payload_bytes, max_wait, requires_approval"
 _REGISTER = (

@@ -6,9 +6,9 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.limits.model import QueueSetting
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.base import ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.switches import duty
-from holdfast.stores.sqlite.operations.writer import ids_json, sign, unsign
 
 _COLUMNS = Record.columns(QueueSetting)
 _SET = (

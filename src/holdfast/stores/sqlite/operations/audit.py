@@ -26,7 +26,7 @@ from holdfast.features.audit.model import (
 from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.reads.audit import AuditReads
-from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, note_action
+from holdfast.stores.sqlite.base import any_tenant, ids_json, note_action
 
 _EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.verb, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, NULL"
 _ACTION = "e.seq, e.tenant, e.at, e.actor, e.verb, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"

@@ -6,7 +6,7 @@ import json
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps
-from holdfast.stores.sqlite.operations.writer import note_action
+from holdfast.stores.sqlite.base import note_action
 
 DAY = 86_400_000_000
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.dead_letters.model import COUNTED, Operation, Starting
-from holdfast.stores.base import JobFilter
+from holdfast.stores.bulk import Operating, as_wanted, for_verb
 from holdfast.stores.codecs import Record, in_micros
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.operating import Operating, as_wanted, for_verb
-from holdfast.stores.sqlite.operations.operators import apply
+from holdfast.stores.requests import JobFilter
+from holdfast.stores.sqlite.base import any_tenant, sign, unsign
+from holdfast.stores.sqlite.jobs import apply
 from holdfast.stores.sqlite.operations.switches import halted
-from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _START = (
     "INSERT INTO operation (id, tenant, verb, wanted, reason, max_retries, rate, total, capped, next_at, created_by,"

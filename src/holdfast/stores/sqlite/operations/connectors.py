@@ -7,8 +7,8 @@ import json
 from holdfast.features.connectors.model import Connector, ConnectorDraft
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.base import ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.writer import ids_json, sign, unsign
 
 _COLUMNS = Record.columns(Connector)
 _PUT = (

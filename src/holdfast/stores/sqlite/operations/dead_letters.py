@@ -8,8 +8,8 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Enqueued
 from holdfast.engine.states import State
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.operations.retry_as import IN_PLACE, SAME
-from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import any_tenant, sign, unsign
+from holdfast.stores.sqlite.enqueue import IN_PLACE, SAME
 
 _NOTE = (
     "UPDATE dead_letter_group SET note = :note, noted_by = CASE WHEN :note IS NOT NULL THEN :actor END,"

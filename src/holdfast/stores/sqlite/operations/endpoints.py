@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.features.webhooks.model import KEPT, KEPT_DAYS, EndpointDelivery, EndpointDraft, subscription_names
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.base import sign, unsign
 from holdfast.stores.sqlite.operations.subscriptions import SubscriptionVerbs
-from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 _ADD = (
     "INSERT INTO endpoint (id, tenant, name, url, secrets, wants, kind, job_options, created_by, created_at,"

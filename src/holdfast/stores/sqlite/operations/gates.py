@@ -13,9 +13,9 @@ from holdfast.errors import InvalidInput
 from holdfast.features.approvals.model import Answer, Ballot, Gate, Token, refusal
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.sqlite.base import any_tenant, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.switches import duty
-from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 _COLUMNS = Record.columns(Gate, skip=("approvals",))
 _OPEN = (

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.port.retention import Leftover
+from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.operations.bookkeeping import DAY, first_id
 from holdfast.stores.sqlite.operations.switches import duty
-from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 TEN_MINUTES = 600_000_000
 

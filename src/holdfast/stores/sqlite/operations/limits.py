@@ -10,11 +10,11 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.limits.model import SCOPES, Bucket, Limit, Rule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.sqlite.admission import go_on, is_limited, wake_later
+from holdfast.stores.sqlite.base import any_tenant, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.admission import go_on, is_limited, wake_later
 from holdfast.stores.sqlite.operations.reservations import expire_reservations
 from holdfast.stores.sqlite.operations.switches import end_switches, halted
-from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 LOOKED_AT = 200  # limits in one sweep
 

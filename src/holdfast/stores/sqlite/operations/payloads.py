@@ -11,8 +11,8 @@ from holdfast.features.payloads.model import Effective, PayloadRule, RuleDraft, 
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.port.payloads import SealedJob, SealedPart
+from holdfast.stores.sqlite.base import any_tenant, note_action, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.writer import any_tenant, note_action, sign, unsign
 
 _COLUMNS = Record.columns(PayloadRule)
 _PUT = (

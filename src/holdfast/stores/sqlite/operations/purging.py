@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.stores.flow import Statement, Steps
+from holdfast.stores.sqlite.base import ids_json
 from holdfast.stores.sqlite.operations.audit import record_removed
 from holdfast.stores.sqlite.operations.bookkeeping import READ
 from holdfast.stores.sqlite.operations.leftovers import leave_behind
-from holdfast.stores.sqlite.operations.settle import ADVANCE
-from holdfast.stores.sqlite.operations.writer import ids_json
+from holdfast.stores.sqlite.settle import ADVANCE
 
 _THESE = "IN (SELECT value FROM json_each(:ids))"
 # A dead letter is discarded first: the table of steps knows no other way.

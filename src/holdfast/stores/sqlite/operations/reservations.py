@@ -8,8 +8,8 @@ from __future__ import annotations
 from holdfast.features.limits.model import NOBODYS, Ask, Bucket, Standing
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.operations.admission import go_on
-from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
+from holdfast.stores.sqlite.admission import go_on
+from holdfast.stores.sqlite.base import any_tenant, sign, unsign
 
 _ASK = (
     "INSERT INTO reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"

@@ -12,12 +12,11 @@ from holdfast.features.retention.model import ANY, ENDS, IDLE, Keeping, Preview,
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.port.retention import PREVIEWED
-from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.never import NEVER
+from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
 from holdfast.stores.sqlite.operations.bookkeeping import prune_bookkeeping
 from holdfast.stores.sqlite.operations.purging import clean_jobs, purge_jobs
 from holdfast.stores.sqlite.operations.switches import duty
-from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 DAY, MINUTE, SOON = 86_400_000_000, 60_000_000, 10_000_000
 NEWEST = "the newest event"

@@ -16,10 +16,10 @@ from holdfast.features.schedules.model import MOST_WAITING, Decision, Firing, Pl
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
-from holdfast.stores.sqlite.operations.enqueue import add
+from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.enqueue import add
 from holdfast.stores.sqlite.operations.pending import no_room
 from holdfast.stores.sqlite.operations.switches import halted
-from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
 
 _PARTS = (
     *("state", "timing", "zone", "kind", "template", "payload", "options", "missed", "overlap", "jitter"),

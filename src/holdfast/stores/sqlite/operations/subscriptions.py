@@ -9,11 +9,11 @@ from typing import Any
 from holdfast.errors import Conflict
 from holdfast.features.events.model import Behind, Delivery, Fed, Subscribing, Subscription, of_ledger
 from holdfast.stores.codecs import Record
-from holdfast.stores.feeding import Feeding
+from holdfast.stores.feed import Feeding
 from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.sqlite.base import any_tenant, ids_json, note_action, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.operations.switches import halted
-from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, note_action, sign, unsign
 
 _ADD = (
     "INSERT INTO subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth, cursor,"

@@ -10,9 +10,9 @@ from holdfast.engine.job import JobSpec
 from holdfast.features.limits.model import Bucket, Pausing, Switch, refused
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.sqlite.admission import go_on
+from holdfast.stores.sqlite.base import sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.admission import go_on
-from holdfast.stores.sqlite.operations.writer import sign, unsign
 
 P = ParamSpec("P")
 T = TypeVar("T")

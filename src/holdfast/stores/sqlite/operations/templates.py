@@ -9,8 +9,8 @@ from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.features.schedules.model import Template, TemplateDraft
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
-from holdfast.stores.sqlite.operations.enqueue import add
-from holdfast.stores.sqlite.operations.writer import sign, unsign
+from holdfast.stores.sqlite.base import sign, unsign
+from holdfast.stores.sqlite.enqueue import add
 
 _ADD = (
     "INSERT INTO template (tenant, name, version, kind, payload, options, removed, created_by, created_at)"

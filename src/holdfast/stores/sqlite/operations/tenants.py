@@ -13,8 +13,8 @@ from holdfast.features.limits.model import Rule
 from holdfast.features.tenants.model import EVERY_QUEUE, TurnOf
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Reads
+from holdfast.stores.sqlite.base import any_tenant, note_action, sign, unsign
 from holdfast.stores.sqlite.operations.limits import drop_limit, put_limit
-from holdfast.stores.sqlite.operations.writer import any_tenant, note_action, sign, unsign
 
 _ADD = (
     "INSERT INTO tenant (tenant, set_by, created_at, updated_at) VALUES (:name, :actor, :now, :now)"

@@ -9,8 +9,8 @@ from holdfast.engine.ids import parse_id
 from holdfast.features.tokens.model import ApiToken, Issuing
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Rows, Statement, Steps, flow
+from holdfast.stores.sqlite.base import any_tenant, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.operations.writer import any_tenant, sign, unsign
 
 MINUTE = 60_000_000
 

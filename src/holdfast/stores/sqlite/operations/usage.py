@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.features.retention.model import COUNTS
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.operations.writer import sign, unsign
+from holdfast.stores.sqlite.base import sign, unsign
 
 _SUMS = (*COUNTS, "run_time", "wait_time", "cost")
 _MORE = (

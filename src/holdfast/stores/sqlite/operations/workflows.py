@@ -8,9 +8,9 @@ from holdfast.engine.ids import parse_id
 from holdfast.errors import InvalidInput, Refused
 from holdfast.features.workflows.model import BAD, EdgeSpec, NodeSpec, Standing, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.operations.enqueue import add
-from holdfast.stores.sqlite.operations.operators import OperatorVerbs
-from holdfast.stores.sqlite.operations.writer import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.enqueue import add
+from holdfast.stores.sqlite.jobs import OperatorVerbs
 
 _START = (
     "INSERT INTO workflow (id, tenant, kind, generator, on_failure, key, plan_hash, correlation_id, parent_id,"

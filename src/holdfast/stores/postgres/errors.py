@@ -1,0 +1,112 @@
+"""SQLSTATEs and psycopg errors to Holdfast errors."""
+
+from __future__ import annotations
+
+import psycopg
+import psycopg_pool
+
+from holdfast.errors import (
+    Conflict,
+    HoldfastError,
+    IllegalTransition,
+    InvalidInput,
+    InvalidPayload,
+    InvalidSetting,
+    Refused,
+    SchemaMismatch,
+    StaleLease,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.features.limits.model import LATER
+
+_OURS: dict[str, tuple[type[HoldfastError], str]] = {
+    "ZH001": (IllegalTransition, "illegal_transition"),
+    "ZH002": (Refused, "immutable"),
+    "ZH003": (StaleLease, "stale_lease"),
+    "ZH004": (Refused, "not_allowed"),
+    "ZH020": (Refused, "agent_disabled"),
+    "ZH021": (Refused, "agent_kind_mismatch"),
+    "ZH022": (Refused, "agent_payload_limit"),
+    "ZH023": (Refused, "agent_wait_limit"),
+    "ZH030": (Conflict, "workflow_over"),
+    "ZH031": (Refused, "job_refused"),
+    "ZH032": (InvalidInput, "unknown_parent"),
+    "ZH033": (Refused, "generator_only"),
+    "ZH034": (Refused, "retried_in_place"),
+    "ZH040": (Conflict, "subscription_changed"),
+    "ZH041": (Refused, "executor_refused"),
+    "ZH050": (Refused, "payload_forbidden"),
+    "ZH051": (Refused, "payload_over_limit"),
+    "ZH057": (Refused, "tenant_full"),
+    "ZH053": (Conflict, "no_batch_due"),
+    "ZH059": (Conflict, "chain_broken"),
+    "ZH060": (Refused, "paused"),
+    "ZH062": (Refused, "token_ended"),
+    "ZH063": (Refused, "session_too_wide"),
+    "ZH064": (Refused, "secret_in_settings"),
+    "ZH067": (Refused, "tenant_unregistered"),
+    "ZH070": (Conflict, "sealing_blocked"),
+    "ZH090": (InvalidSetting, "invalid_time"),
+    "ZH091": (InvalidPayload, "payload_too_deep"),
+    "ZH010": (InvalidInput, "invalid_input"),
+}
+
+
+def refusal(state: str, message: str) -> HoldfastError | None:
+    """None for a state that says nothing about us: a lost connection, a deadlock, a full disk."""
+    if state in _OURS:
+        kind, code = _OURS[state]
+        return kind(message, code=code, fix=LATER if code == "paused" else None)
+    if state in ("3F000", "42P01", "42883"):
+        return SchemaMismatch(
+            "the tables of Holdfast are not in this database, or are older than this release",
+            code="not_migrated",
+            fix="Run: holdfast migrate",
+        )
+    if state == "42501":
+        return Refused(
+            message,
+            code="not_allowed",
+            fix="Grant the role one of holdfast_producer, _executor, _approver, _viewer, _admin.",
+        )
+    if state in ("23502", "23514"):
+        return Refused(message, code="broken_invariant")
+    if state == "23505":
+        return Conflict(message, code="already_exists")
+    if state.startswith("22"):
+        return InvalidInput(message, code="invalid_input")
+    return None
+
+
+def lost(error: Exception) -> bool:
+    """The connection is gone, or the server is going: whether the last statement was carried out is not known."""
+    if not isinstance(error, psycopg.OperationalError) or isinstance(error, psycopg_pool.PoolTimeout):
+        return False
+    state = error.sqlstate
+    return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05")
+
+
+def translate(error: Exception) -> Exception:
+    """A driver's error in our words; anything else stays what it is."""
+    if not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
+        return error
+    state = getattr(error, "sqlstate", None) or ""
+    message = str(error).strip().split("\n")[0]
+    ours = refusal(state, message)
+    if ours is not None:
+        return ours
+    if isinstance(error, psycopg.DataError):  # refused by the driver already: a character that text cannot have
+        return InvalidInput(message, code="invalid_input")
+    if state == "25006":
+        return StoreUnavailable(f"the server takes no writes: {message}", code="store_read_only")
+    if isinstance(error, psycopg.OperationalError | psycopg_pool.PoolTimeout):
+        if state == "08P01" and "statement pooling mode" in message:
+            return StoreUnavailable(
+                f"the pooler does not let transactions through: {message}",
+                code="statement_pooling",
+                fix="Set pool_mode = transaction (or session) for this database.",
+            )
+        there = state and not lost(error)  # it has answered: a statement that took too long, no memory, no space
+        return StoreUnavailable(f"the database cannot be {'used' if there else 'reached'}: {message}")
+    return StoreError(message, code="store_error")

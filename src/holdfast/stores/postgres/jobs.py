@@ -1,0 +1,181 @@
+"""``store.jobs``: enqueue, get, list, cancel, redrive, reschedule, move, circumstances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Enqueued, Job, JobSpec, Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.states import state_of
+from holdfast.features.agents.model import AHEAD, Circumstances, Executor, WorkerSeen
+from holdfast.features.health.statistics import MOST_WORKERS, WorkerPulse
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.job_reads import JOB_COLUMNS
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.postgres.codec import alike, enqueue_document, enqueued, is_bare, is_plain
+from holdfast.stores.reads import Reads
+from holdfast.stores.requests import OperatorVerb, Reschedule
+
+
+class OperatorVerbs(Calls):
+    @flow(single=True)
+    def operate(
+        self,
+        verb: OperatorVerb,
+        ids: Sequence[str],
+        reason: str | None,
+        actor: str,
+        tenant: str,
+        max_retries: int | None = None,
+    ) -> Steps[list[Verdict]]:
+        if max_retries is None:
+            rows = yield self._call(
+                f"{verb}_many", "%s::uuid[], %s, %s, for_tenant => %s", list(ids), reason, actor, tenant
+            )
+        else:
+            rows = yield self._call(
+                "redrive_many", "%s::uuid[], %s, %s, %s, %s", list(ids), reason, actor, max_retries, tenant
+            )
+        return [_verdict(row) for row in rows]
+
+    @flow(single=True)
+    def reschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
+    ) -> Steps[list[Verdict]]:
+        rows = yield self._call(
+            "reschedule_many",
+            "%s::uuid[], %s::timestamptz, make_interval(secs => %s::float8), %s, %s, %s, %s",
+            list(ids),
+            when.at,
+            when.delay,
+            when.max_retries,
+            reason,
+            actor,
+            tenant,
+        )
+        return [_verdict(row) for row in rows]
+
+    @flow(single=True)
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        rows = yield self._call(
+            "move",
+            "%s, %s, %s::uuid, %s, %s, %s, %s",
+            job_id,
+            move.where,
+            move.other,
+            move.priority,
+            reason,
+            actor,
+            tenant,
+        )
+        return _verdict(rows[0])
+
+
+def _verdict(row: Row) -> Verdict:
+    job_id, state, refused, why = row
+    return Verdict(str(job_id), state_of(state) if state else None, refused, why)
+
+
+class CircumstanceVerbs(Calls, Reads):
+    @flow(single=True, writes=False)
+    def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
+        text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"
+        rows = yield Statement(text, (parse_id(job_id), tenant), alone=True)
+        return [self._job(row) for row in rows]
+
+    @flow(single=True)
+    def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
+        rows = yield self._look("circumstances", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
+        if not rows:
+            return None
+        now, note, holder, label, until, held, ahead, workers = rows[0]
+        time = self.dialect.codec.time
+        seen = tuple(
+            WorkerSeen(
+                w["label"],
+                w["holder"],
+                w["tenant"],
+                None if w["kinds"] is None else tuple(w["kinds"]),
+                None if w["queues"] is None else tuple(w["queues"]),
+                w["slots"],
+                w["busy"],
+            )
+            for w in workers or ()
+        )
+        ends = None if until is None else time(until)
+        return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen)
+
+    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
+        rows = yield self._look("worker_standings", "%s, %s", MOST_WORKERS, tenant)
+        decode = Record.decoder(WorkerPulse, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(single=True)
+    def add_executor(self, label: str, role: str, actor: str) -> Steps[Executor]:
+        columns = Record.columns(Executor)
+        text = f"select {columns} from {self.dialect.schema}add_executor(%s, %s, %s)"
+        rows = yield Statement(text, (label, role, actor))
+        return Record.decoder(Executor, self.dialect.codec)(rows[0])
+
+    @flow(single=True)
+    def remove_executor(self, label: str, actor: str | None = None) -> Steps[bool]:
+        rows = yield self._call("remove_executor", "%s, %s", label, actor)
+        return bool(rows[0][0])
+
+    @flow(writes=False)
+    def executors(self) -> Steps[list[Executor]]:
+        rows = yield from self._ask("default", f"select {Record.columns(Executor)} from {{executor}} order by label")
+        decode = Record.decoder(Executor, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+
+class EnqueueVerb(Calls):
+    @cached_property
+    def _enqueue_one(self) -> str:
+        """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
+        numbers = "%s::smallint, %s::smallint, %s::smallint"
+        return f"select {self._s}enqueue_one(%s, %s, %s, %s, {numbers}, %s, %s, %s)"
+
+    def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        """Ids are ours, so a job that has one of them is the very job: the batch came through, and was not answered."""
+        there = yield from self._ids_there([spec.id for spec in specs], tenant)
+        missing = [spec for spec in specs if spec.id not in there]
+        answers = (yield from self.enqueue(missing, tenant).start()) if missing else []
+        # Under a key the first try may come through only now; then the job that stands for this one is itself.
+        there |= {spec.id for spec, answer in zip(missing, answers, strict=True) if answer.id == spec.id}
+        others = iter(answer for spec, answer in zip(missing, answers, strict=True) if spec.id not in there)
+        return [Enqueued(spec.id, True) if spec.id in there else next(others) for spec in specs]
+
+    def _ids_there(self, ids: Sequence[str], tenant: str) -> Steps[set[str]]:
+        yield Statement(f"select {self._s}enter(%s)", (tenant,))
+        found = yield Statement(
+            f"select id from {self._s}job where id = any(%s::uuid[]) and tenant = %s", (list(ids), tenant)
+        )
+        return {str(row[0]) for row in found}
+
+    @flow(single=True, repeat=_enqueue_again)
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        if len(specs) == 1 and is_bare(specs[0]):
+            spec = specs[0]
+            place = (spec.priority, spec.retry.max_retries, spec.retry.max_crashes)
+            facts = (spec.id, spec.kind, spec.queue, spec.payload, *place, spec.enqueued_by, spec.source_system, tenant)
+            yield Statement(self._enqueue_one, facts)
+            return [Enqueued(spec.id, True)]
+        together = alike(specs)
+        if together is not None:
+            # Without a column there is nothing to describe, to fetch and to decode; only an agent has something to say.
+            said = "" if specs[0].agent is None else "n, reason, detail"
+            call = f"select {said} from {self._s}enqueue_alike(%s::json, %s::uuid[], %s::json, %s)"
+            rows = yield Statement(call, (*together, tenant))
+            answers = [Enqueued(spec.id, True) for spec in specs]
+            for number, reason, detail in rows if said else ():
+                answers[number - 1] = Enqueued(None, False, reason, None, detail)
+            return answers
+        plain = is_plain(specs)
+        rows = yield self._call("enqueue_many", "%s::json, %s, null, %s", enqueue_document(specs), tenant, plain)
+        if plain:
+            return [Enqueued(spec.id, True) for spec in specs]
+        return enqueued(rows)

@@ -1,0 +1,267 @@
+"""Letting jobs in: of what a claim has picked, those that every limit has room for; the rest is parked (SC-16).
+
+There is one writer at a time, so what is counted stays so until the end of the transaction. Nothing of this is looked
+at while ``dispatch`` says that nothing is limited. The places of a job that leaves a worker's hands are freed by a
+trigger (code/25_limits.sql), which also lets the next one go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.limits.model import EACH, Bucket, Rule, tokens
+from holdfast.stores.codecs import in_micros
+from holdfast.stores.flow import Row, Statement, Steps
+from holdfast.stores.sqlite.base import ids_json
+from holdfast.stores.sqlite.codec import NEVER
+
+SECOND = 1_000_000
+_LIMITED = "SELECT limited FROM dispatch WHERE id = 1"
+_DISPATCH = "SELECT limited, fair FROM dispatch WHERE id = 1"
+# What is paused counts where nothing at all is to be taken from the queue; the jobs of single tenants are parked.
+_BARRED = (
+    "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > :now"
+    " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
+    " UNION ALL SELECT tenant FROM switch WHERE tenant IN ('*', :tenant) AND (until IS NULL OR until > :now)"
+    " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
+)
+_PAUSED = "SELECT tenant, scope, name FROM switch WHERE until IS NULL OR until > ?"
+_TENANTS = "SELECT (SELECT min(tenant) FROM job), (SELECT max(tenant) FROM job)"
+_USES = "SELECT n, uses FROM job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
+_SOME_RULES = "SELECT tenant, scope, name, concurrency, rate, per, burst FROM job_limit ORDER BY name <> '*' LIMIT ?"
+FEW = 100
+# Of a limit for one name and one for each the first counts: it comes last here, and replaces the other.
+_RULES = (
+    "SELECT o.key, l.tenant, l.concurrency, l.rate, l.per, l.burst FROM json_each(:wanted) o JOIN job_limit l"
+    " ON (l.tenant = '*' OR l.tenant = json_extract(o.value, '$[0]')) AND l.scope = json_extract(o.value, '$[1]')"
+    " AND (l.name = json_extract(o.value, '$[2]') OR l.name = '*') ORDER BY l.name <> '*'"
+)
+_RESERVED = (
+    "SELECT o.key, r.tenant FROM json_each(:wanted) o JOIN reservation r"
+    " ON r.scope = 'resource' AND r.name = json_extract(o.value, '$[2]') AND r.state = 'active' AND r.expires_at > :now"
+    " AND (r.tenant = '*' OR r.tenant = json_extract(o.value, '$[0]')) WHERE json_extract(o.value, '$[1]') = 'resource'"
+)
+_TAKEN = "SELECT count(*) FROM place WHERE tenant = ? AND scope = ? AND name = ?"
+_METER = "SELECT tokens, at FROM meter WHERE tenant = ? AND scope = ? AND name = ?"
+_OCCUPY = "INSERT INTO place (tenant, scope, name, job_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_SPEND = (
+    "INSERT INTO meter (tenant, scope, name, tokens, at) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET tokens = excluded.tokens, at = excluded.at"
+)
+_WAKE = (
+    "UPDATE meter SET wake_at = :wake WHERE tenant = :tenant AND scope = :scope AND name = :name"
+    " AND (wake_at IS NULL OR wake_at <= :now)"
+)
+_PARK = (
+    "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', :bucket), held_by = :bucket"
+    " WHERE n IN (SELECT value FROM json_each(:numbers))"
+)
+# Those that were picked, and what else is at the head of the queue: there may be a million of them, and others behind.
+_PARK_PAUSED = (
+    "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', p.bucket), held_by = p.bucket"
+    " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) || '' FROM switch w"
+    " WHERE (w.tenant = '*' OR w.tenant = h.tenant) AND (w.until IS NULL OR w.until > :now)"
+    " AND CASE w.scope WHEN 'kind' THEN w.name = h.kind WHEN 'agent' THEN w.name IS h.agent"
+    " WHEN 'queue' THEN w.name = h.queue ELSE 1 END LIMIT 1) AS bucket"
+    " FROM (SELECT n, tenant, queue, kind, agent FROM job_state WHERE n IN (SELECT value FROM json_each(:numbers))"
+    " UNION SELECT * FROM (SELECT n, tenant, queue, kind, agent FROM job_state INDEXED BY claimable"
+    " WHERE :more AND queue = :queue AND state = 'queued' AND due_at IS NULL"
+    " ORDER BY priority DESC, position LIMIT 1000)"
+    ") h) p WHERE job_state.n = p.n AND p.bucket IS NOT NULL RETURNING 1"
+)
+_GO_ON = (
+    "UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN ("
+    "SELECT n FROM job_state INDEXED BY parked WHERE held_by = :bucket AND held_by IS NOT NULL AND due_at IS NOT NULL"
+    " AND state = 'queued' ORDER BY priority DESC, position LIMIT :room) RETURNING 1"
+)
+
+
+class Candidate(NamedTuple):
+    """A job that a claim has picked, as limits see it."""
+
+    n: int
+    id: str
+    tenant: str
+    queue: str
+    kind: str
+    agent: str | None
+
+
+class Opening(NamedTuple):
+    """How far a queue is open to a claim: for how many (None: any number), and to which tenants' jobs not."""
+
+    room: int | None
+    barred: list[str]
+
+
+def dispatch() -> Steps[tuple[bool, list[str]]]:
+    """Whether anything is limited, and which queues tenants share fairly."""
+    rows = yield Statement(_DISPATCH)
+    limited, fair = rows[0]
+    return bool(limited), [] if fair is None else json.loads(fair)
+
+
+def is_limited() -> Steps[bool]:
+    rows = yield Statement(_LIMITED)
+    return bool(rows[0][0])
+
+
+def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
+    """What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked."""
+    barred = [row[0] for row in (yield Statement(_BARRED, {"now": now, "queue": queue, "tenant": tenant}))]
+    if EVERY_TENANT in barred or tenant in barred:
+        return Opening(0, barred)
+    whose = tenant
+    if tenant == EVERY_TENANT:  # where there is but one tenant, its limits are those of all
+        ((first, last),) = yield Statement(_TENANTS)
+        whose = first if first is not None and first == last else EVERY_TENANT
+    rules = yield from _rules([(whose, "all", EACH), (whose, "queue", queue)], now)
+    rooms = []
+    for bucket, rule in rules.items():
+        rooms.append((yield from room_in(bucket, rule, now)))
+    return Opening(min(rooms, default=None), barred)
+
+
+def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
+    """The numbers of those that have room, at most so many, in the order given; who has none is parked."""
+    used: dict[int, str] = dict((yield Statement(_USES, (ids_json(each.n for each in picked),))))  # type: ignore[arg-type]
+    # Most of them are alike: what is looked up is looked up once for all that are.
+    alike = [(each.tenant, each.queue, each.kind, each.agent, used.get(each.n)) for each in picked]
+    wanted = {what: _wanted(*what) for what in set(alike)}
+    rules = yield from _rules({each for names in wanted.values() for each in names}, now)
+    if not rules:
+        return {each.n for each in picked[:most]}
+    limits = {
+        what: [bucket for each in names for bucket in _buckets(each) if bucket in rules]
+        for what, names in wanted.items()
+    }
+    rooms = {}
+    for bucket, rule in rules.items():
+        rooms[bucket] = yield from room_in(bucket, rule, now)
+    admitted: set[int] = set()
+    places: list[tuple[str, str, str, str]] = []
+    spent: Counter[Bucket] = Counter()
+    parked: dict[Bucket, list[int]] = {}
+    for each, what in zip(picked, alike, strict=True):
+        if len(admitted) >= most:
+            break
+        under = limits[what]
+        full = next((bucket for bucket in under if rooms[bucket] <= 0), None)
+        if full is not None:
+            parked.setdefault(full, []).append(each.n)
+            continue
+        admitted.add(each.n)
+        for bucket in under:
+            rooms[bucket] -= 1
+            if rules[bucket].concurrency is not None:
+                places.append((*bucket, each.id))
+            if rules[bucket].rate is not None:
+                spent[bucket] += 1
+    if places:
+        yield Statement(_OCCUPY, places, many=True)
+    for bucket, count in spent.items():
+        left = yield from _tokens(bucket, rules[bucket], now)
+        yield Statement(_SPEND, (*bucket, left - count, now))
+    for bucket, numbers in parked.items():
+        yield Statement(_PARK, {"never": NEVER, "bucket": bucket.text, "numbers": ids_json(numbers)})
+        yield from wake_later(bucket, rules[bucket], now)
+    return admitted
+
+
+def park_paused(numbers: Sequence[int], queue: str, now: int) -> Steps[bool]:
+    """Have those out of the way that are paused, of what a claim has picked and of those like them behind."""
+    facts = {"never": NEVER, "now": now, "queue": queue}
+    rows = yield Statement(_PARK_PAUSED, {**facts, "numbers": ids_json(numbers), "more": 0})
+    if rows:
+        yield Statement(_PARK_PAUSED, {**facts, "numbers": "[]", "more": 1})
+    return bool(rows)
+
+
+def room_in(bucket: Bucket, rule: Rule, now: int) -> Steps[int]:
+    """How many more may be taken."""
+    rooms: list[int] = []
+    if rule.concurrency is not None:
+        ((taken,),) = yield Statement(_TAKEN, bucket)
+        rooms.append(max(rule.concurrency - int(taken), 0))
+    if rule.rate is not None:
+        left = yield from _tokens(bucket, rule, now)
+        rooms.append(int(left + 1e-9))
+    return min(rooms)
+
+
+def go_on(bucket: Bucket, want: int, now: int) -> Steps[int]:
+    """Let as many go on as a limit has room for, in queue order; answers how many."""
+    rules = yield from _rules([bucket], now)
+    rule = rules.get(bucket)
+    room = want if rule is None else min(want, (yield from room_in(bucket, rule, now)))
+    if room <= 0:
+        return 0
+    rows = yield Statement(_GO_ON, {"bucket": bucket.text, "room": room})
+    return len(rows)
+
+
+def wake_later(bucket: Bucket, rule: Rule, now: int) -> Steps[None]:
+    """Somebody waits for the next token: have it remembered when that will be."""
+    if rule.rate is None:
+        return
+    left = yield from _tokens(bucket, rule, now)
+    wake = now + in_micros(max(1.0 - left, 0.0) * (rule.per or 1.0) / rule.rate)
+    yield Statement(_WAKE, {**bucket._asdict(), "wake": wake, "now": now})
+
+
+def _tokens(bucket: Bucket, rule: Rule, now: int) -> Steps[float]:
+    rows = yield Statement(_METER, bucket)
+    return tokens(None, 0.0, rule) if not rows else tokens(rows[0][0], (now - rows[0][1]) / SECOND, rule)
+
+
+def _wanted(tenant: str, queue: str, kind: str, agent: str | None, uses: str | None) -> list[tuple[str, str, str]]:
+    """Whatever a limit might count such a job by: its tenant, a scope and a name."""
+    names = [("all", EACH), ("queue", queue), ("kind", kind), ("tenant", tenant)]
+    if agent is not None:
+        names.append(("agent", agent))
+    for use in json.loads(uses) if uses is not None else ():
+        scope, _, name = use.partition(":")
+        names.append((scope, name))
+    return [(tenant, scope, name) for scope, name in names]
+
+
+def _buckets(what: tuple[str, str, str]) -> tuple[Bucket, Bucket]:
+    tenant, scope, name = what
+    return Bucket(EVERY_TENANT, scope, name), Bucket(tenant, scope, name)
+
+
+def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucket, Rule]]:
+    """The limits on them. What is reserved or paused is a limit of none."""
+    asked = list(wanted)
+    found: dict[Bucket, Rule] = {}
+    some = yield Statement(_SOME_RULES, (FEW,))
+    if len(some) < FEW:  # sooner compared here
+        known = {(tenant, scope, name): limits for tenant, scope, name, *limits in some}
+        for what in asked:
+            for bucket in _buckets(what):
+                limits = known.get(bucket) or known.get((bucket.tenant, bucket.scope, EACH))
+                if limits is not None:
+                    found[bucket] = Rule(bucket.scope, bucket.name, *limits)
+    else:
+        for key, tenant, *limits in (yield Statement(_RULES, {"wanted": json.dumps(asked)})):
+            _, scope, name = asked[key]
+            found[Bucket(tenant, scope, name)] = Rule(scope, name, *limits)
+    paused = {Bucket(*row) for row in (yield Statement(_PAUSED, (now,)))}
+    if paused:
+        closed = {bucket for what in asked for bucket in _buckets(what)} & paused
+        found |= {bucket: Rule(bucket.scope, bucket.name, 0) for bucket in closed}
+    if not any(scope == "resource" for _, scope, _ in asked):
+        return found
+    for key, tenant in (yield Statement(_RESERVED, {"wanted": json.dumps(asked), "now": now})):
+        _, scope, name = asked[key]
+        found[Bucket(tenant, scope, name)] = Rule(scope, name, 0)
+    return found
+
+
+def candidate(row: Row) -> Candidate:
+    """From a row of a claim's own picking."""
+    return Candidate(row[0], row[1], row[4], row[6], row[5], row[20])

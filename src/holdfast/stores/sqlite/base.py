@@ -1,0 +1,66 @@
+"""Signing a write: the triggers read from here who is writing and what time it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import StaleLease
+from holdfast.stores.flow import Statement, Steps
+
+_SIGN = (
+    "UPDATE clock SET actor = ?, floor = (SELECT coalesce(max(n), 0) FROM job_state),"
+    " now = coalesce(stopped, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) + shift) RETURNING now"
+)
+_SIGN_ENQUEUE = Statement(f"{_SIGN}, (SELECT ruled FROM dispatch WHERE id = 1)", (None,))
+_UNSIGN = Statement("UPDATE clock SET actor = NULL, now = NULL, floor = NULL")
+
+
+def sign(actor: str | None) -> Steps[int]:
+    """Begin a write as ``actor``; answers the time it happens at."""
+    rows = yield Statement(_SIGN, (actor,))
+    return int(rows[0][0])
+
+
+def sign_enqueue() -> Steps[tuple[int, bool]]:
+    """``sign`` for whoever enqueues: the time, and whether anything is to be judged about what comes (``dispatch``)."""
+    rows = yield _SIGN_ENQUEUE
+    return int(rows[0][0]), bool(rows[0][1])
+
+
+def unsign() -> Steps[None]:
+    """Every flow that signed ends with this, or is rolled back. New jobs get their state and first event here."""
+    yield _UNSIGN
+
+
+def act_under(lease: str, tenant: str) -> Steps[int]:
+    """Sign as the holder of a lease, which must be known in this very scope."""
+    rows = yield Statement("SELECT holder FROM lease WHERE id = ? AND tenant = ?", (lease, tenant))
+    if not rows:
+        raise StaleLease(f"lease {lease} is not known here")
+    now = yield from sign(rows[0][0])
+    return now
+
+
+def note_action(
+    tenant: str, verb: str, subject: str, name: str, changed: str | None, span: tuple[int, int] | None = None
+) -> Steps[None]:
+    """Record what no trigger can tell from the rows; ``span`` has the first and the last number of purged events."""
+    yield Statement(
+        "INSERT INTO action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)"
+        " VALUES (?, (SELECT now FROM present), (SELECT actor FROM present), ?, ?, ?, ?, ?, ?)",
+        (tenant, verb, subject, name, changed, *(span or (None, None))),
+    )
+
+
+def ids_json(ids: Iterable[object]) -> str:
+    """A list as one parameter, for ``IN (SELECT value FROM json_each(?))``."""
+    return json.dumps(list(ids))
+
+
+def any_tenant(tenant: str) -> int:
+    return int(tenant == EVERY_TENANT)
+
+
+PASSED_OVER = "NOT IN (SELECT q.job_id FROM quarantine q WHERE q.until > :now)"

@@ -1,0 +1,188 @@
+"""Keys, inserts, insert hooks; retry as a new job."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from holdfast.engine.ids import IdMaker
+from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.engine.payload import canonical, decode
+from holdfast.engine.states import ACTIVE, State, state_of
+from holdfast.features.agents.model import objection, under
+from holdfast.stores.codecs import from_micros
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.base import sign_enqueue, unsign
+from holdfast.stores.sqlite.codec import insert_jobs
+from holdfast.stores.sqlite.operations.agents import agents_of
+from holdfast.stores.sqlite.operations.payloads import is_ruled, judge_payloads
+from holdfast.stores.sqlite.operations.pending import hold_to_cap
+from holdfast.stores.sqlite.operations.switches import refuse_paused
+
+_ADD_KEY = (
+    "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT DO NOTHING RETURNING 1"
+)
+_OF_KEY = (
+    "SELECT i.job_id, i.payload_hash, s.state FROM idempotency i LEFT JOIN job_state s ON s.id = i.job_id"
+    " WHERE i.tenant = ? AND i.kind = ? AND i.key = ?"
+)
+_OF_CONTENT = (
+    "SELECT c.job_id, s.state, s.attempt FROM content c LEFT JOIN job_state s ON s.id = c.job_id"
+    " WHERE c.tenant = ? AND c.key = ?"
+)
+_SET_CONTENT = (
+    "INSERT INTO content (tenant, key, job_id) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
+)
+_PUT_KEY = (
+    "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
+)
+_ADD_REFERENCE = "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
+_PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? AND tenant = ?"
+
+
+class EnqueueVerb:
+    @flow(tells=True)
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        now, ruled = yield from sign_enqueue()
+        answers = yield from add(specs, tenant, now, ruled)
+        yield from unsign()
+        return answers
+
+
+def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = None) -> Steps[list[Enqueued]]:
+    """Enqueue as part of a write that is signed: what is new has its state when the write is signed off. ``ruled``: is
+    anything to be judged beyond what the jobs say themselves; it is looked up where the caller has not."""
+    answers: list[Enqueued] = []
+    new: list[JobSpec] = []
+    agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
+    for spec in specs:
+        if spec.parent_id is not None:
+            heir = yield from _inherit(spec, tenant)
+            if heir is None:
+                answers.append(Enqueued(None, False, "parent_not_found", None))
+                continue
+            spec = heir
+        agent = agents.get(spec.agent) if spec.agent is not None else None
+        refused = None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
+        keyed = spec.key is not None or spec.content_key is not None
+        # What stands for a job stands for it also if it would be refused.
+        standing = (yield from _standing(spec, tenant, refused is not None)) if keyed else None
+        if standing is not None:
+            answers.append(standing)
+        elif refused is not None:
+            answers.append(Enqueued(None, False, refused.reason, None, refused.detail))
+        else:
+            new.append(spec if agent is None else under(agent, spec, from_micros(now)))
+            answers.append(Enqueued(spec.id, True))
+    if new:
+        if ruled or (ruled is None and (yield from is_ruled())):
+            yield from refuse_paused(new, tenant, now)
+            yield from judge_payloads(new, tenant)
+        yield from hold_to_cap(new, tenant, now)
+        yield insert_jobs(new, tenant, now)
+        references = [(spec.id, tenant, *astuple(spec.references)) for spec in new if spec.references is not None]
+        if references:
+            yield Statement(_ADD_REFERENCE, references, many=True)
+    return answers
+
+
+def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
+    """A child carries its parent's correlation, workflow and depth unless it has its own (DP-10)."""
+    rows = yield Statement(_PARENT, (spec.parent_id, tenant))
+    if not rows:
+        return None
+    parent, correlation, workflow, depth = rows[0]
+    return dataclasses.replace(
+        spec,
+        correlation_id=spec.correlation_id or correlation or parent,
+        workflow_id=spec.workflow_id or workflow,
+        depth=spec.depth or depth,
+    )
+
+
+def _standing(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | None]:
+    """The job that already stands for this one by its key or its content, if there is one. One that will be refused
+    takes no key."""
+    fingerprint = ""
+    if spec.key is not None:
+        fingerprint = spec.payload_hash or hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
+        added = [] if refused else (yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint)))
+        rows = [] if added else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
+        if rows:
+            job_id, seen, state = rows[0]
+            reason = "duplicate_key" if seen == fingerprint else "idempotency_conflict"
+            return Enqueued(job_id, False, reason, _state(state))
+    if spec.content_key is not None:
+        rows = yield Statement(_OF_CONTENT, (tenant, spec.content_key))
+        if rows and _stands(rows[0][1], rows[0][2], waiting_only=spec.dedupe == "coalesce"):
+            job_id, state = rows[0][0], rows[0][1]
+            if spec.key is not None:
+                yield Statement(_PUT_KEY, (tenant, spec.kind, spec.key, job_id, fingerprint))
+            return Enqueued(job_id, False, "duplicate_content", _state(state))
+        if not refused:
+            yield Statement(_SET_CONTENT, (tenant, spec.content_key, spec.id))
+    return None
+
+
+def _stands(state: str | None, attempt: int | None, *, waiting_only: bool) -> bool:
+    if state is None:  # further up in this very batch
+        return True
+    if waiting_only:
+        return state == State.QUEUED and attempt == 0
+    return state in ACTIVE
+
+
+def _state(value: str | None) -> State:
+    return state_of(value) if value else State.QUEUED
+
+
+_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
+
+_NOTE = (
+    "UPDATE job_state SET retries = retries + :retried, crashes = min(crashes, 32766) + :lost, note = :note"
+    " WHERE id = :old AND state = 'failed'"
+)
+SAME = (
+    "tenant, kind, payload, deadline_at, max_crashes, backoff, idempotency_key, content_key, tags, agent,"
+    " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, uses, retry_as, depth"
+)
+# What was counted is carried over by the trigger that makes its state.
+_SUCCEED = (
+    f"INSERT INTO job (id, {SAME}, queue, priority, max_retries, process_after, enqueued_by, created_at, retry_of)"
+    f" SELECT :new, j.{SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :due, 'retry of ' || j.id,"
+    " :now, j.id FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
+)
+_REFERENCE = (
+    "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref)"
+    " SELECT :new, tenant, source_ref, target_ref, payload_ref FROM reference WHERE job_id = :old"
+)
+# Whoever enqueues under its key, or the same again, comes to the job that stands for it now.
+_KEY = (
+    "UPDATE idempotency SET job_id = :new WHERE job_id = :old AND (tenant, kind, key) ="
+    " (SELECT tenant, kind, idempotency_key FROM job WHERE id = :old)"
+)
+_CONTENT = (
+    "UPDATE content SET job_id = :new WHERE job_id = :old AND (tenant, key) ="
+    " (SELECT tenant, content_key FROM job WHERE id = :old)"
+)
+IN_PLACE = (_KEY, _CONTENT)
+
+
+def retry_anew(job_id: str, now: int, due: int | None, *, retried: int = 0, lost: int = 0) -> Steps[None]:
+    """Inside a flow that has signed and has just ended the job's attempt as failed. What is counted here has not been
+    counted yet: a retry, or a lost worker. That a job has one successor is a key, and the trigger's business."""
+    new = _new_id()
+    names = {"old": job_id, "new": new}
+    note = json.dumps({"retried_as": new})
+    yield Statement(_NOTE, {"old": job_id, "retried": retried, "lost": lost, "note": note})
+    yield Statement(_SUCCEED, names | {"now": now, "due": due if due is not None and due > now else None})
+    yield Statement(_REFERENCE, names)
+    for statement in IN_PLACE:
+        yield Statement(statement, names)

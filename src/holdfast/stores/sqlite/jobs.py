@@ -1,0 +1,252 @@
+"""``store.jobs``: cancel, redrive, discard, reschedule, circumstances, retry chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Job, Verdict
+from holdfast.engine.states import ACTIVE, State, state_of
+from holdfast.errors import InvalidInput
+from holdfast.features.agents.model import AHEAD, Circumstances, Executor, WorkerSeen
+from holdfast.features.health.statistics import MOST_WORKERS, WorkerPulse
+from holdfast.stores.codecs import Record, from_micros, in_micros, micros
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.job_reads import JOB_COLUMNS
+from holdfast.stores.reads import Reads
+from holdfast.stores.requests import OperatorVerb, Reschedule
+from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
+
+_FIND = (
+    "SELECT id, state, retries, due_at FROM job_state"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND (:any OR tenant = :tenant)"
+)
+_STOP = (
+    "UPDATE job_state SET state = 'cancelled', lease = NULL, due_at = NULL, gate_id = NULL, finished_at = :now,"
+    " note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
+)
+# A redriven job has its full number of tries before it again.
+_REDRIVE = (
+    "UPDATE job_state SET state = 'queued', due_at = NULL, finished_at = NULL, retries = 0, crashes = 0,"
+    " max_retries = coalesce(:limit, max_retries), error_code = NULL, error_message = NULL, note = :note"
+    " WHERE id IN (SELECT value FROM json_each(:ids))"
+)
+# The note is what record_transition looks at: the ledger says who did it, also where the state stays.
+_RESCHEDULE = (
+    "UPDATE job_state SET state = 'queued', due_at = :due, max_retries = coalesce(:limit, max_retries),"
+    " note = json_patch('{}', json_object('rescheduled', CASE WHEN :due IS NULL THEN 'now' ELSE"
+    " strftime('%Y-%m-%dT%H:%M:%S', :due / 1000000, 'unixepoch') || printf('.%03dZ', :due / 1000 % 1000) END,"
+    " 'by', (SELECT actor FROM present), 'reason', :reason, 'max_retries', :limit))"
+    " WHERE id IN (SELECT value FROM json_each(:ids))"
+)
+_RECALL = (
+    "INSERT INTO recall (lease, times) SELECT DISTINCT lease, 1 FROM job_state"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL"
+    " ON CONFLICT (lease) DO UPDATE SET times = times + 1"
+)
+
+
+class OperatorVerbs:
+    @flow(tells=True)
+    def operate(
+        self,
+        verb: OperatorVerb,
+        ids: Sequence[str],
+        reason: str | None,
+        actor: str,
+        tenant: str,
+        max_retries: int | None = None,
+    ) -> Steps[list[Verdict]]:
+        _check_limit(max_retries)
+        if verb == "discard" and not (reason or "").strip():
+            return [Verdict(job_id, None, True, "reason_required") for job_id in ids]
+        now = yield from sign(actor)
+        verdicts = yield from apply(verb, ids, reason, tenant, now, max_retries)
+        yield from unsign()
+        if verb == "discard" and any(verdict.refused for verdict in verdicts):
+            # What was skipped behind a dead letter of a workflow may have been cancelled with it.
+            scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
+            now_is = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
+            verdicts = [replace(each, state=now_is.get(each.id, each.state)) for each in verdicts]
+        return verdicts
+
+    @flow(tells=True)
+    def reschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
+    ) -> Steps[list[Verdict]]:
+        _check_limit(when.max_retries)
+        now = yield from sign(actor)
+        scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
+        found = {row[0]: (state_of(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
+        refusals = {job_id: _reason_against(*waits, when) for job_id, waits in found.items()}
+        due = micros(when.at) if when.at is not None else now + in_micros(when.delay or 0.0)
+        params = {
+            "ids": ids_json(job_id for job_id, refusal in refusals.items() if refusal is None),
+            "due": due if due > now else None,
+            "limit": when.max_retries,
+            "reason": reason or None,
+        }
+        yield Statement(_RESCHEDULE, params)
+        yield from unsign()
+        answers = []
+        for job_id in ids:
+            refusal = refusals[job_id] if job_id in found else "not_found"
+            was = found[job_id][0] if job_id in found else None
+            answers.append(Verdict(job_id, State.QUEUED if refusal is None else was, refusal is not None, refusal))
+        return answers
+
+
+def apply(
+    verb: OperatorVerb,
+    ids: Sequence[str],
+    reason: str | None,
+    tenant: str,
+    now: int,
+    max_retries: int | None = None,
+    operation: str | None = None,
+) -> Steps[list[Verdict]]:
+    """Inside a flow that has signed; ``operation`` is the bulk operation that it is part of."""
+    scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
+    found = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
+    open_to = ACTIVE if verb == "cancel" else {State.DEAD_LETTER}
+    willing = [job_id for job_id, state in found.items() if state in open_to]
+    said = {"reason": reason or None, "max_retries": max_retries, "operation": operation}
+    note = {name: value for name, value in said.items() if value is not None}
+    params = {"ids": ids_json(willing), "note": json.dumps(note) if note else None}
+    if verb == "cancel":  # whoever runs them is told that they are no longer theirs
+        yield Statement(_RECALL, {"ids": ids_json(willing)})
+    if verb == "redrive":
+        yield Statement(_REDRIVE, {**params, "limit": max_retries})
+    else:
+        yield Statement(_STOP, {**params, "now": now})
+    done = set(willing)
+    return [_verdict(verb, job_id, found.get(job_id), job_id in done) for job_id in ids]
+
+
+def _reason_against(state: State, retries: int, due_at: int | None, when: Reschedule) -> str | None:
+    if state not in (State.QUEUED, State.RETRY_WAITING):
+        return "not_waiting"
+    if due_at == NEVER:
+        return "job_held"
+    return "limit_too_low" if when.max_retries is not None and retries > when.max_retries else None
+
+
+def _check_limit(max_retries: int | None) -> None:
+    if max_retries is not None and not 0 <= max_retries <= 100:
+        raise InvalidInput(f"max_retries is from 0 to 100, not {max_retries}")
+
+
+def _verdict(verb: OperatorVerb, job_id: str, was: State | None, done: bool) -> Verdict:
+    if was is None:
+        return Verdict(job_id, None, True, "not_found")
+    if not done:
+        return Verdict(job_id, was, True, "already_finished" if verb == "cancel" else "not_dead")
+    return Verdict(job_id, State.QUEUED if verb == "redrive" else State.CANCELLED, False, None)
+
+
+_LONGEST = 500
+_AROUND = (
+    "SELECT p.now, s.note, l.holder, l.name, l.until, l.ended_at IS NULL AND l.until > p.now, s.lease, s.state,"
+    " s.due_at, s.queue, s.priority, s.position FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
+    " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
+)
+_CLAIMABLE = "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
+_AHEAD = (
+    "SELECT count(*) FROM (SELECT 1 FROM job_state s INDEXED BY claimable"
+    f" WHERE {_CLAIMABLE} AND s.priority > :priority"
+    f" UNION ALL SELECT 1 FROM job_state s INDEXED BY claimable"
+    f" WHERE {_CLAIMABLE} AND s.priority = :priority AND s.position < :position LIMIT :most)"
+)
+_WORKERS = (
+    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM job_state s"
+    " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')) FROM lease l"
+    " WHERE l.ended_at IS NULL AND l.until > :now AND (:any OR l.tenant = :tenant OR l.tenant = '*')"
+    " AND (l.kinds IS NOT NULL OR l.queues IS NOT NULL) ORDER BY l.until DESC LIMIT 200"
+)
+_STANDINGS = (
+    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM job_state s"
+    " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')), l.opened_at, l.renewed_at, l.until"
+    " FROM lease l, present p WHERE l.ended_at IS NULL AND l.until > p.now"
+    " AND (:any OR l.tenant = :tenant OR l.tenant = '*') ORDER BY l.renewed_at DESC LIMIT :most"
+)
+# Back to the first try and on to the last: one of a kind, so each step is one look at a key.
+_CHAIN = (
+    "WITH RECURSIVE back(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.retry_of, b.n - 1 FROM back b JOIN job j"
+    f" ON j.id = b.id WHERE j.retry_of IS NOT NULL AND b.n > -{_LONGEST}),"
+    " forth(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.id, f.n + 1 FROM forth f JOIN job j ON j.retry_of = f.id"
+    f" WHERE j.retry_of IS NOT NULL AND f.n < {_LONGEST}),"
+    " tries(id, n) AS (SELECT id, n FROM back UNION SELECT id, n FROM forth)"
+    f" SELECT {JOB_COLUMNS} FROM tries t CROSS JOIN jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER BY t.n"
+)
+_EXECUTORS = f"SELECT {Record.columns(Executor)} FROM executor"
+_ADD = (
+    "INSERT INTO executor (label, role, added_by, added_at) VALUES (?, ?, ?, ?) ON CONFLICT (label) DO UPDATE"
+    " SET role = excluded.role, added_by = excluded.added_by, added_at = excluded.added_at WHERE role <> excluded.role"
+)
+
+
+class CircumstanceVerbs(Reads):
+    @flow(writes=False)
+    def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
+        scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_CHAIN, scope)
+        return [self._job(row) for row in rows]
+
+    @flow(writes=False)
+    def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
+        scope = {"any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_AROUND, {"job": parse_id(job_id)} | scope)
+        if not rows:
+            return None
+        now, note, holder, label, until, held, lease, state, due, queue, priority, position = rows[0]
+        ahead = None
+        if state == "queued" and due is None:
+            place = {"queue": queue, "priority": priority, "position": position, "most": AHEAD}
+            ahead = (yield Statement(_AHEAD, place))[0][0]
+        workers = yield Statement(_WORKERS, {"now": now} | scope)
+        return Circumstances(
+            from_micros(now),
+            {} if note is None else json.loads(note),
+            holder,
+            label,
+            None if until is None else from_micros(until),
+            None if lease is None else bool(held),
+            ahead,
+            tuple(_seen(row) for row in workers),
+        )
+
+    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
+        scope = {"any": any_tenant(tenant), "tenant": tenant, "most": MOST_WORKERS}
+        rows = yield Statement(_STANDINGS, scope)
+        decode = Record.decoder(WorkerPulse, SqliteCodec())
+        return [decode(row) for row in rows]
+
+    @flow()
+    def add_executor(self, label: str, role: str, actor: str) -> Steps[Executor]:
+        now = yield from sign(actor)
+        yield Statement(_ADD, (label, role, actor, now))
+        rows = yield Statement(f"{_EXECUTORS} WHERE label = ?", (label,))
+        yield from unsign()
+        return Record.decoder(Executor, SqliteCodec())(rows[0])
+
+    @flow()
+    def remove_executor(self, label: str, actor: str | None = None) -> Steps[bool]:
+        yield from sign(actor)
+        rows = yield Statement("DELETE FROM executor WHERE label = ? RETURNING 1", (label,))
+        yield from unsign()
+        return bool(rows)
+
+    @flow(writes=False)
+    def executors(self) -> Steps[list[Executor]]:
+        rows = yield Statement(f"{_EXECUTORS} WHERE label > '' ORDER BY label")
+        decode = Record.decoder(Executor, SqliteCodec())
+        return [decode(row) for row in rows]
+
+
+def _seen(row: Row) -> WorkerSeen:
+    label, holder, tenant, kinds, queues, slots, busy = row
+    known, served = (None if names is None else tuple(json.loads(names)) for names in (kinds, queues))
+    return WorkerSeen(label, holder, tenant, known, served, slots, busy)

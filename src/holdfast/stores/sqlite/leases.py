@@ -1,0 +1,181 @@
+"""``store.leases``: lease rows, ``exchange``, checkpoints, artifacts, promote, expire, reap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.engine.job import EVERY_TENANT, Sweep, Turn
+from holdfast.engine.settlement import Settlement, fingerprint
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.requests import ClaimRequest
+from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.claim import LeaseVerbs, anything_for, live, refused
+from holdfast.stores.sqlite.enqueue import retry_anew
+from holdfast.stores.sqlite.operations.switches import duty
+from holdfast.stores.sqlite.settle import end_attempts
+
+_PROMOTE = (
+    "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
+    "SELECT n FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL AND state IN ('queued', 'retry_waiting')"
+    f" AND id {PASSED_OVER} AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
+)
+_IS_DUE = (
+    "SELECT 1 FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL"
+    f" AND state IN ('queued', 'retry_waiting') AND id {PASSED_OVER} LIMIT 1"
+)
+_IS_OVERDUE = (
+    "SELECT 1 FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
+    f" AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') AND id {PASSED_OVER} LIMIT 1"
+)
+_IS_LAPSED = (
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND until <= :now)"
+    " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL)"
+    " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND renewed_at > :now + 5000000)"
+)
+_EXPIRE = (
+    "UPDATE job_state SET state = 'failed', due_at = NULL, gate_id = NULL, finished_at = :now, note = NULL,"
+    " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done' WHERE n IN ("
+    "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
+    " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval')"
+    f" AND id {PASSED_OVER} AND (:any OR tenant = :tenant)"
+    " ORDER BY deadline_at LIMIT :want) RETURNING id"
+)
+# Renewed in the future: the clock was set back. The lease lasts from now on for as long as it was meant to; else a
+# worker that has died would be believed alive until the clock is there again.
+_ANCHOR = (
+    "UPDATE lease SET until = :now + (until - renewed_at), renewed_at = :now"
+    " WHERE ended_at IS NULL AND renewed_at > :now + 5000000 AND (:any OR tenant = :tenant)"
+)
+_LAPSE = (
+    "UPDATE lease SET ended_at = :now, ended_why = 'lapsed' WHERE id IN ("
+    "SELECT id FROM lease WHERE ended_at IS NULL AND until <= :now AND (:any OR tenant = :tenant)"
+    " ORDER BY until LIMIT :want) RETURNING 1"
+)
+_UNSWEPT = (
+    "SELECT id FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL AND (:any OR tenant = :tenant)"
+    " ORDER BY ended_at LIMIT :want"
+)
+_HELD = (
+    "SELECT n, state FROM job_state"
+    " WHERE state IN ('leased', 'in_progress') AND lease IN (SELECT value FROM json_each(:leases))"
+    f" AND id {PASSED_OVER} ORDER BY id LIMIT :want"
+)
+_REQUEUE = (
+    "UPDATE job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
+    " WHERE n IN (SELECT value FROM json_each(?))"
+)
+_LOST, _LOST_HOW = "worker_lost", "the worker that ran this job stopped renewing its lease"
+_CRASH = (
+    "UPDATE job_state SET state = 'failed', lease = NULL, finished_at = ?, note = NULL,"
+    f" error_code = '{_LOST}', error_message = '{_LOST_HOW}' WHERE n IN (SELECT value FROM json_each(?))"
+)
+_RESCUE = (
+    "UPDATE job_state SET state = 'retry_waiting', crashes = min(crashes, 32766) + 1, due_at = :now,"
+    " finished_at = NULL, note = NULL WHERE crashes < max_crashes AND n IN (SELECT value FROM json_each(:numbers))"
+)
+_LAST = (
+    "SELECT n, kind FROM job_state WHERE crashes >= max_crashes AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
+)
+_BURY = (
+    "UPDATE job_state SET state = 'dead_letter', crashes = min(crashes, 32766) + 1, due_at = NULL, finished_at = :now,"
+    " note = json_object('fingerprint', :group) WHERE n = :n"
+)
+_ANEW = (
+    "SELECT s.n, s.id FROM job_state s JOIN job j ON j.n = s.n WHERE s.n IN (SELECT value FROM json_each(?))"
+    " AND j.retry_as IS NOT NULL AND s.crashes < s.max_crashes"
+)
+_SWEPT = (
+    "UPDATE lease SET swept_at = ? WHERE id IN (SELECT value FROM json_each(?))"
+    " AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.lease = lease.id AND s.state IN ('leased', 'in_progress'))"
+)
+
+
+def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
+    """A look that answers when there is nothing to do: a duty that writes for nothing would rouse everybody."""
+
+    def look(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Any]:
+        present = yield Statement("SELECT now FROM present")
+        rows = yield Statement(found, {"now": present[0][0]})
+        return None if rows else answer
+
+    return look
+
+
+class DutyVerbs:
+    @duty(0, _nothing(_IS_DUE, 0))
+    def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        yield from unsign()
+        return len(rows)
+
+    @duty(0, _nothing(_IS_OVERDUE, 0))
+    def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        yield from unsign()
+        return len(rows)
+
+    @duty(Sweep(0, 0, 0), _nothing(_IS_LAPSED, Sweep(0, 0, 0)))
+    def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
+        now = yield from sign("reaper")
+        scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}
+        yield Statement(_ANCHOR, {"now": now, **scope})
+        lapsed = yield Statement(_LAPSE, {"now": now, **scope})
+        unswept = yield Statement(_UNSWEPT, scope)
+        leased: list[int] = []
+        begun: list[int] = []
+        if unswept:
+            leases = ids_json(row[0] for row in unswept)
+            held = yield Statement(_HELD, {"leases": leases, "want": want, "now": now})
+            leased, begun = yield from free(held, now)
+            yield Statement("DELETE FROM recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
+            yield Statement(_SWEPT, (now, leases))
+        yield from unsign()
+        return Sweep(len(lapsed), len(leased), len(begun))
+
+
+def free(held: Sequence[Row], now: int) -> Steps[tuple[list[int], list[int]]]:
+    """Take jobs, each with its number and state, from leases that have ended: back into the queue, or a crash."""
+    leased = [number for number, state in held if state == "leased"]
+    begun = [number for number, state in held if state == "in_progress"]
+    if leased:
+        yield Statement(_REQUEUE, (ids_json(leased),))
+    if begun:
+        yield Statement(_CRASH, (now, ids_json(begun)))
+        rows = yield Statement(_ANEW, (ids_json(begun),))
+        anew: dict[int, str] = {row[0]: row[1] for row in rows}
+        for job_id in anew.values():
+            yield from retry_anew(job_id, now, None, lost=1)
+        others = ids_json(n for n in begun if n not in anew)
+        last = yield Statement(_LAST, (others,))
+        yield Statement(_RESCUE, {"now": now, "numbers": others})
+        for n, kind in last:
+            yield Statement(_BURY, {"n": n, "now": now, "group": fingerprint(kind, _LOST, _LOST_HOW)})
+    return leased, begun
+
+
+def _look(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn | None]:
+    """An idle worker must not write: each commit waits for the disk, and rouses all other idle workers."""
+    if settlements:
+        return None
+    rows = yield Statement("SELECT now FROM present")
+    alive, may = yield from live(request, rows[0][0])
+    if alive and not may and request.want > 0:
+        raise refused()
+    if alive and request.want > 0 and (yield from anything_for(request, rows[0][0])):
+        return None
+    return Turn([], [], alive)
+
+
+class TurnVerb(LeaseVerbs):
+    @flow(peek=_look)
+    def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
+        now = yield from act_under(request.lease, request.tenant)
+        stale = (yield from end_attempts(request.lease, settlements, now)) if settlements else []
+        alive, may = yield from live(request, now)
+        # Taken off the list after it had opened its lease: what it has ended is kept, and it takes nothing more.
+        claims = (yield from self.take(request, now)) if alive and may and request.want > 0 else []
+        yield from unsign()
+        return Turn(claims, stale, alive)

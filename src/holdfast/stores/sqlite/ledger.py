@@ -1,0 +1,93 @@
+"""Reading the ledger in commit order. SQLite has one writer at a time, so that is the order of the numbers."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.engine.job import Event
+from holdfast.errors import InvalidInput
+from holdfast.features.events.model import SentEvent
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.base import any_tenant, sign, unsign
+from holdfast.stores.sqlite.codec import SqliteCodec
+
+# What was purged before a cursor was given out is no gap to whoever goes on from it: where anything ever was, a cursor
+# also has the number of the last action at that moment.
+_PURGED = "SELECT 1 FROM action WHERE first_seq IS NOT NULL AND last_seq > 0"  # which has an index, and begins there
+_SINCE = f"coalesce(';' || (SELECT CASE WHEN EXISTS ({_PURGED}) THEN (SELECT max(seq) FROM action) END), '')"
+_AFTER = (
+    f"SELECT {Record.columns(Event, skip=('cursor',))}, seq || {_SINCE} FROM event"
+    " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
+)
+_GONE = (
+    "SELECT max(coalesce(json_extract(changed, '$.through'), last_seq)) FROM action"
+    " WHERE first_seq IS NOT NULL AND seq > :since AND last_seq > :seq AND (:any OR tenant = :tenant)"
+)
+_TOLD_AFTER = (
+    f"SELECT {Record.columns(SentEvent, skip=('cursor',))}, 'a' || seq FROM app_event"
+    " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
+)
+_ADD_CURSOR = (
+    "INSERT INTO consumer (tenant, name, cursor, updated_at) VALUES (:tenant, :name, :cursor, :now)"
+    " ON CONFLICT DO NOTHING RETURNING 1"
+)
+_MOVE_CURSOR = (
+    "UPDATE consumer SET cursor = :cursor, updated_at = :now"
+    " WHERE tenant = :tenant AND name = :name AND cursor = :was RETURNING 1"
+)
+_CURSOR = re.compile(r"([0-9]{1,18})(?:;([0-9]{1,18}))?")
+_TOLD_CURSOR = re.compile(r"a[0-9]{1,18}")
+
+
+class LedgerVerbs:
+    @flow(writes=False)
+    def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
+        seq, _ = _place(cursor)
+        rows = yield Statement(_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        decode = Record.decoder(Event, SqliteCodec())
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def events_gone(self, cursor: str, tenant: str) -> Steps[int | None]:
+        seq, since = _place(cursor)
+        params = {"seq": seq, "since": since, "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_GONE, params)
+        through: int | None = rows[0][0]
+        return through if through is not None and through > seq else None
+
+    @flow(writes=False)
+    def ledger_end(self, tenant: str) -> Steps[str]:
+        rows = yield Statement(f"SELECT coalesce(max(seq), 0) || {_SINCE} FROM event")
+        return str(rows[0][0])
+
+    @flow(writes=False)
+    def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
+        """What applications told. Its cursors begin with an a, so that neither is taken for the other."""
+        if cursor and not _TOLD_CURSOR.fullmatch(cursor):
+            raise InvalidInput(f"{cursor!r} is not a cursor of application events", code="invalid_cursor")
+        seq = int(cursor[1:]) if cursor else 0
+        rows = yield Statement(_TOLD_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        decode = Record.decoder(SentEvent, SqliteCodec())
+        return [decode(row) for row in rows]
+
+    @flow()
+    def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:
+        now = yield from sign(None)
+        params = {"tenant": tenant, "name": consumer, "cursor": cursor, "now": now}
+        if was is None:
+            rows = yield Statement(_ADD_CURSOR, params)
+        else:
+            rows = yield Statement(_MOVE_CURSOR, {**params, "was": was})
+        yield from unsign()
+        return bool(rows)
+
+
+def _place(cursor: str | None) -> tuple[int, int]:
+    """The number of the last event that was read, and of the last action when it was."""
+    if not cursor:
+        return 0, 0
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        raise InvalidInput(f"{cursor!r} is not a cursor of this ledger", code="invalid_cursor")
+    return int(found[1]), int(found[2] or 0)

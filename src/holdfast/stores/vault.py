@@ -1,0 +1,321 @@
+"""How payloads and results are stored: inline, sealed with a key, or by reference; the key ring.
+
+How payloads and results lie in the database: as they are, sealed with a key, or elsewhere with a reference. What a
+handler keeps on its way (results of steps, checkpoints) is as it is or sealed.
+
+What is not as it is looks like this, and like nothing else: ``{"$holdfast": {"key": …, "sealed": …}}`` or
+``{"$holdfast": {"stored": "artifact://…"}}`` (with the ``key`` too where what lies there is sealed). Nobody's own
+payload may. Whoever packs knows the rules for the kind; whoever opens needs only the keys and the artifact store.
+
+Sealing text with a key (AES-256-GCM), for what jobs carry and keep, at rest. Needs the extra ``crypto``.
+
+Keys come from the environment, HOLDFAST_KEYS="2027-01:<base64>,2026-07:<base64>"; the first one seals, all open.
+What is sealed is bound to its tenant, its job and what it is, so that it opens nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from holdfast.engine.payload import DEFAULT_LIMIT, MARK, Unreadable, decode, own
+from holdfast.errors import InvalidPayload, InvalidSetting, Refused
+from holdfast.features.payloads.model import Effective
+from holdfast.stores.artifacts import SCHEME, Artifacts, open_artifacts
+
+KEYS_VARIABLE: Final = "HOLDFAST_KEYS"
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+_NAME: Final = re.compile(r"[A-Za-z0-9._\-]{1,40}")
+
+
+class KeyRing:
+    """Named keys; the first is the current one. Never shown."""
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        cipher = _cipher()
+        for name, key in keys.items():
+            if not _NAME.fullmatch(name) or len(key) != KEY_BYTES:
+                raise _invalid(f"key {name[:40]!r} is not a name of plain letters with {KEY_BYTES} bytes in base64")
+        if not keys:
+            raise _invalid("there is no key")
+        self._ciphers = {name: cipher(key) for name, key in keys.items()}
+        self.current = next(iter(keys))
+        self._oldest = hmac.digest(list(keys.values())[-1], b"holdfast digest", "sha256")
+
+    @classmethod
+    def of(cls, text: str) -> KeyRing:
+        """As the environment has it. A refusal names a key by its number, never by what may be the key itself."""
+        keys: dict[str, bytes] = {}
+        for number, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), 1):
+            name, colon, value = entry.partition(":")
+            try:
+                key = base64.b64decode(value, validate=True)
+            except (binascii.Error, ValueError):
+                key = b""
+            if not colon or not _NAME.fullmatch(name) or len(key) != KEY_BYTES or name in keys:
+                raise _invalid(f"entry {number} is not a new name, a colon and {KEY_BYTES} bytes in base64")
+            keys[name] = key
+        return cls(keys)
+
+    def __repr__(self) -> str:
+        return f"KeyRing({', '.join(self.names)})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._ciphers)
+
+    def digest(self, text: str) -> str:
+        """Under the oldest key, so that it stays the same while keys are changed."""
+        return hmac.digest(self._oldest, text.encode(), "sha256").hex()
+
+    def seal(self, text: str, bound_to: str) -> tuple[str, str]:
+        """The name of the key, and what was sealed, as base64."""
+        nonce = os.urandom(NONCE_BYTES)
+        data = self._ciphers[self.current].encrypt(nonce, text.encode(), bound_to.encode())
+        return self.current, base64.b64encode(nonce + data).decode()
+
+    def open(self, key: str, sealed: str, bound_to: str) -> str:
+        cipher = self._ciphers.get(key)
+        if cipher is None:
+            raise Refused(
+                f"it is sealed with key {key!r}, which is not here",
+                code="key_unknown",
+                fix=f"Put it into {KEYS_VARIABLE}; the first one there seals, all of them open.",
+            )
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            data = base64.b64decode(sealed, validate=True)
+            opened: bytes = cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], bound_to.encode())
+            return opened.decode()
+        except (InvalidTag, ValueError) as error:
+            raise Refused(
+                f"it is not what was sealed here with key {key!r}: changed, or another job's", code="seal_broken"
+            ) from error
+
+
+def new_key() -> str:
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode()
+
+
+def _invalid(why: str) -> InvalidSetting:
+    return InvalidSetting(
+        f"{KEYS_VARIABLE}: {why}",
+        code="invalid_keys",
+        fix='Write name:key,name:key; "holdfast keys generate" makes one.',
+    )
+
+
+def _cipher() -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise InvalidSetting(
+            "sealing needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[crypto]'"
+        ) from error
+    return AESGCM
+
+
+NAME: Final = "$holdfast"
+STORED_LIMIT: Final = 64 * 1024 * 1024
+"""What is stored elsewhere is still read into memory at once."""
+
+What = Literal["payload", "result", "step", "checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vault:
+    """An empty one leaves everything as it is."""
+
+    artifacts: Artifacts | None = None
+    keys: KeyRing | None = None
+
+    @classmethod
+    def of(cls, artifacts: Any, keys: str | None) -> Vault:
+        """As settings name them; the one and only empty one where they name nothing."""
+        opened = open_artifacts(artifacts)
+        if opened is None and not keys:
+            return EMPTY
+        return cls(opened, KeyRing.of(keys) if keys else None)
+
+    def digest(self, text: str) -> str:
+        """Tells whether two texts are the same, and to whoever has no key nothing else."""
+        return hashlib.sha256(text.encode()).hexdigest() if self.keys is None else self.keys.digest(text)
+
+    def keyed(self, digest: str) -> str:
+        """A digest that others have made, for keeping beside what is sealed."""
+        return digest if self.keys is None else self.keys.digest(digest)
+
+    def limit(self, rule: Effective) -> int:
+        """How large a text may become before it is packed."""
+        return STORED_LIMIT if rule.store and self.artifacts is not None else DEFAULT_LIMIT
+
+    def pack(self, text: str, rule: Effective, *, what: What, kind: str, tenant: str, job_id: str) -> str:
+        """The text as it is to lie in the database. Refused before anything is written, if a rule objects."""
+        size = len(own(text, what).encode())
+        most = rule.max_bytes if what == "payload" else rule.max_result_bytes
+        elsewhere = size > min(DEFAULT_LIMIT if most is None else most, DEFAULT_LIMIT)
+        if what == "payload" and rule.forbidden:
+            # Sealed or stored, the database could not see them any more.
+            refusal = Effective(rule.forbidden).objection(kind, text)
+            if refusal is not None:
+                raise refusal
+        if elsewhere and not (rule.store and self.artifacts is not None):
+            raise _too_large(what, kind, size, min(most or DEFAULT_LIMIT, DEFAULT_LIMIT), rule)
+        key = None
+        if self.keys is not None:
+            key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id))
+            text = _written(key=key, sealed=sealed)
+        if elsewhere:
+            assert self.artifacts is not None
+            ref = self.artifacts.put(text.encode(), tenant=tenant, job_id=job_id)
+            text = _written(stored=ref) if key is None else _written(key=key, stored=ref)
+        return text
+
+    def seal(self, text: str, *, what: What, tenant: str, job_id: str, place: str) -> str:
+        """What a handler keeps on its way; ``place`` is where it lies: the number of a step, a checkpoint's name."""
+        own(text, what)
+        if self.keys is None:
+            return text
+        key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id, place))
+        return _written(key=key, sealed=sealed)
+
+    def open(self, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None) -> str:
+        """The text as it was before it was packed. A refusal says what is missing, and changes nothing."""
+        if not text.startswith(MARK):
+            return text
+        if (ref := reference_in(text)) is not None:
+            text = self._fetched(ref, tenant, job_id)
+        said = sealed_in(text)
+        if said is None:
+            return text
+        if self.keys is None:
+            raise Refused(
+                f"the {what} is sealed with key {said[0]!r}, and there are no keys here",
+                code="key_unknown",
+                fix=f"Set {KEYS_VARIABLE}.",
+            )
+        return self.keys.open(*said, _bound_to(what, tenant, job_id, place))
+
+    def seal_anew(
+        self, opened: str, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None
+    ) -> str:
+        """What was opened from ``text``, sealed with the current key, where it was: here or elsewhere."""
+        assert self.keys is not None
+        key, sealed = self.keys.seal(opened, _bound_to(what, tenant, job_id, place))
+        written = _written(key=key, sealed=sealed)
+        if reference_in(text) is None:
+            return written
+        if self.artifacts is None:
+            raise _no_store()
+        return _written(key=key, stored=self.artifacts.put(written.encode(), tenant=tenant, job_id=job_id))
+
+    def open_value(self, value: Any, ref: str | None, *, tenant: str, job_id: str) -> Any:
+        """A result as it was returned: the value there is, opened, or what lies under its reference."""
+        if ref is not None and value is None and ref.startswith(SCHEME):
+            value = {NAME: {"stored": ref}}
+        return self._opened(value, what="result", tenant=tenant, job_id=job_id)
+
+    def open_kept(self, value: Any, *, what: What, tenant: str, job_id: str, place: str) -> Any:
+        """What a handler has kept, as it kept it. One that cannot be read must not be taken for a value."""
+        if isinstance(value, Unreadable):
+            raise InvalidPayload(f"the {what} {place!r} cannot be read: {value.why}", code="unreadable_value")
+        return self._opened(value, what=what, tenant=tenant, job_id=job_id, place=place)
+
+    def _opened(self, value: Any, **bound: Any) -> Any:
+        if not isinstance(value, dict) or value.keys() != {NAME}:
+            return value
+        return decode(self.open(json.dumps(value, separators=(",", ":")), **bound))
+
+    def _fetched(self, ref: str, tenant: str, job_id: str) -> str:
+        if self.artifacts is None:
+            raise _no_store()
+        return self.artifacts.get(ref, tenant=tenant).decode()
+
+    def keep(self, data: bytes, *, tenant: str, job_id: str) -> str:
+        """Bytes of a handler's own, which are not sealed; answers the reference."""
+        if self.artifacts is None:
+            raise _no_store("an artifact is to be kept")
+        return self.artifacts.put(data, tenant=tenant, job_id=job_id)
+
+    def keep_file(self, path: Path, digest: str, *, tenant: str, job_id: str) -> str:
+        """The same for a file, which is not read into memory."""
+        if self.artifacts is None:
+            raise _no_store("an artifact is to be kept")
+        return self.artifacts.put_file(path, digest, tenant=tenant, job_id=job_id)
+
+    def drop(self, text: str, *, tenant: str) -> None:
+        """Forget what was stored for a text that did not come to lie in the database after all."""
+        ref = reference_in(text)
+        if ref is not None and self.artifacts is not None:
+            self.artifacts.delete(ref, tenant=tenant)
+
+
+EMPTY: Final = Vault()
+
+
+def is_packed(text: str) -> bool:
+    return text.startswith(MARK)
+
+
+def reference_in(text: str) -> str | None:
+    """Where a packed text lies, if it lies elsewhere."""
+    found = _inside(text).get("stored")
+    return found if isinstance(found, str) else None
+
+
+def sealed_in(text: str) -> tuple[str, str] | None:
+    """The name of the key and what is sealed."""
+    inside = _inside(text)
+    key, sealed = inside.get("key"), inside.get("sealed")
+    return (key, sealed) if isinstance(key, str) and isinstance(sealed, str) else None
+
+
+def shown(value: Any) -> Any:
+    """For people: of what is sealed, with which key; nobody reads the rest of it."""
+    inside = value.get(NAME) if isinstance(value, dict) and len(value) == 1 else None
+    if isinstance(inside, dict) and "sealed" in inside:
+        return f"sealed with key {inside.get('key')}"
+    return value
+
+
+def _inside(text: str) -> dict[str, Any]:
+    if not text.startswith(MARK):
+        return {}
+    found = decode(text)
+    inside = found.get(NAME) if isinstance(found, dict) and len(found) == 1 else None
+    return inside if isinstance(inside, dict) else {}
+
+
+def _written(**inside: str) -> str:
+    return json.dumps({NAME: inside}, separators=(",", ":"))
+
+
+def _bound_to(what: What, tenant: str, job_id: str, place: str | None = None) -> str:
+    return json.dumps([what, tenant, job_id] if place is None else [what, tenant, job_id, place])
+
+
+def _too_large(what: What, kind: str, size: int, most: int, rule: Effective) -> Exception:
+    said = f"the {what} of {kind} has {size:,} bytes; {most:,} are allowed"
+    if rule.store:
+        return _no_store(said)
+    code = "payload_over_limit" if what == "payload" else "result_over_limit"
+    return Refused(said, code=code, fix="Pass a reference, or let the kind store what is larger: store=True.")
+
+
+def _no_store(why: str = "it lies in an artifact store") -> InvalidSetting:
+    return InvalidSetting(
+        f"{why}, and no artifact store is named here",
+        code="no_artifact_store",
+        fix="App(artifacts=…), or HOLDFAST_ARTIFACTS: a directory, or s3://bucket/prefix.",
+    )
