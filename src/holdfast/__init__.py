@@ -15,13 +15,13 @@ from holdfast.features.approvals.operations import Asked
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
 from holdfast.features.events.model import SentEvent, Subscription
 from holdfast.features.health.model import Health
+from holdfast.features.jobs.handle import Handle
+from holdfast.features.jobs.views import Why
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.features.limits.model import Limit, Reservation
 from holdfast.features.retention.model import Retention, Usage
 from holdfast.features.schedules.model import Fire, Schedule, Template
 from holdfast.features.workflows.model import Workflow, WorkflowStatus
-from holdfast.handle import Handle
-from holdfast.insights import Why
 from holdfast.kind import Kind
 from holdfast.steps.approvals import ApprovalNotice, Decision
 from holdfast.steps.driver import step_key

@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from holdfast.client import Client
 from holdfast.engine.job import Claim, References, log_fields
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Snooze, Stopped
@@ -19,18 +18,19 @@ from holdfast.engine.redaction import Redact, Redactor
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, StaleLease
-from holdfast.facts import Facts
+from holdfast.features.jobs.facts import Facts
+from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
-from holdfast.handle import Handle
+from holdfast.features.workflows.run import Extension, Results, extend_workflow
 from holdfast.steps.calls import CHECKPOINT_LIMIT, AwaitedCalls, BlockingCalls, Checkpoints, Here, SyncCheckpoints
 from holdfast.steps.driver import Durable, Lent, Plan
 from holdfast.steps.transaction import Completion, Ending, Transaction
 from holdfast.stores.flow import Flow
+from holdfast.stores.session import Client
 from holdfast.telemetry import tracing
 from holdfast.telemetry.job_log import JobLog
 from holdfast.worker.shutdown import Stop
-from holdfast.workflows import Extension, Results, extend_workflow
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast import context
-from holdfast.client import Client
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
 from holdfast.engine.names import check_name, content_hash
@@ -21,12 +20,13 @@ from holdfast.engine.times import instant_or_none
 from holdfast.engine.trace import Trace, retagged
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import NO_RULE, Effective
-from holdfast.handle import Handle
 from holdfast.steps.approvals import Asking
 from holdfast.steps.signature import Signature
 from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 
 P = ParamSpec("P")

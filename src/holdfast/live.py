@@ -18,10 +18,10 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from holdfast.client import Client
 from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.errors import EventsGone, Refused
-from holdfast.following import check_gone
+from holdfast.features.events.read import check_gone
+from holdfast.stores.session import Client
 
 log = logging.getLogger("holdfast.live")
 

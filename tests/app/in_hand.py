@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from holdfast import App, Context, State
-from holdfast.client import Client
+from holdfast.stores.session import Client
 from tests.support.stores import claim, open_lease
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Kind, State, bulk
+from holdfast import App, Kind, State
+from holdfast.app import enqueue_many
 from holdfast.errors import Conflict, InvalidArguments
 from holdfast.kind import Prepared
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.req("HF-5", "SC-19")
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "PART", 20)
+    monkeypatch.setattr(enqueue_many, "PART", 20)
 
 
 @pytest.fixture

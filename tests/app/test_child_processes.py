@@ -14,9 +14,9 @@ from types import ModuleType
 
 import pytest
 
+from holdfast.app.process_handlers import ProcessOptions, process_caller, recipe_for
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed, Snoozed, Succeeded
-from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.worker.processes import reaper
 from holdfast.worker.processes.child import ChildDied
 from holdfast.worker.processes.pool import Children

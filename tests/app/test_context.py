@@ -10,7 +10,7 @@ import holdfast
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.engine.steps import Progress
 from holdfast.errors import InvalidPayload
-from holdfast.insights import story
+from holdfast.features.jobs.views import story
 from tests.app.conftest import NewApp
 from tests.app.running import working
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Backoff, Handle, Retry, State
-from holdfast.connectors.reach import SecretProvider
 from holdfast.errors import InvalidArguments
+from holdfast.features.connectors.outbound import SecretProvider
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
 from tests.app.running import work_off

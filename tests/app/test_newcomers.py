@@ -153,7 +153,7 @@ def test_a_step_does_not_return_a_handle(app: App) -> None:
     job = handle.job()
     assert (job.error_code, job.error_message) == (
         "payload_not_json",
-        "result of enqueue $: holdfast.handle.Handle is not JSON",
+        "result of enqueue $: holdfast.features.jobs.handle.Handle is not JSON",
     )
 
 

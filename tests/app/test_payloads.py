@@ -16,8 +16,8 @@ from holdfast import App, State
 from holdfast.engine.job import EVERY_TENANT, References
 from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
+from holdfast.features.jobs.views import story
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
-from holdfast.insights import story
 from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
 from tests.app.waiting import until

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Retry, State, processes, trace_from
+from holdfast import App, Backoff, Retry, State, trace_from
+from holdfast.app import process_handlers
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
 from tests.app.proc import children_of, imported, marked, running, until_gone
@@ -303,7 +304,7 @@ def test_a_python_that_does_not_start_is_a_clear_failure(labour: ModuleType, mon
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/nowhere/python")
         work_off(labour.app, max_jobs=1)
-    monkeypatch.setattr(processes, "_BOOT", "raise SystemExit(7)")
+    monkeypatch.setattr(process_handlers, "_BOOT", "raise SystemExit(7)")
     work_off(labour.app, max_jobs=1)
     assert [handle.job().error_code for handle in handles] == ["child_not_started"] * 2
     assert "No such file" in (handles[0].job().error_message or "")

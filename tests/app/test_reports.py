@@ -16,8 +16,8 @@ import pytest
 
 import holdfast
 from holdfast import App, Handle, Retry, State
-from holdfast.connectors.tables import csv_cell, written
 from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.features.connectors.report import csv_cell, written
 from tests.app.conftest import NewApp
 from tests.app.running import work_off
 

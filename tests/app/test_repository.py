@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from holdfast import App, State
+from holdfast.app.repository import JobRepository
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, NotFound, StaleLease, StoreUnavailable
-from holdfast.features.repository import JobRepository
 from holdfast.stores.flow import Flow
 from tests.app.conftest import NewApp
 from tests.support.stores import forward

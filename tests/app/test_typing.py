@@ -17,7 +17,7 @@ from datetime import datetime
 import holdfast
 from holdfast import Context, Handle
 from holdfast.testing import Kit
-from holdfast.workflows import Planned
+from holdfast.features.workflows.plan import Planned
 
 app = holdfast.App("sqlite:///:memory:")
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import App, Context, Retry, SyncContext, WorkflowStatus
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, JobFailed, NotFound, WaitTimeout
-from holdfast.workflows import WorkflowRun
+from holdfast.features.workflows.run import WorkflowRun
 from tests.app.running import work_off
 
 ONCE = Retry(max_attempts=1)

@@ -147,7 +147,7 @@ def test_only_files_of_the_project_are_watched(tmp_path: Path) -> None:
     found = imported_files()
     assert __file__ in found
     assert not any("site-packages" in name or name.endswith("json/__init__.py") for name in found)
-    assert not any(name.endswith("holdfast/app.py") for name in found)
+    assert not any(name.endswith("holdfast/app/__init__.py") for name in found)
     assert expected_files("shop.jobs:app", tmp_path) == {
         str(tmp_path / "shop" / "jobs.py"),
         str(tmp_path / "shop" / "jobs" / "__init__.py"),

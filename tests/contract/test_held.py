@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.jobs.views import why
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.features.limits.model import Ask, Rule, uses
-from holdfast.insights import why
 from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import BROKEN, FINAL, claim, job, new_id, open_lease, put_one, settle, spec

@@ -11,9 +11,9 @@ from holdfast.engine.outcome import Cancelled, Crashed, Failed, Paused, Snoozed
 from holdfast.engine.states import State
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import AHEAD, Definition
+from holdfast.features.jobs.views import Why, story, view, why
 from holdfast.features.jobs.why import REASONS
 from holdfast.features.jobs.why_reasons import Reason
-from holdfast.insights import Why, story, view, why
 from holdfast.stores.base import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.audit import unguarded

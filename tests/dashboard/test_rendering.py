@@ -16,7 +16,7 @@ from holdfast.dashboard import Below, rendering
 from holdfast.dashboard.finding import Finding
 from holdfast.dashboard.pages import jobs
 from holdfast.engine.job import Job
-from holdfast.insights import Found
+from holdfast.features.jobs.views import Found
 from holdfast.service import API, make_service
 from tests.api.conftest import client_of
 

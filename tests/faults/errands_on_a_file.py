@@ -14,8 +14,8 @@ from typing import Any
 import aiosqlite
 
 from holdfast import App, Retry, State, SyncContext
+from holdfast.app.repository import Work
 from holdfast.errors import StoreUnavailable
-from holdfast.features.repository import Work
 from holdfast.stores.sqlite import connections
 from tests.app.waiting import until
 from tests.faults.errands import ERRANDS, Errand, Told

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast import App, Context, Retry
 from holdfast.features.approvals.model import GateFilter
 from holdfast.features.dead_letters.model import GroupFilter
-from holdfast.insights import story, why
+from holdfast.features.jobs.views import story, why
 from holdfast.stores.flow import Flow
 from holdfast.stores.port.audit import ActionFilter, EventFilter
 from holdfast.stores.requests import JobFilter

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import Client
 from holdfast.features.audit.model import Anchor
 from holdfast.features.audit.operations import Audit, verify_file
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.stores.session import Client
 from tests.support.audit import anchor, flaws, seal, unguarded, verify
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.stores import BROKEN, put, spec, work

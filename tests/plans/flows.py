@@ -15,8 +15,8 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
 from holdfast.features.approvals.model import Ballot, GateFilter, Question
 from holdfast.features.dead_letters.model import GroupFilter, Starting
+from holdfast.features.jobs.views import why
 from holdfast.features.retention.model import Keeping
-from holdfast.insights import why
 from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.port.audit import EventFilter

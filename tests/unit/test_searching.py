@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.searching import narrowed, parse, written
+from holdfast.features.jobs.search import narrowed, parse, written
 
 pytestmark = pytest.mark.req("JF-14", "JF-16")
 

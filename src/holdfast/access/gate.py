@@ -19,8 +19,8 @@ from holdfast.access.identity import Identity
 from holdfast.access.identity import Scope as Allowed
 from holdfast.access.origin import comes_from_elsewhere, comes_from_here
 from holdfast.access.problems import problem, refusal_of
-from holdfast.client import Client
 from holdfast.errors import HoldfastError, Refused
+from holdfast.stores.session import Client
 
 Authenticate = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 

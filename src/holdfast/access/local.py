@@ -9,9 +9,9 @@ from starlette.requests import Request
 from holdfast.access.gate import Authenticate
 from holdfast.access.identity import EVERY_SCOPE, Identity
 from holdfast.access.origin import is_local
-from holdfast.client import Client
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
+from holdfast.stores.session import Client
 
 TENANT_HEADER = "holdfast-tenant"
 

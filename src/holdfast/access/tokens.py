@@ -17,12 +17,12 @@ from starlette.requests import Request
 
 from holdfast.access.identity import Identity
 from holdfast.app import App
-from holdfast.client import Client
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError
 from holdfast.features.tokens.model import SESSION_PREFIX, hash_of, is_token, new_token, shown_of
 from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
 
 log = logging.getLogger("holdfast.access")
 

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.app import App
-from holdfast.calling import ask_first, chain_of
-from holdfast.client import Client
+from holdfast.app.handlers import ask_first, chain_of
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed, Outcome, Reject
 from holdfast.engine.payload import decode
@@ -33,6 +32,7 @@ from holdfast.kind import Kind
 from holdfast.steps.approvals import Asking
 from holdfast.stores.flow import ENDLESS, Patience, patience_of
 from holdfast.stores.requests import ClaimRequest
+from holdfast.stores.session import Client
 from holdfast.stores.vault import is_packed
 from holdfast.telemetry.tracebacks import failure
 from holdfast.worker.executor import Handler, RuleBook, unpacked

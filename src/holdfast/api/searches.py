@@ -11,7 +11,7 @@ from holdfast.app import App
 from holdfast.engine.ids import parse_id
 from holdfast.engine.names import check_name
 from holdfast.engine.states import State
-from holdfast.searching import NEVER, Search, moment, names_a_time, narrowed, parse
+from holdfast.features.jobs.search import NEVER, Search, moment, names_a_time, narrowed, parse
 
 
 async def the_search(

@@ -13,11 +13,11 @@ from holdfast.cli.output import emit, line, plain, say, to_json
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.timeline import short, special, way
 from holdfast.cli.words import moment
-from holdfast.client import Client
 from holdfast.engine.job import Event
 from holdfast.engine.names import check_name
 from holdfast.errors import Conflict
-from holdfast.following import check_gone
+from holdfast.features.events.read import check_gone
+from holdfast.stores.session import Client
 
 PAGE = 100
 PAUSE = 0.5

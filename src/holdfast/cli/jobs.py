@@ -22,8 +22,8 @@ from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.trace import plain_tags
 from holdfast.errors import NotFound
 from holdfast.features.dead_letters.model import DeadLetterGroup
+from holdfast.features.jobs.views import Story, page, story
 from holdfast.features.schedules.model import MadeFrom
-from holdfast.insights import Story, page, story
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.vault import shown
 

@@ -11,11 +11,11 @@ from holdfast.cli.output import emit, facts, line, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment, rate
-from holdfast.client import Client
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import NotFound
 from holdfast.features.limits.model import Limit, Rule, counted
 from holdfast.features.limits.operations import Limits
+from holdfast.stores.session import Client
 
 commands = Commands("Limit how many jobs run at once, or begin in a time.")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from holdfast import config
 from holdfast.app import App
+from holdfast.app.loading import find_app
 from holdfast.cli.session import refuse_unready, wait_ready
 from holdfast.errors import InvalidSetting
-from holdfast.loading import find_app
 
 
 def load_app(name: str, url: str | None = None) -> App:

@@ -17,7 +17,6 @@ from holdfast.cli.output import emit, state_text, table
 from holdfast.cli.reading import document
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.words import duration, instant
-from holdfast.client import Client
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import JobSpec, Verdict
 from holdfast.engine.order import Move
@@ -28,6 +27,7 @@ from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
 from holdfast.stores.ids import new_id
 from holdfast.stores.requests import OperatorVerb, Reschedule
+from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 
 # What a stable reason means to somebody who reads it.

@@ -15,12 +15,12 @@ from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.which import Which
 from holdfast.cli.words import duration, moment
-from holdfast.client import Client
 from holdfast.engine.states import State
 from holdfast.errors import NotFound
 from holdfast.features.dead_letters.model import Operation
 from holdfast.features.dead_letters.operations import Operations, Wanted
 from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
 
 commands = Commands("What is done to many jobs at once: start, watch, cancel.")
 

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.app.declarations import Desk
 from holdfast.cli.loading import load_app
 from holdfast.cli.session import Session
 from holdfast.cli.words import duration
-from holdfast.client import Client
 from holdfast.engine.job import JobSpec
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry
 from holdfast.features.schedules.operations import Schedules
 from holdfast.features.schedules.templates import Templates
 from holdfast.kind import PAYLOAD_LIMIT, Prepared, make_spec
-from holdfast.scheduling import Desk
 from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
 
 Make = Callable[[str, Any, dict[str, Any]], JobSpec]
 

@@ -11,11 +11,11 @@ from holdfast.cli.reading import document
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.cli.words import moment
-from holdfast.client import Client
 from holdfast.engine.units import in_words
 from holdfast.errors import NotFound
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule, RuleDraft
 from holdfast.features.payloads.operations import PayloadRules
+from holdfast.stores.session import Client
 
 commands = Commands("Rules for payloads: what may be in one, who sees it.")
 

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from holdfast import config
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
-from holdfast.client import Client
 from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound, SchemaMismatch
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+from holdfast.stores.session import Client
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.startup import when_there
 

@@ -22,11 +22,11 @@ from holdfast.cli import options
 from holdfast.cli.output import console, emit, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.top_view import Look, Question, Running, as_lines, picture
-from holdfast.client import Client
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting, StoreError
 from holdfast.features.approvals.model import GateFilter
 from holdfast.stores.requests import JobFilter
+from holdfast.stores.session import Client
 
 LEAST, MOST = 0.2, 3600.0
 RUNNING, ASKED = 15, 5

@@ -14,7 +14,7 @@ from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import NO_LIMIT, Step
 from holdfast.features.approvals.model import Gate
-from holdfast.insights import Story
+from holdfast.features.jobs.views import Story
 from holdfast.stores.vault import shown
 
 STEP_COLUMNS = ("n", "kind", "name", "state", "tries", "took", "value or error")

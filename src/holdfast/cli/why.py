@@ -7,7 +7,7 @@ from rich.text import Text
 from holdfast.cli import options
 from holdfast.cli.output import emit, line, plain, state_text, write
 from holdfast.cli.session import AnyTenant
-from holdfast.insights import why as ask
+from holdfast.features.jobs.views import why as ask
 
 
 def why(session: AnyTenant, job: options.JobId) -> None:

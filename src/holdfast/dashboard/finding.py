@@ -11,7 +11,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.states import ACTIVE, State
 from holdfast.errors import InvalidInput
 from holdfast.features.dead_letters.model import BulkVerb
-from holdfast.searching import Search, narrowed, parse
+from holdfast.features.jobs.search import Search, narrowed, parse
 
 PAGE = 50
 

@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
 
-from holdfast.client import Client
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import encode
@@ -24,6 +23,7 @@ from holdfast.steps.driver import Plan, running
 from holdfast.steps.program import Durably
 from holdfast.steps.values import AppEvent, is_async, label_of
 from holdfast.stores.flow import Flow
+from holdfast.stores.session import Client
 from holdfast.worker.shutdown import Suspended
 
 P = ParamSpec("P")

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from holdfast.client import Client
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Reject, Stopped
@@ -37,6 +36,7 @@ from holdfast.steps.approvals import Asking, decision, question
 from holdfast.steps.program import Durably, Know, Nap, Run, Save
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
 from holdfast.worker.shutdown import Stop, Suspended
 from holdfast.worker.threads import Threads
 from holdfast.worker.writers import Recorder

@@ -18,7 +18,6 @@ from enum import Enum
 from types import TracebackType
 from typing import Any
 
-from holdfast.client import Client
 from holdfast.engine.job import Claim, Job
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.payload import encode
@@ -26,6 +25,7 @@ from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidSetting, StaleLease
 from holdfast.stores.flow import Flow
+from holdfast.stores.session import Client
 from holdfast.worker.shutdown import Stop
 
 log = logging.getLogger("holdfast.worker")

@@ -28,7 +28,7 @@ _INTERNAL = tuple(
     for path in (
         Path(__file__),
         _PACKAGE / "worker",
-        _PACKAGE / "calling.py",
+        _PACKAGE / "app" / "handlers.py",
         _PACKAGE / "steps" / "signature.py",
         _PACKAGE / "testing",
         Path(asyncio.__file__).parent,

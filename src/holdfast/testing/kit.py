@@ -15,7 +15,7 @@ from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.approvals.model import Gate, GateFilter, GateState, VerdictWord, Vote
-from holdfast.handle import Handle
+from holdfast.features.jobs.handle import Handle
 from holdfast.kind import Kind, Prepared
 from holdfast.stores.requests import JobFilter
 from holdfast.testing.clock import Clock, Crashes, Moment

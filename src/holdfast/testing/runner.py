@@ -14,7 +14,7 @@ from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT, Claim, Job
 from holdfast.engine.outcome import Settled, Succeeded
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, JobFailed, NotFound, WaitTimeout
-from holdfast.handle import Handle
+from holdfast.features.jobs.handle import Handle
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.testing.clock import Clock, Crashes
 from holdfast.testing.report import Drained, Failure, JobWaits, NeverIdle

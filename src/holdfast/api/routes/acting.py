@@ -15,7 +15,7 @@ from holdfast.api.routing import Router
 from holdfast.engine.job import Verdict
 from holdfast.engine.order import Move
 from holdfast.errors import InvalidInput
-from holdfast.handle import accepted
+from holdfast.features.jobs.handle import accepted
 from holdfast.stores.requests import Reschedule
 
 router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.OPERATE)])

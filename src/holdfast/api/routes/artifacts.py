@@ -16,8 +16,8 @@ from holdfast.api.asking import TheApp, allowed
 from holdfast.api.routing import Router
 from holdfast.engine.job import Artifact
 from holdfast.errors import NotFound, Refused
+from holdfast.features.jobs.views import artifacts_of
 from holdfast.features.payloads.model import HIDDEN
-from holdfast.insights import artifacts_of
 from holdfast.stores.artifacts import SCHEME
 
 router = Router(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[allowed(Scope.READ)])

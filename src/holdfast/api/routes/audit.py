@@ -15,7 +15,7 @@ from holdfast.api.routing import Router
 from holdfast.features.audit.model import Action, Anchor
 from holdfast.features.audit.operations import Witnessed
 from holdfast.features.audit.verification import Report
-from holdfast.searching import moment
+from holdfast.features.jobs.search import moment
 
 router = Router(prefix="/audit", tags=["audit"])
 

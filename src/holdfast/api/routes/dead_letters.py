@@ -18,7 +18,7 @@ from holdfast.engine.job import Job
 from holdfast.errors import NotFound
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation, Order
 from holdfast.features.dead_letters.operations import GroupWanted
-from holdfast.searching import moment
+from holdfast.features.jobs.search import moment
 from holdfast.stores.requests import JobFilter
 
 router = Router(prefix="/dead-letters", tags=["dead letters"])

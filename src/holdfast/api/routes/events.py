@@ -20,7 +20,7 @@ from holdfast.api.bodies import Body
 from holdfast.api.routing import Router
 from holdfast.engine.job import Event
 from holdfast.errors import EventsGone, StoreUnavailable
-from holdfast.following import check_gone
+from holdfast.features.events.read import check_gone
 from holdfast.live import Here, Lagged, Live
 from holdfast.stores.requests import Sent
 

@@ -25,9 +25,9 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Attempt, Event, Job
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound, WaitTimeout
+from holdfast.features.jobs.handle import Handle
+from holdfast.features.jobs.views import Story, Why, ledger_of, matching, story
 from holdfast.features.payloads.model import HIDDEN
-from holdfast.handle import Handle
-from holdfast.insights import Story, Why, ledger_of, matching, story
 from holdfast.kind import Prepared
 from holdfast.stores.requests import Counted
 from holdfast.stores.vault import NAME

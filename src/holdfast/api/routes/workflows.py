@@ -18,7 +18,7 @@ from holdfast.api.routing import Router
 from holdfast.app import App
 from holdfast.errors import InvalidSetting
 from holdfast.features.workflows.model import Edge, Graph, Node, OnFailure, Swept, Workflow, WorkflowStatus
-from holdfast.workflows import Extension, WorkflowPlan
+from holdfast.features.workflows.run import Extension, WorkflowPlan
 
 router = Router(prefix="/workflows", tags=["workflows"])
 

@@ -19,8 +19,8 @@ from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.features.jobs.views import view
 from holdfast.features.payloads.model import HIDDEN
-from holdfast.insights import view
 from holdfast.stores.requests import Reschedule
 from holdfast.stores.vault import shown
 

@@ -18,8 +18,8 @@ from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.features.dead_letters.model import BULK_VERBS, BulkVerb
 from holdfast.features.health.model import CAP
-from holdfast.insights import Found, listed
-from holdfast.searching import NEVER, Search, names_a_time
+from holdfast.features.jobs.search import NEVER, Search, names_a_time
+from holdfast.features.jobs.views import Found, listed
 from holdfast.stores.requests import Counted
 
 TABS = (

@@ -8,12 +8,12 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from holdfast.client import Client
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.handle import Handle
+from holdfast.features.jobs.handle import Handle
 from holdfast.kind import Prepared
 from holdfast.stores.flow import Flow, Steps
+from holdfast.stores.session import Client
 
 R = TypeVar("R")
 

@@ -6,24 +6,24 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from holdfast import bulk
-from holdfast.calling import Declared
-from holdfast.client import Client
+from holdfast.app import enqueue_many
+from holdfast.app.declarations import Desk
+from holdfast.app.handlers import Declared
 from holdfast.context import current
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import as_stored_policy
 from holdfast.errors import InvalidSetting
+from holdfast.features.jobs.handle import Handle
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.features.schedules.operations import Schedules
 from holdfast.features.schedules.templates import Templates
 from holdfast.features.workflows.operations import Workflows
-from holdfast.handle import Handle
+from holdfast.features.workflows.run import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
-from holdfast.scheduling import Desk
 from holdfast.stores.ids import new_id
-from holdfast.workflows import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
+from holdfast.stores.session import Client
 
 R = TypeVar("R")
 
@@ -56,10 +56,10 @@ class Enqueuing:
         Answers in the same order. One that was refused has ``created`` False and says why in ``reason``.
         With a ``connection`` of your own they are all part of the transaction there.
         """
-        return bulk.enqueue_many(self.client, calls, connection)
+        return enqueue_many.enqueue_many(self.client, calls, connection)
 
     async def aenqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
-        return await bulk.aenqueue_many(self.client, calls, connection)
+        return await enqueue_many.aenqueue_many(self.client, calls, connection)
 
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
         name = check_name(kind, "kind")

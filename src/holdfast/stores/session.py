@@ -17,9 +17,9 @@ from holdfast.engine.retry import retry_limit
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.features.events.model import SentEvent
+from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.operations import FromStep, check_from_step, redriving
 from holdfast.features.payloads.model import PayloadRule, effective
-from holdfast.handle import Handle
 from holdfast.stores.base import Store, Verbs
 from holdfast.stores.flow import Flow, aside
 from holdfast.stores.requests import OperatorVerb, Reschedule

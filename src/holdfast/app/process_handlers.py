@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import Client
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Crashed, Failed, Settled, Succeeded
 from holdfast.engine.units import Size, in_bytes, in_words
 from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
+from holdfast.stores.session import Client
 from holdfast.worker.processes.child import Child, ChildDied, Recipe
 from holdfast.worker.processes.pool import Children, ready
 from holdfast.worker.processes.protocol import Message, outcome_from_json, record_to_json
@@ -33,7 +33,7 @@ DEFAULT_RECYCLE = 100
 # How long a killed process may take to be gone before its job is settled all the same.
 PATIENCE = 2.0
 
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.child import main; main()"
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.app.child_process import main; main()"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Unpack
 
+from holdfast.app.enqueue import Enqueuing, as_it_is
 from holdfast.context import current
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event, Job, Verdict
@@ -13,16 +14,15 @@ from holdfast.engine.names import check_name
 from holdfast.engine.order import Move
 from holdfast.engine.payload import encode
 from holdfast.engine.units import Duration
-from holdfast.enqueuing import Enqueuing, as_it_is
 from holdfast.errors import InvalidSetting
 from holdfast.features.approvals.model import GateState
 from holdfast.features.approvals.operations import Approvals, Said
 from holdfast.features.dead_letters.operations import DeadLetters, Operations
 from holdfast.features.events.model import SentEvent, check_event_name
+from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.operations import FromStep
+from holdfast.features.jobs.views import Why, chain_of, why
 from holdfast.features.limits.operations import Reserving
-from holdfast.handle import Handle
-from holdfast.insights import Why, chain_of, why
 from holdfast.kind import PAYLOAD_LIMIT
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id

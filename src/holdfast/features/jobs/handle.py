@@ -20,12 +20,12 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Progress
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
-from holdfast.insights import ledger_of
+from holdfast.features.jobs.views import ledger_of
 from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.stores.requests import Reschedule
 
 if TYPE_CHECKING:
-    from holdfast.client import Client
+    from holdfast.stores.session import Client
 
 R = TypeVar("R")
 

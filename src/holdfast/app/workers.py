@@ -7,18 +7,18 @@ import dataclasses
 from functools import partial
 from typing import Any, Unpack
 
-from holdfast.calling import Means
-from holdfast.client import Client
-from holdfast.declaring import Declaring
+from holdfast.app.admin import Operating
+from holdfast.app.declarations import Declaring
+from holdfast.app.enqueue import Enqueuing
+from holdfast.app.handlers import Means
+from holdfast.app.repository import JobRepository
 from holdfast.engine.units import Duration, seconds
-from holdfast.enqueuing import Enqueuing
 from holdfast.errors import InvalidSetting
 from holdfast.features.events.operations import Subscriptions
-from holdfast.features.repository import JobRepository
-from holdfast.operating import Operating
 from holdfast.steps.driver import Lent, Reached
 from holdfast.stores.flow import aside
 from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
 from holdfast.worker import startup
 from holdfast.worker.maintenance import BATCHES, Duty, clear
 from holdfast.worker.options import Ticking, TickOptions, TickSummary

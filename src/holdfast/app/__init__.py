@@ -8,16 +8,16 @@ from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 
 from holdfast import config
-from holdfast.acting import Acting
-from holdfast.calling import Declared
-from holdfast.client import Client
-from holdfast.connectors.reach import Reach, SecretProvider
-from holdfast.connectors.report import Sources
+from holdfast.app.actions import Acting
+from holdfast.app.handlers import Declared
+from holdfast.app.workers import Running
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
 from holdfast.features.audit.operations import Audit
+from holdfast.features.connectors.outbound import Reach, SecretProvider
+from holdfast.features.connectors.report import Sources
 from holdfast.features.dead_letters.operations import Operations
 from holdfast.features.events.operations import Consumers, Declarations, Subscriptions
 from holdfast.features.limits.operations import Limits, Queues, Reservations
@@ -27,11 +27,11 @@ from holdfast.features.schedules.firing import Scheduler
 from holdfast.features.tenants.operations import Tenants
 from holdfast.features.webhooks.operations import Endpoints
 from holdfast.outgoing import EgressPolicy
-from holdfast.running import Running
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
 from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id
 from holdfast.stores.open import POOL_SIZE, open_store
+from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 from holdfast.telemetry.tracing import outgoing_headers
 

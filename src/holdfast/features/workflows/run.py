@@ -1,4 +1,4 @@
-"""Starting what was planned, and following it."""
+"""``WorkflowRun``, start, extend, results of parents."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from holdfast.client import Client
 from holdfast.engine.names import check_name
+from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import Conflict, InvalidSetting, NotFound, WaitTimeout
-from holdfast.facts import Facts
+from holdfast.errors import Conflict, InvalidSetting, JobFailed, NotFound, WaitTimeout
+from holdfast.features.jobs.facts import Facts
+from holdfast.features.jobs.handle import Handle
 from holdfast.features.workflows.model import (
     EdgeSpec,
     NodeSpec,
     OnFailure,
+    ParentResult,
     Started,
     Workflow,
     WorkflowSpec,
@@ -27,15 +29,15 @@ from holdfast.features.workflows.model import (
     plan_hash,
 )
 from holdfast.features.workflows.operations import Workflows, found
-from holdfast.handle import Handle
+from holdfast.features.workflows.plan import Plan, Planned
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
 from holdfast.telemetry import observers
-from holdfast.workflows.parts import Planned
-from holdfast.workflows.plan import Plan
 
 if TYPE_CHECKING:
-    from holdfast.kind import Prepared
+    from holdfast.kind import Kind, Prepared
+
 
 R = TypeVar("R")
 
@@ -285,3 +287,48 @@ def plan_workflow(
 
 def extend_workflow(client: Client, prepare: Callable[..., Prepared[Any]], workflow_id: str, tenant: str) -> Extension:
     return Extension(client, tenant, prepare, found(workflow_id, Workflows(client, tenant).get(workflow_id)))
+
+
+class Results(Mapping[str, Any]):
+    """By the name of the parent: ``results["fetch"]``, as it was stored; ``results.of(fetch)`` has the kind's own type.
+
+    A parent that did not succeed is among them (where a failure lets its children go on): to ask for its result raises
+    ``JobFailed``, and ``states`` tells beforehand.
+    """
+
+    def __init__(self, parents: Sequence[ParentResult]) -> None:
+        self._parents = {parent.name or parent.job_id: parent for parent in parents}
+
+    def __getitem__(self, name: str) -> Any:
+        return _value(self._parents[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parents)
+
+    def __len__(self) -> int:
+        return len(self._parents)
+
+    @property
+    def states(self) -> dict[str, State]:
+        return {name: parent.state for name, parent in self._parents.items()}
+
+    @property
+    def succeeded(self) -> dict[str, Any]:
+        """Of those that did."""
+        return {name: p.value for name, p in self._parents.items() if p.state is State.SUCCEEDED}
+
+    def of(self, kind: Kind[..., R]) -> list[R]:
+        """What the parents of this kind returned, in the order in which they were added."""
+        decode, name = kind.signature.unpack_result, kind.name
+        return [decode(_value(parent)) for parent in self._parents.values() if parent.kind == name]
+
+    def one(self, kind: Kind[..., R]) -> R:
+        """What the only parent of this kind returned."""
+        (found,) = self.of(kind)
+        return found
+
+
+def _value(parent: ParentResult) -> Any:
+    if parent.state is not State.SUCCEEDED:
+        raise JobFailed(f"parent {parent.name or parent.job_id} is {parent.state}: there is no result")
+    return parent.value

@@ -1,38 +1,131 @@
-"""What a program says of its jobs: kinds, programs, reports, schedules, subscriptions. A part of ``App``."""
+"""``App.job``, ``command``, ``report``, ``schedule``, ``on``, ``approval_notifier``, ``redact``: what code declares."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from holdfast import config
-from holdfast.calling import Declared, Way, wants_context
-from holdfast.client import Client
-from holdfast.connectors.built_in import built_in
-from holdfast.connectors.command import Program
-from holdfast.connectors.reach import Reach
-from holdfast.connectors.report import Source, Sources, add_source
-from holdfast.connectors.settings import CommandSettings, command_parts
+from holdfast.app.built_in import built_in
+from holdfast.app.handlers import Declared, Way, wants_context
+from holdfast.app.process_handlers import ProcessOptions, target_of
 from holdfast.context import Context, SyncContext
-from holdfast.engine.job import DEFAULT_RETRY
+from holdfast.engine.job import DEFAULT_RETRY, Enqueued
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, Size, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.features.connectors.outbound import Reach
+from holdfast.features.connectors.program import CommandSettings, Program, command_parts
+from holdfast.features.connectors.report import Source, Sources, add_source
 from holdfast.features.events.operations import Declarations, Following
+from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import RuleOptions
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.retention.model import Keeping, check_cost
 from holdfast.features.retention.operations import Retentions
 from holdfast.features.schedules.firing import Scheduler
-from holdfast.kind import Kind, Options, RetryAs
-from holdfast.processes import ProcessOptions, target_of
-from holdfast.scheduling import ScheduleDecorator, Timed, declare_marked
+from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
+from holdfast.kind import Kind, Options, Prepared, RetryAs
 from holdfast.steps.approvals import Asking, asking, check_notifier
 from holdfast.steps.signature import Signature
+from holdfast.stores.session import Client
 from holdfast.telemetry.logs import trust
+
+T = TypeVar("T")
+
+MARK = "__holdfast_schedules__"
+_PARTS = ("kind", "template", "name", "tz", "payload", "missed", "overlap", "jitter")
+
+
+class Timed(TypedDict, total=False):
+    """What ``app.schedule`` takes besides the times. ``name`` is the kind's, or the template's, unless it is given."""
+
+    name: str
+    kind: str | Kind[..., Any]
+    template: str
+    tz: str
+    payload: Mapping[str, Any]
+    missed: Missed
+    overlap: Overlap
+    jitter: Duration
+    queue: str
+    priority: int
+    tags: Sequence[str]
+    agent: str
+    retry: Retry | str
+    deadline: Duration
+    correlation_id: str
+    external_ref: str
+
+
+class ScheduleDecorator:
+    """What ``app.schedule(…)`` returns: declared already if it names a kind or a template, else to be put on a job."""
+
+    def __init__(self, scheduler: Scheduler, timing: str, definition: Timed) -> None:
+        self._scheduler = scheduler
+        self._timing = timing
+        self._definition: dict[str, Any] = {**definition}
+        self._declared = "kind" in definition or "template" in definition
+        if "kind" in definition and "template" in definition:
+            raise InvalidSetting("a schedule has a kind or a template", code="conflicting_options")
+        if self._declared:
+            kind = self._definition.get("kind")
+            self._declare(kind.name if isinstance(kind, Kind) else kind)
+        else:
+            self._draft("unnamed")  # refused at once where it stands
+
+    def __call__(self, target: T) -> T:
+        if self._declared:
+            raise InvalidSetting("this schedule has its kind already", code="conflicting_options")
+        if isinstance(target, Kind):
+            self._declare(target.name)
+        else:  # a function that is about to be declared as a job
+            marks = [*getattr(target, MARK, ()), self._declare]
+            setattr(target, MARK, marks)
+        return target
+
+    def _declare(self, kind: str | None) -> None:
+        self._scheduler.declare(self._draft(kind))
+
+    def _draft(self, kind: str | None) -> ScheduleDraft:
+        parts = {name: self._definition[name] for name in _PARTS if name in self._definition and name != "kind"}
+        options = {name: value for name, value in self._definition.items() if name not in _PARTS}
+        template = parts.get("template")
+        made_of = str(kind or template)  # the kind of a template is asked of the database
+        name = parts.pop("name", None) or made_of
+        return ScheduleDraft.of(name, self._timing, kind=made_of, options=options, **parts)
+
+
+def declare_marked(scheduler: Scheduler, function: Callable[..., Any], kind: str) -> None:
+    """Declare the schedules that were put on a function before it became a job."""
+    for declare in getattr(function, MARK, ()):
+        declare(kind)
+
+
+class Desk:
+    """What templates are lent: kinds to check arguments against, and handles for what was enqueued."""
+
+    def __init__(
+        self, client: Client, kinds: Mapping[str, Declared], prepare: Callable[[str, Any, Any], Prepared[Any]]
+    ) -> None:
+        self._client = client
+        self._kinds = kinds
+        self._prepare = prepare
+
+    def fits(self, kind: str, payload: Mapping[str, Any]) -> None:
+        known = self._kinds.get(kind)
+        if known is not None:
+            known.kind.signature.check_some(payload)
+
+    def prepare(self, kind: str, payload: Any, options: dict[str, Any]) -> Prepared[Any]:
+        return self._prepare(kind, payload, options)
+
+    def handle(self, answers: Sequence[Enqueued], prepared: Prepared[Any]) -> Handle[Any]:
+        return self._client.accepted(answers, prepared.tenant, prepared.decode)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

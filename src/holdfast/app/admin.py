@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Unpack
 
 from holdfast import config
-from holdfast.client import Client
 from holdfast.engine.units import Duration
 from holdfast.errors import Refused
 from holdfast.features.connectors.operations import Connectors
@@ -17,6 +16,7 @@ from holdfast.features.limits.operations import Switches
 from holdfast.features.tokens.operations import Tokens
 from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
 
 log = logging.getLogger("holdfast.worker")
 

@@ -23,8 +23,7 @@ from functools import partial
 from typing import Any
 
 from holdfast import config
-from holdfast.calling import Declared, Means, wants_context
-from holdfast.client import Client
+from holdfast.app.handlers import Declared, Means, wants_context
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Outcome, Settled, Succeeded
@@ -37,6 +36,7 @@ from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pac
 from holdfast.steps.driver import Lent
 from holdfast.steps.signature import Signature
 from holdfast.stores.open import open_store, stand_in
+from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import failure

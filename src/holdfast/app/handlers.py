@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
-from holdfast.client import Client
-from holdfast.connectors.command import Program, command_caller
+from holdfast.app.process_handlers import ProcessOptions, process_caller, recipe_for
 from holdfast.context import BaseContext, Context, SyncContext, Unmade, enter
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.outcome import Settled, Succeeded
@@ -20,12 +19,13 @@ from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import Conflict, HoldfastError
+from holdfast.features.connectors.program import Program, command_caller
 from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.kind import Kind, Prepared
-from holdfast.processes import ProcessOptions, process_caller, recipe_for
 from holdfast.steps.approvals import Asking
 from holdfast.steps.driver import Durable, Lent, Plan
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
+from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 from holdfast.worker.executor import Handler, RuleBook, pack_result
 from holdfast.worker.processes.pool import Children

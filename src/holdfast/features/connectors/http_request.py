@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypedDict
 
-from holdfast.connectors.reach import Reach, without
 from holdfast.context import Context
 from holdfast.engine.outcome import Failed
 from holdfast.engine.payload import decode
@@ -28,6 +27,7 @@ from holdfast.errors import (
     Refused,
 )
 from holdfast.features.connectors.model import check_headers
+from holdfast.features.connectors.outbound import Reach, without
 from holdfast.outgoing import Answer, Outgoing, send
 from holdfast.worker.shutdown import Ended
 

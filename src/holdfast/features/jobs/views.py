@@ -13,13 +13,13 @@ from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent
 from holdfast.features.approvals.model import Gate, GateFilter
 from holdfast.features.dead_letters.model import DeadLetterGroup, Remade
+from holdfast.features.jobs.search import Search
 from holdfast.features.jobs.why import reasons
 from holdfast.features.jobs.why_reasons import Reason, Scene
 from holdfast.features.limits.model import Limit, Reservation
 from holdfast.features.payloads.model import HIDDEN, WITHHELD, effective
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
-from holdfast.searching import Search
 from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow, side_by_side
 from holdfast.stores.requests import Counted, JobFilter

@@ -15,12 +15,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from holdfast.connectors.reach import Reach
 from holdfast.context import Context
 from holdfast.engine.outcome import Cancel, Failed, Reject
 from holdfast.engine.redaction import one_line
 from holdfast.engine.retry import asked_delay, http_date
 from holdfast.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
+from holdfast.features.connectors.outbound import Reach
 from holdfast.features.webhooks import signing
 from holdfast.features.webhooks.model import (
     DELIVER,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.connectors.http import REQUEST, check_request, requester
-from holdfast.connectors.reach import Reach
-from holdfast.connectors.report import GENERATE, Sources, check_report, generator
-from holdfast.connectors.webhook import deliverer
+from holdfast.features.connectors.http_request import REQUEST, check_request, requester
+from holdfast.features.connectors.outbound import Reach
+from holdfast.features.connectors.report import GENERATE, Sources, check_report, generator
+from holdfast.features.webhooks.delivery import deliverer
 from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
 from holdfast.kind import Options
 from holdfast.steps.signature import CheckedSignature, Signature
