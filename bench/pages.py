@@ -24,9 +24,9 @@ from bench.console import note
 from bench.peers.backends import Backends
 from bench.subjects import Ours
 from holdfast import App, Context
-from holdfast.access.local import at_this_machine
-from holdfast.dashboard.rendering import MENU
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import at_this_machine
+from holdfast.server.rendering import MENU
 from holdfast.stores.open import open_store
 
 ROLE = "holdfast_admin"

@@ -16,9 +16,9 @@ from contextlib import closing, contextmanager
 import uvicorn
 
 import holdfast
-from holdfast.access.tokens import tokens_of
 from holdfast.http import Client
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.sessions import tokens_of
 
 
 def make_app(url: str) -> holdfast.App:

@@ -11,10 +11,10 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from holdfast import App
-from holdfast.access import Identity, scopes_of
-from holdfast.access.local import at_this_machine
-from holdfast.api import leave_off
-from holdfast.service import make_service
+from holdfast.features.tokens.model import scopes_of
+from holdfast.server.api import leave_off
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity, at_this_machine
 from tests.app.conftest import app, new_app, url
 
 __all__ = ["app", "new_app", "url"]

@@ -11,9 +11,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from holdfast import App
-from holdfast.access import Authenticate
-from holdfast.access.local import at_this_machine
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import Authenticate, at_this_machine
 
 
 async def auntil(condition: Callable[[], object], what: str, limit: float = 30.0) -> None:

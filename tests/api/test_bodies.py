@@ -18,14 +18,14 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message
 
 from holdfast import App
-from holdfast.access import Identity
-from holdfast.access.tokens import tokens_of
-from holdfast.api import parsing
-from holdfast.api.document import every_route
-from holdfast.api.limits import LARGEST, LARGEST_OPEN
-from holdfast.dashboard import make_dashboard
-from holdfast.dashboard.asking import MOST_FIELDS
-from holdfast.service import OPEN, make_service
+from holdfast.server import json_body
+from holdfast.server.app import OPEN, make_service
+from holdfast.server.auth import Identity
+from holdfast.server.dashboard import make_dashboard
+from holdfast.server.middleware import LARGEST, LARGEST_OPEN
+from holdfast.server.openapi import every_route
+from holdfast.server.pages import MOST_FIELDS
+from holdfast.server.sessions import tokens_of
 from tests.api.conftest import HERE, client_of
 from tests.api.test_gates import asked
 from tests.api.test_matrix import ENDLESS, filled
@@ -188,14 +188,14 @@ async def test_an_approval_token_is_looked_at_before_the_body_and_opens_no_large
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the bodies that were looked at."""
     sizes: list[int] = []
-    check = parsing.check_shape
+    check = json_body.check_shape
 
     def counted(body: bytes, *most: int) -> None:
         sizes.append(len(body))
         check(body, *most)
 
-    monkeypatch.setattr(parsing, "check_shape", counted)
-    monkeypatch.setattr("holdfast.api.bodies.check_shape", counted)
+    monkeypatch.setattr(json_body, "check_shape", counted)
+    monkeypatch.setattr("holdfast.server.bodies.check_shape", counted)
     return sizes
 
 
@@ -268,7 +268,7 @@ async def test_a_large_body_has_time_by_its_size(app: App, monkeypatch: pytest.M
     """What comes at the least rate or faster is read to its end, however long that takes."""
     app.client.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue"}))  # type: ignore[arg-type]
-    monkeypatch.setattr("holdfast.api.limits.SLOWEST", 10)
+    monkeypatch.setattr("holdfast.server.middleware.SLOWEST", 10)
     service = make_service(app, authenticate=lambda _: known, body_timeout=0.01)
     sent = iter([b'{"kind": "x"', b" " * 10_000, b"}"])
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from holdfast import App
-from holdfast.access.local import at_this_machine
 from holdfast.engine.states import State
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import at_this_machine
 from tests.api.serving import auntil, serving_asgi
 from tests.app.conftest import NewApp
 from tests.support.stores import claim, forward, job, open_lease, put_one

@@ -9,10 +9,11 @@ import httpx2
 import pytest
 
 from holdfast import App, webhooks
-from holdfast.access import Identity, scopes_of
-from holdfast.api.document import every_route, scope_of
+from holdfast.features.tokens.model import scopes_of
 from holdfast.outgoing import EgressPolicy
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity
+from holdfast.server.openapi import every_route, scope_of
 from tests.api.conftest import HERE
 from tests.support.web import running
 

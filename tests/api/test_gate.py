@@ -8,9 +8,9 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access import Identity, scopes_of
-from holdfast.access.local import at_this_machine
-from holdfast.service import make_service
+from holdfast.features.tokens.model import scopes_of
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity, at_this_machine
 from tests.api.conftest import HERE, client_of
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import App, State
-from holdfast.service import make_service
+from holdfast.server.app import make_service
 from tests.api.conftest import HERE, client_of
 
 GATES = "/api/v1/gates"

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access.local import at_this_machine
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import at_this_machine
 from tests.api.conftest import HERE, client_of
 from tests.api.test_matrix import ENDLESS
 
@@ -66,8 +66,8 @@ async def test_a_defect_of_ours_tells_nothing(
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
         answer = await http.get("/api/v1/queues")
         # The token of an approval link is in the path: it must not be in the log, whatever breaks.
-        monkeypatch.setattr("holdfast.api.routes.gates._asked_with", broken)
-        monkeypatch.setattr("holdfast.dashboard.pages.decide._asked", broken)
+        monkeypatch.setattr("holdfast.features.approvals.routes._asked_with", broken)
+        monkeypatch.setattr("holdfast.features.approvals.pages._asked", broken)
         for path in ("/api/v1/decide/hfg_secret-token", "/decide/hfg_secret-token"):
             assert (await http.get(path)).status_code == 500
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")

@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import App
-from holdfast.access.local import at_this_machine
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import at_this_machine
 from tests.api.conftest import HERE, client_of
 
 JOBS = "/api/v1/jobs"

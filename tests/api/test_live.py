@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.access import Identity, scopes_of
 from holdfast.engine.job import Event
 from holdfast.errors import EventsGone
-from holdfast.live import Here, Lagged, Live
+from holdfast.features.tokens.model import scopes_of
+from holdfast.server.auth import Identity
+from holdfast.server.live import Here, Lagged, Live
 from holdfast.stores.flow import Flow
 from tests.api.serving import auntil, events_of, serving
 from tests.support.retention import keep, sweep
@@ -159,7 +160,7 @@ async def test_from_the_middle_of_what_was_committed_together_nothing_is_missed(
     """A place half-way through a page is one of an older time: what came since is on the next page, not on this."""
     app.client.make_ready()
     together = app.enqueue_many(app.prepare("many", {"n": n}) for n in range(7))
-    monkeypatch.setattr("holdfast.live.PAGE", 3)
+    monkeypatch.setattr("holdfast.server.live.PAGE", 3)
     half = app.client.run(app.client.verbs.events_after(None, 3, "default"))[1].cursor
     later = [app.enqueue("later", {"n": n}).id for n in range(2)]
     async with aclosing(Live(app.client).follow("default", after=half)) as events:
@@ -198,7 +199,7 @@ async def test_who_wants_few_of_them_is_not_told_of_what_it_did_not_want(app: Ap
 async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The service could not read the ledger for longer than retention keeps it: nobody who listened skips it."""
     app.client.make_ready()
-    monkeypatch.setattr("holdfast.live.LATE", -1.0)
+    monkeypatch.setattr("holdfast.server.live.LATE", -1.0)
     live = Live(app.client)
     async with aclosing(live.follow("default")) as events:
         first = asyncio.create_task(take(events, 1))

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access.lasting import Lasting
-from holdfast.access.tokens import tokens_of
+from holdfast.server.auth import Lasting
+from holdfast.server.sessions import tokens_of
 from tests.api.conftest import client_of
 from tests.api.serving import auntil, events_of, serving
 

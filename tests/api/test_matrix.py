@@ -10,9 +10,10 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access import ROLES, Authenticate, Identity, Role, Scope, scopes_of
-from holdfast.api.document import every_route, scope_of
-from holdfast.service import make_service
+from holdfast.features.tokens.model import ROLES, Role, Scope, scopes_of
+from holdfast.server.app import make_service
+from holdfast.server.auth import Authenticate, Identity
+from holdfast.server.openapi import every_route, scope_of
 from tests.api.conftest import HERE
 
 # What carries its own credential, or tells nothing.

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from holdfast import App, Retry
-from holdfast.dashboard.acting import below
-from holdfast.dashboard.rendering import THEME
 from holdfast.engine.states import State
-from holdfast.live import Live
+from holdfast.server.live import Live
+from holdfast.server.pages import below
+from holdfast.server.rendering import THEME
 from tests.api.conftest import client_of
 from tests.api.serving import auntil
 
@@ -151,7 +151,7 @@ async def always() -> bool:
 @pytest.mark.slow
 async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
     """However much happens, one word a while; a listener that goes is gone."""
-    from holdfast.dashboard.pages.live import signals
+    from holdfast.server.pages import signals
 
     app.client.make_ready()
     live = Live(app.client)

@@ -12,9 +12,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from holdfast import App
-from holdfast.api.routes.health import Readiness
 from holdfast.errors import StoreUnavailable
-from holdfast.service import make_service
+from holdfast.features.health.routes import Readiness
+from holdfast.server.app import make_service
 from holdfast.stores.open import open_store
 from tests.api.conftest import HERE
 from tests.faults.tiny_disk import fill, mounted, take_the_rest
@@ -30,7 +30,7 @@ async def ready(service: ASGIApp) -> tuple[int, str]:
 
 
 async def test_a_full_disk_is_not_ready_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.api.routes.health.READY_FOR", 0.0)
+    monkeypatch.setattr("holdfast.features.health.routes.READY_FOR", 0.0)
     with mounted() as disk, closing(App(f"sqlite:///{disk}/jobs.db")) as app:
         app.store.migrate()
         service = make_service(app, authenticate=lambda _: None)

@@ -30,8 +30,8 @@ from schemathesis.checks import (
 )
 
 from holdfast import App
-from holdfast.access.tokens import tokens_of
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.sessions import tokens_of
 from tests.api.serving import serving
 
 pytestmark = pytest.mark.req("JF-14", "DP-3")

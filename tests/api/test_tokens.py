@@ -10,11 +10,11 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access import tokens
-from holdfast.access.tokens import COOKIE, Tokens, tokens_of
-from holdfast.api import leave_off
 from holdfast.features.tokens.model import ApiToken
-from holdfast.service import make_service
+from holdfast.server import sessions as tokens
+from holdfast.server.api import leave_off
+from holdfast.server.app import make_service
+from holdfast.server.sessions import COOKIE, Tokens, tokens_of
 from holdfast.stores.flow import Flow
 from tests.api.conftest import HERE
 from tests.app.waiting import until

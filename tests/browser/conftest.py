@@ -25,8 +25,8 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from holdfast import App
-from holdfast.access.local import at_this_machine
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import at_this_machine
 from tests.app.waiting import until
 from tests.browser.seeds import hostile_app
 

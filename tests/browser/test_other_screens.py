@@ -13,9 +13,9 @@ from playwright.sync_api import Dialog, expect
 from starlette.requests import Request
 
 from holdfast import App, State
-from holdfast.access import EVERY_SCOPE, Identity
-from holdfast.access.origin import is_local
-from holdfast.service import make_service
+from holdfast.features.tokens.model import EVERY_SCOPE
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity, is_local
 from tests.app.running import work_off
 from tests.browser.conftest import Open, Site, aside, serving
 from tests.browser.test_screens import AGAIN, NARROW

@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from holdfast import App
-from holdfast.access.local import at_this_machine
 from holdfast.engine.states import State
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import at_this_machine
 from holdfast.worker.worker import WorkerOptions
 from tests.app.waiting import until
 from tests.browser.conftest import aside, serving

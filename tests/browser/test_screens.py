@@ -8,8 +8,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from holdfast.dashboard.rendering import MENU
 from holdfast.engine.states import State
+from holdfast.server.rendering import MENU
 from tests.app.waiting import until
 from tests.browser import hostile
 from tests.browser.conftest import Open, Site

@@ -16,7 +16,6 @@ import pytest
 from psycopg import sql
 
 from holdfast import App
-from holdfast.api.attending import Attending
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.errors import Refused
@@ -29,6 +28,7 @@ from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.retention.model import Keeping
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec
+from holdfast.server.maintenance import Attending
 from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.open import open_store

@@ -13,10 +13,11 @@ import httpx2
 import pytest
 
 from holdfast import App, Retry, State
-from holdfast.access import Identity, Scope
-from holdfast.dashboard.pages import audit
+from holdfast.features.audit import pages as audit
+from holdfast.features.tokens.model import Scope
 from holdfast.features.webhooks.model import DELIVER, EndpointDelivery
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity
 from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE, client_of
 from tests.app.running import work_off

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.dashboard.pages import schedules
+from holdfast.features.schedules import pages as schedules
 
 pytestmark = pytest.mark.req("JF-16", "SC-9")
 

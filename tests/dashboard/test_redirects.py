@@ -9,10 +9,9 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access.tokens import tokens_of
-from holdfast.dashboard.acting import below
-from holdfast.dashboard.pages.login import onward
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.pages import below
+from holdfast.server.sessions import onward, tokens_of
 from tests.api.conftest import HERE, client_of
 
 pytestmark = [pytest.mark.req("JF-14", "JF-16")]

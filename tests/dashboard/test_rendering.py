@@ -9,15 +9,16 @@ from jinja2 import TemplateSyntaxError
 from starlette.requests import Request
 
 from holdfast import App
-from holdfast.access import Identity, scopes_of
-from holdfast.access.local import at_this_machine
-from holdfast.api.document import every_route
-from holdfast.dashboard import Below, rendering
-from holdfast.dashboard.finding import Finding
-from holdfast.dashboard.pages import jobs
 from holdfast.engine.job import Job
+from holdfast.features.jobs import pages as jobs
+from holdfast.features.jobs.pages import Finding
 from holdfast.features.jobs.views import Found
-from holdfast.service import API, make_service
+from holdfast.features.tokens.model import scopes_of
+from holdfast.server import rendering
+from holdfast.server.app import API, make_service
+from holdfast.server.auth import Identity, at_this_machine
+from holdfast.server.dashboard import Below
+from holdfast.server.openapi import every_route
 from tests.api.conftest import client_of
 
 pytestmark = pytest.mark.req("JF-16")

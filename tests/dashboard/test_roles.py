@@ -10,9 +10,10 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from holdfast import App
-from holdfast.access import ROLES, Identity, Role, Scope
-from holdfast.dashboard import make_dashboard
-from holdfast.service import make_service
+from holdfast.features.tokens.model import ROLES, Role, Scope
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity
+from holdfast.server.dashboard import make_dashboard
 from tests.api.conftest import HERE
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]

@@ -26,7 +26,7 @@ HELPERS = {
     "Enqueued": 2,  # the reason why no job was made
     "Verdict": 3,  # the reason why an operator was refused
     "show": 0,  # cli/failures.py
-    "problem": 1,  # access/problems.py
+    "problem": 1,  # server/problems.py
 }
 _CODE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 _SQL = re.compile(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App
-from holdfast.service import make_service
+from holdfast.server.app import make_service
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
 BEGIN, END = "<!-- routes: written by python -m tests.docs.http_page --write -->", "<!-- end of the routes -->"

@@ -14,10 +14,10 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.access.tokens import tokens_of
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.sessions import tokens_of
 from holdfast.stores.base import Store
 from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE

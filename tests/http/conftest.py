@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from holdfast import App
-from holdfast.access import Identity, scopes_of
+from holdfast.features.tokens.model import scopes_of
 from holdfast.http import AsyncClient, Client, Retrying
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity
 from tests.app.conftest import app, new_app, url
 from tests.app.waiting import until
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast import App, Retry, errors
-from holdfast.api.routes import events as route
+from holdfast.features.events import routes as route
 from holdfast.http import Retrying
 from holdfast.http import events as following
 from holdfast.http.link import Link

@@ -13,9 +13,10 @@ import httpx2
 import pytest
 
 from holdfast import App, Context, Retry, SyncContext, configure_logging, trace_from
-from holdfast.access import Identity, scopes_of
 from holdfast.errors import InvalidSetting
-from holdfast.service import make_service
+from holdfast.features.tokens.model import scopes_of
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity
 from holdfast.telemetry.logs import HANDLER
 from tests.app.conftest import NewApp
 from tests.app.running import work_off

@@ -15,10 +15,11 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import App, Context, Retry
-from holdfast.access import Identity, scopes_of
 from holdfast.engine.job import Claim
 from holdfast.features.health.model import CODES
-from holdfast.service import make_service
+from holdfast.features.tokens.model import scopes_of
+from holdfast.server.app import make_service
+from holdfast.server.auth import Identity
 from holdfast.telemetry import observers, prometheus
 from tests.app.conftest import NewApp
 from tests.app.running import work_off

@@ -20,8 +20,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from holdfast import App, Context, Reject, outgoing_headers, trace_from
-from holdfast.access.local import at_this_machine
-from holdfast.service import make_service
+from holdfast.server.app import make_service
+from holdfast.server.auth import at_this_machine
 from holdfast.telemetry import observers, otel
 from tests.app.conftest import NewApp
 from tests.app.running import work_off

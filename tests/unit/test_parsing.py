@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from fastapi.exceptions import RequestValidationError
 
-from holdfast.api import parsing
-from holdfast.api.bodies import MOST_ERRORS, Enqueue, read
 from holdfast.errors import HoldfastError
+from holdfast.server import json_body
+from holdfast.server.bodies import MOST_ERRORS, Enqueue, read
 
 pytestmark = pytest.mark.req("JF-14")
 
-KEYS = b"{" + b",".join(b'"k%d":1' % n for n in range(parsing.MOST_KEYS + 1)) + b"}"
+KEYS = b"{" + b",".join(b'"k%d":1' % n for n in range(json_body.MOST_KEYS + 1)) + b"}"
 HOSTILE = {
     "keys": (KEYS, "body_too_complex"),
-    "values": (b"[" + b"1," * parsing.MOST_VALUES + b"1,1]", "body_too_complex"),
-    "boxes": (b"[" + b"[]," * parsing.MOST_VALUES + b"1]", "body_too_complex"),
+    "values": (b"[" + b"1," * json_body.MOST_VALUES + b"1,1]", "body_too_complex"),
+    "boxes": (b"[" + b"[]," * json_body.MOST_VALUES + b"1]", "body_too_complex"),
     "deep": (b'{"a":' * 20_000 + b"1" + b"}" * 20_000, "payload_too_deep"),
     "never closed": (b"[" * 1_000_000, "payload_too_deep"),
     "a long number": (b"[" + b"9" * 4_000 + b"]", "payload_bad_number"),
@@ -50,13 +50,13 @@ def some_json(at_random: random.Random, depth: int) -> Any:
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1024])
 def test_the_shape_is_that_of_the_value_wherever_it_is_cut(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(parsing, "PIECE", piece)
+    monkeypatch.setattr(json_body, "PIECE", piece)
     at_random = random.Random(53)
     deepest = 0
     for _ in range(300):
         value = some_json(at_random, 6)
         body = json.dumps(value, ensure_ascii=at_random.random() < 0.5, indent=at_random.choice([None, 1])).encode()
-        outline = b"".join(parsing._outlines(body))
+        outline = b"".join(json_body._outlines(body))
         depth = peak = 0
         for byte in outline:
             depth += (byte in b"[{") - (byte in b"]}")
@@ -71,10 +71,10 @@ def test_the_shape_is_that_of_the_value_wherever_it_is_cut(monkeypatch: pytest.M
 def test_a_hostile_shape_is_refused_before_it_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, code = HOSTILE[name]
     with pytest.raises(HoldfastError) as refused:
-        parsing.parse(body)
+        json_body.parse(body)
     assert refused.value.code == code
     with pytest.raises(HoldfastError):
-        parsing.parse(b'{"kind": "x", "payload": ' + body + b"}")
+        json_body.parse(b'{"kind": "x", "payload": ' + body + b"}")
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_a_hostile_shape_is_refused_before_it_is_read(name: str, monkeypatch: py
     ids=["digits", "brackets", "escapes", "mixed", "many", "backslashes"],
 )
 def test_what_is_in_strings_is_no_shape(value: Any) -> None:
-    assert parsing.parse(json.dumps(value).encode()) == value
+    assert json_body.parse(json.dumps(value).encode()) == value
 
 
 def test_only_utf_8_is_read() -> None:
     """The bytes of another encoding could hide what the shape is."""
     for encoding in ("utf-16", "utf-32-le"):
         with pytest.raises(ValueError, match=r"decode|Expecting|BOM"):
-            parsing.parse('{"a": 1}'.encode(encoding))
+            json_body.parse('{"a": 1}'.encode(encoding))
 
 
 @pytest.mark.parametrize(

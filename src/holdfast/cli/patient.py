@@ -10,7 +10,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.access.problems import problem
+from holdfast.server.problems import problem
 from holdfast.stores.flow import Patience, patience_of
 
 

@@ -38,9 +38,9 @@ def make_web(
 ) -> FastAPI:
     """The service of an app. ``local``: whoever is at this machine may do everything; else it takes tokens."""
     try:
-        from holdfast.access.local import at_this_machine
-        from holdfast.access.tokens import tokens_of
-        from holdfast.service import make_service
+        from holdfast.server.app import make_service
+        from holdfast.server.auth import at_this_machine
+        from holdfast.server.sessions import tokens_of
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "holdfast":
             raise

@@ -1,0 +1,112 @@
+"""/agents, /executors."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+from fastapi import Query
+from pydantic import Field
+
+from holdfast.engine.names import Place
+from holdfast.errors import NotFound
+from holdfast.features.agents.model import Agent, Executor, ExecutorRole
+from holdfast.features.tokens.model import Scope
+from holdfast.server.bodies import Body, RetryPolicy, Span, Text, Words
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import (
+    PAGE,
+    After,
+    Limit,
+    NamePath,
+    Page,
+    TheApp,
+    allowed,
+    allowed_one,
+    allowed_whole,
+    paged,
+)
+
+router = Router(prefix="/agents", tags=["agents"])
+
+
+class Register(Body):
+    """What is not said is as for a new one."""
+
+    name: Text | None = None
+    kind: Text | None = None
+    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+    max_payload: int | Annotated[str, Field(max_length=50)] | None = Field(default=None, examples=["64KB"])
+    max_wait: Span | None = None
+    requires_approval: bool = False
+
+
+class Disable(Body):
+    reason: Words
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Agent])
+async def list_agents(
+    app: TheApp,
+    kind: Annotated[str | None, Query(max_length=255)] = None,
+    disabled: bool | None = None,
+    after: After = None,
+    limit: Limit = PAGE,
+) -> Page[Agent]:
+    """By their ids."""
+    scope = app.client.tenant
+    found = await app.agents.alist(kind=kind, disabled=disabled, after=Place.read(after, scope), limit=limit + 1)
+    return paged(found, limit, lambda each: Place(each.tenant, each.id).cursor(scope))
+
+
+@router.post("/{agent:path}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
+async def disable_agent(app: TheApp, agent: NamePath, body: Disable) -> Agent:
+    """Take no more work for it; what is running goes on."""
+    return await app.agents.adisable(agent, reason=body.reason)
+
+
+@router.post("/{agent:path}/enable", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
+async def enable_agent(app: TheApp, agent: NamePath) -> Agent:
+    return await app.agents.aenable(agent)
+
+
+@router.get("/{agent:path}", dependencies=[allowed(Scope.READ)], response_model=Agent)
+async def show_agent(app: TheApp, agent: NamePath) -> Agent:
+    found = await app.agents.aget(agent)
+    if found is None:
+        raise NotFound(f"there is no agent {agent} in this tenant", code="agent_not_found")
+    return found
+
+
+@router.put("/{agent:path}", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
+async def register_agent(app: TheApp, agent: NamePath, body: Register) -> Agent:
+    """Register it, or define it anew. Repeating it changes nothing."""
+    given = body.given()
+    if isinstance(given.get("retry"), RetryPolicy):
+        given["retry"] = given["retry"].policy()
+    return await app.agents.aregister(agent, **given)
+
+
+executor_router = Router(prefix="/executors", tags=["executors"])
+
+
+class As(Body):
+    role: ExecutorRole = "executor"
+
+
+@executor_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Executor])
+async def list_executors(app: TheApp) -> Page[Executor]:
+    """While the list is empty every label may execute."""
+    return Page(items=await asyncio.to_thread(app.executors.list))
+
+
+@executor_router.put("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Executor)
+async def add_executor(app: TheApp, label: NamePath, body: As | None = None) -> Executor:
+    """An executor may take jobs; a generator plans work and never may."""
+    return await asyncio.to_thread(app.executors.add, label, "executor" if body is None else body.role)
+
+
+@executor_router.delete("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
+async def remove_executor(app: TheApp, label: NamePath) -> None:
+    """What it runs may end; it takes nothing more."""
+    await asyncio.to_thread(app.executors.remove, label)

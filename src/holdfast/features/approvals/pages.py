@@ -1,0 +1,346 @@
+"""Inbox, decision page, approval links, form widgets.
+
+A form that people fill in, from the JSON schema of a gate: its fields, and back from what was posted to data.
+
+What a schema says of the top level becomes fields; what is nested is written as JSON. Whether the data fits is not
+decided here (``domain.forms`` does, and the store once more): what cannot be read is handed on as it was written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import InvalidInput, NotFound
+from holdfast.features.approvals.forms import referred
+from holdfast.features.approvals.model import COMMENT_LIMIT, Ballot, Gate, GateState, VerdictWord, Vote, refusal
+from holdfast.features.approvals.operations import REASONS, Asked, AskedByToken
+from holdfast.features.tokens.model import Scope
+from holdfast.server.auth import Identity, identity_of
+from holdfast.server.pages import PAGE, chosen, does, fields, go, said, shows
+from holdfast.server.rendering import render, the_app
+
+Widget = Literal["text", "number", "integer", "checkbox", "choice", "json"]
+
+PREFIX = "f:"
+WHOLE = "whole"
+MOST_FIELDS = 200
+DEEPEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One of a form. ``value`` is what stands in it; for a choice the place among ``choices``."""
+
+    name: str
+    label: str
+    widget: Widget
+    required: bool = False
+    help: str | None = None
+    choices: tuple[Any, ...] = ()
+    value: str = ""
+    least: float | None = None
+    most: float | None = None
+    longest: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in what is posted, where no field of ours can be taken for it."""
+        return PREFIX + self.name
+
+
+def fields_of(form: Mapping[str, Any] | None, given: Mapping[str, str] | None = None) -> list[Field]:
+    """``given`` is what was posted before, to be shown again."""
+    if form is None:
+        return []
+    return list(_fields(form, given))
+
+
+def _fields(form: Mapping[str, Any], given: Mapping[str, str] | None) -> Iterator[Field]:
+    rule = _resolved(form, form)
+    known = rule.get("properties")
+    if not isinstance(known, Mapping) or not known:
+        yield Field(WHOLE, "The form, as JSON", "json", required=True, value=(given or {}).get(PREFIX + WHOLE, "{}"))
+        return
+    required = rule.get("required")
+    needed = set(map(str, required)) if isinstance(required, list) else set()
+    for name, inner in list(known.items())[:MOST_FIELDS]:
+        yield _field(str(name), _resolved(inner, form), str(name) in needed, given)
+
+
+def _field(name: str, rule: Mapping[str, Any], required: bool, given: Mapping[str, str] | None) -> Field:
+    title, told = rule.get("title"), rule.get("description")
+    choices = _choices(rule)
+    widget = _widget(rule, choices)
+    shown = _shown(rule.get("default"), widget, choices) if given is None else given.get(PREFIX + name, "")
+    return Field(
+        name=name,
+        label=title if isinstance(title, str) and title else name,
+        widget=widget,
+        required=required and widget != "checkbox",
+        help=told if isinstance(told, str) else None,
+        choices=choices,
+        value=shown,
+        least=_number(rule.get("minimum")),
+        most=_number(rule.get("maximum")),
+        longest=_length(rule.get("maxLength")),
+    )
+
+
+def _resolved(rule: Any, root: Mapping[str, Any], depth: int = 0) -> Mapping[str, Any]:
+    """What a rule refers to, and of "this or nothing" the this: so pydantic writes what may be left out."""
+    if not isinstance(rule, Mapping) or depth > DEEPEST:
+        return {}
+    if "$ref" in rule:
+        inner = _resolved(referred(rule["$ref"], root), root, depth + 1)
+        return {**inner, **{name: value for name, value in rule.items() if name != "$ref"}}
+    for word in ("anyOf", "oneOf"):
+        kinds = rule.get(word)
+        if isinstance(kinds, list):
+            real = [kind for kind in kinds if not (isinstance(kind, Mapping) and kind.get("type") == "null")]
+            if len(real) == 1:
+                return {**_resolved(real[0], root, depth + 1), **{n: v for n, v in rule.items() if n != word}}
+    return rule
+
+
+def _choices(rule: Mapping[str, Any]) -> tuple[Any, ...]:
+    given = rule.get("enum")
+    if isinstance(given, list):
+        return tuple(given[:1000])
+    return (rule["const"],) if "const" in rule else ()
+
+
+def _widget(rule: Mapping[str, Any], choices: tuple[Any, ...]) -> Widget:
+    if choices:
+        return "choice"
+    kinds = rule.get("type")
+    real = [kind for kind in kinds if kind != "null"] if isinstance(kinds, list) else [kinds]
+    match real:
+        case ["string"]:
+            return "text"
+        case ["integer"]:
+            return "integer"
+        case ["number"]:
+            return "number"
+        case ["boolean"]:
+            return "checkbox"
+    return "json"
+
+
+def _shown(default: Any, widget: Widget, choices: tuple[Any, ...]) -> str:
+    if default is None:
+        return ""
+    if widget == "choice":
+        return next((str(place) for place, choice in enumerate(choices) if choice == default), "")
+    if widget == "checkbox":
+        return "on" if default is True else ""
+    return default if isinstance(default, str) and widget != "json" else json.dumps(default)
+
+
+def data_of(form: Mapping[str, Any] | None, given: Mapping[str, str]) -> Any:
+    """What was filled in. A field that was left empty is not part of it."""
+    if form is None:
+        return None
+    found: dict[str, Any] = {}
+    for field in fields_of(form, given):
+        if field.name == WHOLE and field.widget == "json" and field.key in given:
+            return _read(field, given[field.key])
+        text = given.get(field.key, "")
+        if field.widget == "checkbox":
+            found[field.name] = text != ""
+        elif text != "":
+            found[field.name] = _read(field, text)
+    return found
+
+
+def _read(field: Field, text: str) -> Any:
+    try:
+        match field.widget:
+            case "choice":
+                place = int(text)
+                return field.choices[place] if 0 <= place < len(field.choices) else text
+            case "integer":
+                return int(text)
+            case "number":
+                value = float(text)
+                return value if math.isfinite(value) else text
+            case "json":
+                return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    return text
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _length(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+STATES: Final = ("open", "approved", "denied", "expired", "withdrawn")
+
+
+async def inbox(request: Request) -> Response:
+    """The oldest question first; of what was decided the newest."""
+    asked, app = request.query_params, the_app(request)
+    state = cast(GateState, chosen(asked, "state", STATES))
+    person = identity_of(request).actor if asked.get("mine") else None
+    newest, after = state != "open", said(asked, "after", 50)
+    gates = await app.approvals.atold(state=state, newest=newest, approver=person, after=after, limit=PAGE + 1)
+    following = gates[PAGE - 1][0].id if len(gates) > PAGE else None
+    return await render(
+        request,
+        "approvals.html",
+        gates=gates[:PAGE],
+        following=following,
+        state=state,
+        states=STATES,
+        mine=bool(person),
+        why_not={gate.id: why_not(gate, votes, identity_of(request)) for gate, votes in gates},
+    )
+
+
+async def show(request: Request) -> Response:
+    return await _page(request, await the_app(request).approvals.ashow(request.path_params["gate"]))
+
+
+async def decide(request: Request) -> Response:
+    """A form that does not fit is shown again, with what was written in it."""
+    app, given = the_app(request), await fields(request)
+    asked = await app.approvals.ashow(request.path_params["gate"])
+    by = identity_of(request).actor
+    try:
+        gate = await app.approvals.adecide(
+            verdict_of(given),
+            asked.gate.id,
+            by,
+            how="dashboard",
+            comment=said(given, "comment", COMMENT_LIMIT),
+            data=data_of(asked.gate.form, given) if given.get("verdict") == "approve" else None,
+        )
+    except InvalidInput as error:
+        if error.code != "form_invalid":
+            raise
+        return await _page(request, asked, given=given, wrong=error.message)
+    return go(request, f"/approvals/{gate.id}", outcome(gate))
+
+
+async def _page(
+    request: Request, asked: Asked, *, given: dict[str, str] | None = None, wrong: str | None = None
+) -> Response:
+    return await render(
+        request,
+        "approval.html",
+        status=200 if wrong is None else 422,
+        question=asked,
+        gate=asked.gate,
+        form=fields_of(asked.gate.form, given),
+        comment=(given or {}).get("comment", ""),
+        wrong=wrong,
+        why_not=why_not(asked.gate, asked.votes, identity_of(request)),
+    )
+
+
+def verdict_of(given: dict[str, str]) -> VerdictWord:
+    """Nobody approves by leaving something out."""
+    word = given.get("verdict")
+    if word not in ("approve", "deny"):
+        raise InvalidInput("say approve or deny", code="invalid_request")
+    return cast(VerdictWord, word)
+
+
+def outcome(gate: Gate) -> str:
+    if gate.state != "open":
+        return f"{gate.name} is {gate.state}."
+    return f"Your word on {gate.name} counts; {gate.missing} more {'has' if gate.missing == 1 else 'have'} to agree."
+
+
+def why_not(gate: Gate, votes: Sequence[Vote], identity: Identity) -> str | None:
+    """Why this person's word would not count, said before it is tried; the store says it again."""
+    if not identity.may(Scope.DECIDE):
+        return "you may not decide: it takes the scope decide"
+    ballot = Ballot("deny", identity.actor, "dashboard")  # which needs no form
+    reason = refusal(gate, ballot, identity.actor, None, (vote.person for vote in votes), True, datetime.now(UTC))
+    return None if reason is None else REASONS.get(reason, reason)
+
+
+routes = [
+    shows("/approvals", inbox),
+    shows("/approvals/{gate}", show),
+    does("/approvals/{gate}", decide, Scope.DECIDE),
+]
+
+
+async def show_by_link(request: Request) -> Response:
+    return await _link_page(request, await _asked(request))
+
+
+async def decide_by_link(request: Request) -> Response:
+    asked, given = await _asked(request), await fields(request)
+    try:
+        gate = await the_app(request).approvals.adecide(
+            verdict_of(given),
+            request.path_params["token"],
+            said(given, "by", 255),
+            how="link",
+            comment=said(given, "comment", COMMENT_LIMIT),
+            data=data_of(asked.gate.form, given) if given.get("verdict") == "approve" else None,
+            tenant=asked.gate.tenant,
+        )
+    except InvalidInput as error:
+        if error.code != "form_invalid":
+            raise
+        return await _link_page(request, asked, given=given, wrong=error.message)
+    return await _link_page(request, await _asked(request), done=outcome(gate))
+
+
+async def _asked(request: Request) -> AskedByToken:
+    """Whose it is, the token says: it is looked for in the tenant of the program, then wherever it may look."""
+    app, token = the_app(request), request.path_params["token"]
+    try:
+        return await app.approvals.ashow_with(token, tenant=app.client.scope)
+    except NotFound:
+        return await app.approvals.ashow_with(token, tenant=EVERY_TENANT)
+
+
+async def _link_page(
+    request: Request,
+    asked: AskedByToken,
+    *,
+    given: dict[str, str] | None = None,
+    wrong: str | None = None,
+    done: str | None = None,
+) -> Response:
+    answer = await render(
+        request,
+        "decide.html",
+        status=200 if wrong is None else 422,
+        question=asked,
+        gate=asked.gate,
+        form=fields_of(asked.gate.form, given),
+        given=given or {},
+        wrong=wrong,
+        done=done,
+    )
+    answer.headers["Referrer-Policy"] = "no-referrer"
+    answer.headers["Cache-Control"] = "no-store"
+    answer.headers["X-Robots-Tag"] = "noindex"
+    return answer
+
+
+# For everybody who holds a token; the gate of the service lets these two through.
+link_routes = [
+    Route("/decide/{token}", show_by_link, methods=["GET"]),
+    Route("/decide/{token}", decide_by_link, methods=["POST"]),
+]

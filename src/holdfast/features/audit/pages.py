@@ -1,0 +1,94 @@
+"""The audit trail: what was done to the configuration, what happened to jobs, and whether all of it is as sealed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.errors import Conflict
+from holdfast.features.audit.model import Anchor
+from holdfast.features.audit.verification import Report
+from holdfast.features.tokens.model import Scope
+from holdfast.server.auth import identity_of
+from holdfast.server.pages import PAGE, chosen, does, fields, said, shows, time_of, whole, whole_number
+from holdfast.server.rendering import render, the_app
+from holdfast.stores.port.audit import ActionFilter, EventFilter
+
+MOST_SEALS: Final = 5_000
+USUAL_SEALS: Final = 200
+_checking = asyncio.Lock()
+
+
+async def index(request: Request) -> Response:
+    asked, client = request.query_params, the_app(request).client
+    show = chosen(asked, "show", ("actions", "events"))
+    before = whole_number(asked, "before", 1, 2**62)
+    actor, verb, since = said(asked, "actor", 255), said(asked, "verb", 50), time_of(asked, "since")
+    subject = said(asked, "subject", 255)
+    actions, events, following = [], [], None
+    if show == "actions":
+        wanted = ActionFilter(
+            tenant=client.tenant,
+            subject=subject,
+            name=said(asked, "name", 255),
+            actor=actor,
+            verb=verb,
+            since=since,
+            before=before,
+            limit=PAGE + 1,
+        )
+        actions = await client.arun(client.verbs.actions(wanted))
+        following = actions[PAGE - 1].seq if len(actions) > PAGE else None
+    else:
+        looked = await client.arun(
+            client.verbs.recent_events(
+                EventFilter(
+                    tenant=client.tenant, kind=subject, actor=actor, verb=verb, since=since, before=before, limit=PAGE
+                )
+            )
+        )
+        events, following = looked.events, looked.before
+    return await render(
+        request,
+        "audit.html",
+        show=show,
+        actions=actions[:PAGE],
+        events=events,
+        following=following,
+        given={name: asked.get(name, "") for name in ("actor", "verb", "subject", "name", "since")},
+        anchor=await _anchor(request),
+        usual=USUAL_SEALS,
+        most=MOST_SEALS,
+    )
+
+
+async def verify(request: Request) -> Response:
+    """The newest seals, away from the loop, and one check at a time: what it costs is bounded."""
+    whole(request)
+    given = await fields(request)
+    seals = whole_number(given, "seals", 1, MOST_SEALS) or USUAL_SEALS
+    kept = said(given, "anchor", 200)
+    if _checking.locked():
+        raise Conflict("the trail is being checked already", code="verify_running", fix="Look again in a moment.")
+    async with _checking:
+        newest = await _anchor(request)
+        begin = 1 if newest is None else max(1, newest.number - seals + 1)
+        report: Report = await asyncio.to_thread(
+            the_app(request).audit.verify, begin=begin, anchors=[] if kept is None else [kept]
+        )
+    return await render(request, "verified.html", report=report, begin=begin)
+
+
+async def _anchor(request: Request) -> Anchor | None:
+    """The newest seal; for whoever may know of all tenants together."""
+    if not identity_of(request).runs_all:
+        return None
+    client = the_app(request).client
+    newest = await client.arun(client.verbs.seal())
+    return None if newest is None else Anchor(newest.number, newest.digest)
+
+
+routes = [shows("/audit", index), does("/audit/verify", verify, Scope.ADMIN)]

@@ -1,0 +1,74 @@
+"""Audit: what was done to the configuration, and whether the ledger is still what was sealed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import BaseModel
+
+from holdfast.features.audit.model import Action, Anchor
+from holdfast.features.audit.operations import Witnessed
+from holdfast.features.audit.verification import Report
+from holdfast.features.jobs.search import moment
+from holdfast.features.tokens.model import Scope
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import PAGE, Id, Limit, Page, TheApp, allowed, allowed_whole, paged
+
+router = Router(prefix="/audit", tags=["audit"])
+
+MOST_SEALS = 1_000
+
+Word = Annotated[str | None, Query(max_length=255)]
+
+
+class Verified(BaseModel):
+    """``next`` is the seal to go on with, where there are more than one request checks."""
+
+    report: Report
+    next: int | None
+
+
+@router.get("/actions", dependencies=[allowed(Scope.READ)], response_model=Page[Action])
+async def list_actions(
+    app: TheApp,
+    subject: Word = None,
+    name: Word = None,
+    actor: Word = None,
+    since: Word = None,
+    after: Annotated[int | None, Query(ge=1, le=2**62, description="The number of the last one seen.")] = None,
+    limit: Limit = PAGE,
+) -> Page[Action]:
+    """What was done to limits, agents, schedules, executors, rules, …: the latest first."""
+    client = app.client
+    earliest = None if since is None else moment(since, await client.arun(client.verbs.now()))
+    found = await asyncio.to_thread(
+        app.audit.actions, subject=subject, name=name, actor=actor, since=earliest, before=after, limit=limit + 1
+    )
+    return paged(found, limit, lambda action: action.seq)
+
+
+@router.get("/verify", dependencies=[allowed_whole(Scope.READ)], response_model=Verified)
+async def verify_audit(
+    app: TheApp,
+    begin: Annotated[int, Query(ge=1, le=2**62)] = 1,
+    seals: Annotated[int, Query(ge=1, le=MOST_SEALS)] = MOST_SEALS,
+    anchor: Annotated[list[str] | None, Query(max_length=20)] = None,
+) -> Verified:
+    """Walk the chain from seal `begin` on, at most so many seals a request, and name whatever does not fit."""
+    report, following = await asyncio.to_thread(app.audit.verify_some, seals, anchors=anchor or (), begin=begin)
+    return Verified(report=report, next=following)
+
+
+@router.get("/anchor", dependencies=[allowed_whole(Scope.READ)], response_model=str)
+async def audit_anchor(app: TheApp) -> str:
+    """The newest seal in one line, to be kept where whoever owns the database cannot reach it."""
+    found: Anchor = await asyncio.to_thread(app.audit.anchor)
+    return str(found)
+
+
+@router.get("/jobs/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Page[Witnessed])
+async def audit_job(app: TheApp, job_id: Id) -> Page[Witnessed]:
+    """The events of a job, each with the seal it is in and whether it is still what was sealed."""
+    return Page(items=await asyncio.to_thread(app.audit.show, job_id))

@@ -1,0 +1,215 @@
+"""Groups, one group, operations."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Job
+from holdfast.engine.states import State
+from holdfast.errors import Conflict, InvalidInput, NotFound
+from holdfast.features.dead_letters.model import NOTE_LIMIT, ORDERS, DeadLetterGroup, Operation, Order
+from holdfast.features.dead_letters.operations import GroupWanted
+from holdfast.features.payloads.model import HIDDEN
+from holdfast.features.tokens.model import Scope
+from holdfast.server.auth import require
+from holdfast.server.pages import PAGE, ask_first, chosen, document, does, fields, go, number, said, shows, whole_number
+from holdfast.server.rendering import render, the_app
+
+MOST_TRIES: Final = 1_000
+REASON: Final = 1_000
+
+
+async def groups(request: Request) -> Response:
+    asked = request.query_params
+    wanted: GroupWanted = {
+        "order": cast(Order, chosen(asked, "order", ORDERS)),
+        "resolved": bool(asked.get("resolved")),
+        "limit": PAGE + 1,
+    }
+    for name in ("kind", "queue", "text", "after"):
+        value = said(asked, name)
+        if value is not None:
+            wanted[name] = value
+    found = await the_app(request).dead_letters.agroups(**wanted)
+    following = found[PAGE - 1].cursor if len(found) > PAGE else None
+    query = {name: asked.get(name) for name in ("kind", "queue", "text", "order", "resolved")}
+    return await render(
+        request, "dead_letters.html", groups=found[:PAGE], following=following, wanted=wanted, query=query
+    )
+
+
+async def group(request: Request) -> Response:
+    app, before = the_app(request), said(request.query_params, "before", 50)
+    found = await _group(request)
+    jobs = await app.dead_letters.ajobs(found.fingerprint, limit=PAGE + 1, before=before)
+    sample = await app.aget(found.sample_job)
+    running = [
+        each
+        for each in await app.operations.alist(running=True, limit=PAGE)
+        if each.wanted.get("fingerprint") == found.fingerprint
+    ]
+    following = jobs[PAGE - 1].id if len(jobs) > PAGE else None
+    return await render(
+        request,
+        "dead_letter_group.html",
+        group=found,
+        jobs=jobs[:PAGE],
+        following=following,
+        sample=sample,
+        running=running,
+        note_limit=NOTE_LIMIT,
+    )
+
+
+async def note(request: Request) -> Response:
+    found, given = await _group(request), await fields(request)
+    await the_app(request).dead_letters.anote(found.fingerprint, said(given, "note", NOTE_LIMIT))
+    return go(request, _path(request, found), "The note is kept.")
+
+
+async def redrive(request: Request) -> Response:
+    """All that are open in the group, as an operation that can be followed."""
+    found, given = await _group(request), await fields(request)
+    started = await the_app(request).dead_letters.aredrive(
+        found.fingerprint,
+        reason=said(given, "reason", REASON),
+        rate=number(given, "rate"),
+        max_attempts=whole_number(given, "max_attempts", 1, MOST_TRIES),
+    )
+    return go(request, f"/operations/{started.id}", "The jobs of the group are being put back into their queues.")
+
+
+async def discard(request: Request) -> Response:
+    found, given = await _group(request), await fields(request)
+    reason = _required(given)
+    question = f"Discard all {found.open:,} dead letters of this group for good?"
+    if (asks := await ask_first(request, question, back=_path(request, found))) is not None:
+        return asks
+    started = await the_app(request).dead_letters.adiscard(found.fingerprint, reason=reason, rate=number(given, "rate"))
+    return go(request, f"/operations/{started.id}", "The jobs of the group are being discarded.")
+
+
+async def resolve(request: Request) -> Response:
+    """One job of the group."""
+    found, given = await _group(request), await fields(request)
+    job, client = await _job(request), the_app(request).client
+    if given.get("verb") == "redrive":
+        verdicts = await client.aoperate("redrive", [job.id], said(given, "reason", REASON), tenant=job.tenant)
+    elif given.get("verb") == "discard":
+        reason = _required(given)
+        if (
+            asks := await ask_first(request, f"Discard job {job.id} for good?", back=_path(request, found))
+        ) is not None:
+            return asks
+        verdicts = await client.aoperate("discard", [job.id], reason, tenant=job.tenant)
+    else:
+        raise InvalidInput("say redrive or discard", code="invalid_request")
+    if verdicts[0].refused:
+        raise Conflict(f"job {job.id} is {job.state} and stays so: {verdicts[0].reason}", code=verdicts[0].reason)
+    done = "is back in its queue" if given["verb"] == "redrive" else "is discarded"
+    return go(request, _path(request, found), f"Job {job.id} {done}.")
+
+
+async def edit(request: Request) -> Response:
+    found, job = await _group(request), await _job(request)
+    shown = None if job.payload == HIDDEN else json.dumps(job.payload, indent=2, ensure_ascii=False)
+    return await render(request, "dead_letter_edit.html", group=found, job=job, payload=shown)
+
+
+async def remake(request: Request) -> Response:
+    """A new job with what was written in its place."""
+    job, given = await _job(request), await fields(request)
+    payload = document(given, "payload")
+    new = await the_app(request).dead_letters.aredrive_as(job.id, payload, reason=said(given, "reason", REASON))
+    return go(request, f"/jobs/{new}", f"This job takes the place of {job.id}.")
+
+
+async def _group(request: Request) -> DeadLetterGroup:
+    fingerprint = request.path_params["fingerprint"][:200]
+    found = await the_app(request).dead_letters.agroup(fingerprint)
+    if found is None:
+        raise NotFound("there is no such group of dead letters in this tenant", code="group_not_found")
+    return found
+
+
+async def _job(request: Request) -> Job:
+    found = await the_app(request).aget(request.path_params["job"])
+    if found is None or found.state is not State.DEAD_LETTER:
+        raise NotFound("there is no such dead letter in this tenant", code="not_dead")
+    return found
+
+
+def _required(given: dict[str, str]) -> str:
+    reason = said(given, "reason", REASON)
+    if reason is None:
+        raise InvalidInput("dead letters are not discarded without a reason", code="reason_required")
+    return reason
+
+
+def _path(request: Request, found: DeadLetterGroup) -> str:
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"/dead-letters/{found.fingerprint}{query}"
+
+
+ONE: Final = "/dead-letters/{fingerprint}"
+routes = [
+    shows("/dead-letters", groups),
+    shows(ONE, group),
+    does(ONE + "/note", note, Scope.OPERATE),
+    does(ONE + "/redrive", redrive, Scope.OPERATE),
+    does(ONE + "/discard", discard, Scope.OPERATE),
+    does(ONE + "/jobs/{job}", resolve, Scope.OPERATE),
+    shows(ONE + "/jobs/{job}/edit", edit, Scope.OPERATE),
+    does(ONE + "/jobs/{job}/edit", remake, Scope.OPERATE),
+]
+
+
+OPERATION_PAGE = 50
+
+
+async def list_operations(request: Request) -> Response:
+    require(request, Scope.READ)
+    before = request.query_params.get("before")
+    found = await the_app(request).operations.alist(
+        limit=OPERATION_PAGE + 1, before=parse_id(before) if before else None
+    )
+    return await render(
+        request, "operations.html", operations=found[:OPERATION_PAGE], more=len(found) > OPERATION_PAGE, before=before
+    )
+
+
+async def show(request: Request) -> Response:
+    require(request, Scope.READ)
+    return await render(request, "operation.html", operation=await _operation(request))
+
+
+async def cancel(request: Request) -> Response:
+    require(request, Scope.OPERATE)
+    operation = await _operation(request)
+    page = f"/operations/{operation.id}"
+    question = f"End this operation? What it has done to {operation.done:,} jobs stays done."
+    if (asked := await ask_first(request, question, back=page)) is not None:
+        return asked
+    await the_app(request).operations.acancel(operation.id)
+    return go(request, page, "It ends here.")
+
+
+async def _operation(request: Request) -> Operation:
+    id = parse_id(request.path_params["id"])
+    found = await the_app(request).operations.aget(id)
+    if found is None:
+        raise NotFound(f"there is no operation {id} in this tenant", code="operation_not_found")
+    return found
+
+
+operation_routes = [
+    Route("/operations", list_operations),
+    Route("/operations/{id}", show),
+    Route("/operations/{id}/cancel", cancel, methods=["POST"]),
+]

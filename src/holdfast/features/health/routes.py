@@ -1,0 +1,78 @@
+"""Whether the process lives, and whether it can do its work. For everybody: they tell nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import Request
+from starlette.responses import PlainTextResponse, Response
+
+from holdfast.errors import HoldfastError, SchemaMismatch
+from holdfast.features.health.model import Health
+from holdfast.features.tokens.model import Scope
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import TheApp, allowed
+from holdfast.server.problems import problem
+from holdfast.stores.base import Store
+from holdfast.stores.flow import aside
+
+probes = Router(tags=["health"])
+
+
+@probes.get("/healthz", response_class=PlainTextResponse, summary="Is the process alive")
+async def healthz() -> str:
+    return "ok\n"
+
+
+READY_FOR = 1.0
+"""Seconds that a good answer holds: anybody may ask, and asking opens a connection and writes."""
+
+
+class Readiness:
+    """Whether the database is there, up to date and can be written to. However many ask at once, it is looked at once;
+    what is wrong is looked at again by the next who asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._looking: asyncio.Task[HoldfastError | None] | None = None
+        self._until = 0.0
+
+    async def fault(self) -> HoldfastError | None:
+        looking, loop = self._looking, asyncio.get_running_loop()
+        over = looking is None or looking.get_loop() is not loop or (looking.done() and loop.time() >= self._until)
+        if looking is None or over:
+            looking = self._looking = loop.create_task(self._look())
+        return await asyncio.shield(looking)
+
+    async def _look(self) -> HoldfastError | None:
+        try:
+            await aside(self._check)
+        except HoldfastError as error:
+            return error
+        self._until = asyncio.get_running_loop().time() + READY_FOR
+        return None
+
+    def _check(self) -> None:
+        if not self._store.schema().current:
+            raise SchemaMismatch(
+                "The database is not at this release's schema.", code="not_migrated", fix="Run: holdfast migrate"
+            )
+        self._store.check_writable()
+
+
+@probes.get("/readyz", response_class=PlainTextResponse, summary="Is the database up to date, and can it be written to")
+async def readyz(request: Request) -> Response:
+    readiness: Readiness = request.app.state.readiness
+    error = await readiness.fault()
+    if error is not None:
+        return problem(503, error.code, error.message, fix=error.fix)
+    return PlainTextResponse("ready\n")
+
+
+router = Router(prefix="/health", tags=["health"])
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Health)
+async def show_health(app: TheApp) -> Health:
+    """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
+    return await app.ahealth()

@@ -1,0 +1,241 @@
+"""One job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Event, Job, Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.states import State
+from holdfast.engine.steps import RESERVED, Progress
+from holdfast.errors import InvalidInput, NotFound
+from holdfast.features.jobs.views import view
+from holdfast.features.payloads.model import HIDDEN
+from holdfast.features.tokens.model import Scope
+from holdfast.server.auth import require
+from holdfast.server.pages import ask_first, field, go
+from holdfast.server.rendering import render, the_app
+from holdfast.stores.requests import Reschedule
+from holdfast.stores.vault import shown
+
+# Shown elsewhere, or too long for a line.
+ELSEWHERE = frozenset({"error_code", "error_message", "reason", "traceback", "log"})
+LEAST = 0.6
+"""Percent: what took no time at all is still to be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A while in one state; ``left`` and ``width`` are percent of the whole, as attributes of a drawing."""
+
+    state: State
+    since: datetime
+    took: float
+    over: bool
+    left: float
+    width: float
+
+
+def stretches(history: Sequence[Event], now: datetime) -> list[Stretch]:
+    """Each state once for as long as it lasted in one go. What has ended stays as it is, and takes no more time."""
+    merged: list[tuple[State, datetime]] = []
+    for event in history:
+        if not merged or merged[-1][0] is not event.to_state:
+            merged.append((event.to_state, event.at))
+    if not merged:
+        return []
+    ends = [at for _, at in merged[1:]]
+    last = merged[-1][0]
+    ends.append(merged[-1][1] if last.finished else max(now, merged[-1][1]))
+    spans = [max(0.0, (end - since).total_seconds()) for (_, since), end in zip(merged, ends, strict=True)]
+    whole = sum(spans) or 1.0
+    widths = [max(LEAST, 100 * span / whole) for span in spans]
+    scale, left, found = 100 / sum(widths), 0.0, []
+    for n, ((state, since), span, width) in enumerate(zip(merged, spans, widths, strict=True)):
+        over = n < len(merged) - 1
+        found.append(Stretch(state, since, span, over, round(left, 3), round(width * scale, 3)))
+        left += width * scale
+    return found
+
+
+def special(event: Event) -> str:
+    """What was particular about this step: the error, the reason, and whatever else is noted."""
+    meta = event.meta
+    parts = []
+    if event.verb in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
+        parts.append(f"{meta['error_code']}: {meta.get('error_message') or ''}".rstrip(": "))
+    if meta.get("reason"):
+        parts.append(str(meta["reason"]))
+    parts += [f"{name}: {value}" for name, value in meta.items() if name not in ELSEWHERE]
+    return "; ".join(parts)
+
+
+CHILDREN, EVENTS, ATTEMPTS = 20, 200, 20
+REFUSED = {
+    "not_found": "there is no such job any more",
+    "not_dead": "it is no dead letter any more",
+    "not_waiting": "it does not wait any more",
+    "finished": "it has ended already",
+}
+
+
+async def show(request: Request) -> Response:
+    require(request, Scope.READ)
+    client, job_id = the_app(request).client, parse_id(request.path_params["id"])
+    seen = await client.arun(view(client.verbs, job_id, client.tenant, CHILDREN + 1))
+    if seen is None:
+        raise NotFound(f"there is no job {job_id} in this tenant")
+    found, job = seen.story, seen.story.job
+    return await render(
+        request,
+        "job.html",
+        job=job,
+        story=found,
+        reasons=seen.reasons,
+        children=seen.children,
+        most_children=CHILDREN,
+        stretches=stretches(found.history, seen.now),
+        events=[(event, special(event)) for event in found.history[-EVENTS:]],
+        attempts=found.attempts[-ATTEMPTS:][::-1],
+        progress=Progress.saved(found.checkpoints),
+        checkpoints={name: shown(value) for name, value in found.checkpoints.items() if name != RESERVED},
+        payload=shown(job.payload),
+        result=None if found.result is None else shown(found.result.value),
+        hidden=HIDDEN,
+        can=_can(job),
+    )
+
+
+def _can(job: Job) -> frozenset[str]:
+    """What may be done to it as it is now."""
+    can = set()
+    if job.state.active:
+        can.add("cancel")
+    if job.state is State.DEAD_LETTER:
+        can |= {"redrive", "discard"}
+        if job.payload != HIDDEN and shown(job.payload) is job.payload and job.workflow_id is None:
+            can.add("edit")
+    if job.state is State.QUEUED:
+        can.add("move")
+    if job.state is State.RETRY_WAITING or (job.state is State.QUEUED and job.due_at is not None):
+        can.add("run-now")
+    return frozenset(can)
+
+
+async def cancel(request: Request) -> Response:
+    require(request, Scope.OPERATE)
+    job, page = await _job(request)
+    if (asked := await ask_first(request, f"Cancel this job ({job.kind})?", back=page)) is not None:
+        return asked
+    verdicts = await the_app(request).client.aoperate("cancel", [job.id], await _reason(request), tenant=job.tenant)
+    return go(request, page, _said(verdicts, "It is cancelled; if it runs, it has been told to stop."))
+
+
+async def redrive(request: Request) -> Response:
+    require(request, Scope.OPERATE)
+    job, page = await _job(request)
+    step = await field(request, "from_step")
+    from_step = int(step) if step.isascii() and step.isdecimal() and len(step) < 8 else step or None
+    client = the_app(request).client
+    verdicts = await client.aredrive([job.id], await _reason(request), from_step=from_step, tenant=job.tenant)
+    return go(request, page, _said(verdicts, "It is in its queue again."))
+
+
+async def discard(request: Request) -> Response:
+    require(request, Scope.OPERATE)
+    job, page = await _job(request)
+    reason = await _reason(request)
+    if reason is None:
+        return go(request, page, "A dead letter is not discarded without a reason: give one, and try again.")
+    if (asked := await ask_first(request, f"Discard this dead letter ({job.kind}) for good?", back=page)) is not None:
+        return asked
+    verdicts = await the_app(request).client.aoperate("discard", [job.id], reason, tenant=job.tenant)
+    return go(request, page, _said(verdicts, "It is discarded."))
+
+
+async def move(request: Request) -> Response:
+    require(request, Scope.OPERATE)
+    job, page = await _job(request)
+    where = await field(request, "to")
+    if where not in ("first", "last"):
+        raise InvalidInput("a job is moved to the first or the last place of its queue", code="invalid_request")
+    verdict = await the_app(request).client.amove(
+        job.id, Move.of(where == "first", where == "last", None, None, None), await _reason(request), tenant=job.tenant
+    )
+    return go(request, page, _said([verdict], f"It is {where} in its queue now."))
+
+
+async def run_now(request: Request) -> Response:
+    require(request, Scope.OPERATE)
+    job, page = await _job(request)
+    verdicts = await the_app(request).client.areschedule(
+        [job.id], Reschedule(), await _reason(request), tenant=job.tenant
+    )
+    return go(request, page, _said(verdicts, "It may be begun now."))
+
+
+async def edit(request: Request) -> Response:
+    """The payload of a dead letter in a form; what is sent makes a new job in its place."""
+    require(request, Scope.OPERATE)
+    job, page = await _job(request)
+    if "edit" not in _can(job):
+        return go(request, page, "Only a dead letter whose payload can be seen is redriven with another one.")
+    if request.method == "GET":
+        return await _form(request, job, json.dumps(job.payload, indent=2, ensure_ascii=False), None)
+    text = await field(request, "payload")
+    try:
+        payload = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return await _form(request, job, text, f"That is no JSON: {error}")
+    app = the_app(request)
+    try:
+        new = await app.dead_letters.aredrive_as(job.id, payload, reason=await _reason(request))
+    except InvalidInput as refused:
+        return await _form(request, job, text, refused.message)
+    return go(request, f"/jobs/{new}", "This job takes the place of the dead letter.")
+
+
+async def _form(request: Request, job: Job, text: str, error: str | None) -> Response:
+    return await render(request, "job_edit.html", status=422 if error else 200, job=job, text=text, error=error)
+
+
+async def _job(request: Request) -> tuple[Job, str]:
+    job = await the_app(request).aget(parse_id(request.path_params["id"]))
+    if job is None:
+        raise NotFound(f"there is no job {request.path_params['id']} in this tenant")
+    return job, f"/jobs/{job.id}"
+
+
+async def _reason(request: Request) -> str | None:
+    return (await field(request, "reason"))[:500] or None
+
+
+def _said(verdicts: list[Verdict], done: str) -> str:
+    verdict = verdicts[0]
+    why: Any = verdict.reason or "refused"
+    return f"That was refused: {REFUSED.get(why, why.replace('_', ' '))}." if verdict.refused else done
+
+
+routes = [
+    Route("/jobs/{id}", show),
+    Route("/jobs/{id}/edit", edit, methods=["GET", "POST"]),
+    *(
+        Route(f"/jobs/{{id}}/{name}", act, methods=["POST"])
+        for name, act in {
+            "cancel": cancel,
+            "redrive": redrive,
+            "discard": discard,
+            "move": move,
+            "run-now": run_now,
+        }.items()
+    ),
+]

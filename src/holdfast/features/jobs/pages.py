@@ -1,0 +1,179 @@
+"""The job list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from starlette.datastructures import ImmutableMultiDict
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Verdict
+from holdfast.engine.states import ACTIVE, State
+from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.features.dead_letters.model import BULK_VERBS, BulkVerb
+from holdfast.features.health.model import CAP
+from holdfast.features.jobs.search import NEVER, Search, names_a_time, narrowed, parse
+from holdfast.features.jobs.views import Found, listed
+from holdfast.features.tokens.model import Scope
+from holdfast.server.auth import require
+from holdfast.server.pages import ask_first, below, field, go, hidden_fields, posted
+from holdfast.server.rendering import link_of, render, the_app
+from holdfast.stores.requests import Counted
+
+PAGE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was asked for: the tab, the words, and from where on."""
+
+    state: State | None
+    text: str
+    search: Search
+    before: str | None = None
+
+    @classmethod
+    def of(cls, given: ImmutableMultiDict[str, str], now: Any) -> Finding:
+        text = str(given.get("q") or "").strip()
+        said, before = str(given.get("state") or ""), str(given.get("before") or "")
+        try:
+            state = State(said) if said else None
+        except ValueError:
+            raise InvalidInput(f"there is no state {said[:50]!r}: {', '.join(State)}", code="unknown_state") from None
+        search = parse(text, now)
+        named = search.given.get("state")
+        search = narrowed(search, state=state)
+        return cls(named or state, text, search, parse_id(before) if before else None)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """For an operation on all of them."""
+        return dict(self.search.given)
+
+    @property
+    def verbs(self) -> tuple[BulkVerb, ...]:
+        """What can be done to what is listed."""
+        if self.state is None:
+            return ("cancel", "redrive", "discard")
+        if self.state is State.DEAD_LETTER:
+            return ("redrive", "discard")
+        return ("cancel",) if self.state in ACTIVE else ()
+
+
+def only_id(text: str) -> str | None:
+    """The id, if that is all that was searched for."""
+    try:
+        return parse_id(text.strip())
+    except InvalidInput:
+        return None
+
+
+TABS = (
+    State.QUEUED,
+    State.IN_PROGRESS,
+    State.RETRY_WAITING,
+    State.WAITING_FOR_APPROVAL,
+    State.DEAD_LETTER,
+    State.SUCCEEDED,
+    State.FAILED,
+    State.CANCELLED,
+    State.LEASED,
+    State.CLEANED,
+)
+MANY = 200
+"""How many can be selected by hand: no more are on a page."""
+
+
+async def list_jobs(request: Request) -> Response:
+    require(request, Scope.READ)
+    app = the_app(request)
+    client = app.client
+    text = request.query_params.get("q", "")
+    job_id = only_id(text)
+    if job_id is not None and await app.aget(job_id) is not None:
+        return go(request, f"/jobs/{job_id}")
+    error: HoldfastError | None = None
+    counted: Counted | None = None
+    now = await client.arun(client.verbs.now()) if names_a_time(text) else NEVER
+    try:
+        finding = Finding.of(request.query_params, now)
+        found, counted = await client.arun(
+            listed(client.verbs, finding.search, client.tenant, PAGE, finding.before, CAP)
+        )
+    except InvalidInput as refused:  # said above the box in which it can be put right
+        error, finding, found = (
+            refused,
+            Finding(None, text, Search({})),
+            Found([], {}, None),
+        )
+    return await render(
+        request,
+        "jobs.html",
+        status=422 if error else 200,
+        finding=finding,
+        found=found,
+        counted=counted,
+        tabs=TABS,
+        error=error,
+        reasons={job.id: reason_of(job, found.notes.get(job.id, {})) for job in found.jobs},
+    )
+
+
+def reason_of(job: Any, note: dict[str, Any]) -> str:
+    """The error it has, or what it waits for, as far as the note of its last transition tells."""
+    if job.error_code:
+        return f"{job.error_code}: {job.error_message or ''}"
+    if note.get("held") == "parents":
+        return "waits for jobs of its workflow"
+    for name, words in (("waits_for", "waits for event"), ("gate", "asks:"), ("step", "is to try again: step")):
+        if name in note:
+            return f"{words} {note[name]}"
+    return "sleeps" if "sleeps" in note else str(note.get("reason") or "")
+
+
+async def act(request: Request) -> Response:
+    """On those that are selected at once; on all that match as an operation, whose page says how far it is."""
+    require(request, Scope.OPERATE)
+    app = the_app(request)
+    form = await posted(request)
+    verb, reason = await field(request, "verb"), await field(request, "reason") or None
+    ids, everything = await hidden_fields(request, "id", MANY), await field(request, "everything") == "yes"
+    now = await app.client.arun(app.client.verbs.now())
+    finding = Finding.of(form, now)
+    back = below(link_of("/jobs", state=await field(request, "state"), q=finding.text), "/jobs")
+    if verb not in BULK_VERBS:
+        raise InvalidInput(f"what is done to jobs is one of {', '.join(BULK_VERBS)}", code="unknown_verb")
+    if not ids and not everything:
+        return go(request, back, "Nothing was selected.")
+    if verb == "discard" and reason is None:
+        return go(request, back, "A dead letter is not discarded without a reason: give one, and try again.")
+    if everything and finding.search.words:
+        return go(request, back, "Words of an error choose what is listed; an operation takes qualifiers only.")
+    which = "all jobs that match" if everything else f"{len(ids)} selected {'job' if len(ids) == 1 else 'jobs'}"
+    detail = f"They match: {finding.text or finding.state or 'everything'}" if everything else None
+    if (question := await ask_first(request, f"{verb.capitalize()} {which}?", back=back, detail=detail)) is not None:
+        return question
+    chosen = cast(BulkVerb, verb)
+    if everything:
+        operation = await app.operations.astart(chosen, reason=reason, **finding.chosen)
+        return go(request, f"/operations/{operation.id}")
+    return go(request, back, _said(verb, await app.client.aoperate(chosen, ids, reason)))
+
+
+def _said(verb: str, verdicts: list[Verdict]) -> str:
+    refused: dict[str, int] = {}
+    for verdict in verdicts:
+        if verdict.refused:
+            why = (verdict.reason or "refused").replace("_", " ")
+            refused[why] = refused.get(why, 0) + 1
+    done = len(verdicts) - sum(refused.values())
+    word = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded"}[verb]
+    parts = [f"{done} {word}", *(f"{count} not: {why}" for why, count in refused.items())]
+    return "; ".join(parts) + "."
+
+
+routes = [Route("/jobs", list_jobs), Route("/jobs/act", act, methods=["POST"])]

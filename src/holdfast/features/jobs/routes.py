@@ -1,0 +1,429 @@
+"""POST/GET /jobs (with the fast path), cancel, redrive, discard, move, reschedule.
+
+``POST /api/v1/jobs`` without the machinery that finds routes and works out parameters, which costs as much again as
+the rest of the service: it is the one request that comes a thousand times a second.
+
+A middleware behind the gate and before all routes. It answers and refuses what the route would, which stays for the
+document of the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import FailFast, Field
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as ASGIScope
+
+from holdfast.app import App
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Attempt, Event, Job, Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.states import State
+from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound, WaitTimeout
+from holdfast.features.jobs.handle import Handle, accepted
+from holdfast.features.jobs.views import Story, Why, ledger_of, matching, story
+from holdfast.features.payloads.model import HIDDEN
+from holdfast.features.tokens.model import Scope
+from holdfast.features.tokens.model import Scope as Allowed
+from holdfast.kind import Prepared
+from holdfast.server.api_problems import invalid_request
+from holdfast.server.auth import path_below, require_one
+from holdfast.server.bodies import Because, Body, Enqueue, Instant, Span, Text, Words, known_to, read
+from holdfast.server.json_body import AT_ONCE, Router, at_leisure
+from holdfast.server.parameters import (
+    PAGE,
+    PREFIX,
+    After,
+    Id,
+    Limit,
+    Page,
+    Sought,
+    TheApp,
+    allowed,
+    allowed_one,
+    as_json,
+    here,
+    paged,
+)
+from holdfast.server.problems import refusal_of
+from holdfast.stores.requests import Counted, Reschedule
+from holdfast.stores.vault import NAME
+
+router = Router(prefix="/jobs", tags=["jobs"])
+
+COUNTED = 1_000
+"""How many jobs of a state are counted."""
+MANY = 1_000
+LONGEST_WAIT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The job that stands for what was asked; ``reason`` says why that is not a new one."""
+
+    id: str
+    tenant: str
+    created: bool
+    reason: str | None
+
+
+@router.post(
+    "",
+    dependencies=[allowed_one(Scope.ENQUEUE)],
+    status_code=201,
+    response_model=Accepted,
+    responses={200: {"model": Accepted, "description": "There was such a job already."}},
+    openapi_extra={
+        "parameters": [
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "As `key` in the body.",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            }
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Enqueue"}}},
+        },
+    },
+)
+async def enqueue_job(request: Request) -> Response:
+    """Enqueue one. The same key (in the body, or as `Idempotency-Key`) with the same body answers the same job, with
+    another body it is refused (`idempotency_conflict`)."""
+    app: App = request.app.state.app
+    body = await request.body()
+    asked = read(Enqueue, body) if len(body) <= AT_ONCE else await at_leisure(body, partial(read, Enqueue, body))
+    options, idempotency_key = asked.options("kind", "payload"), request.headers.get("idempotency-key")
+    if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
+        raise InvalidSetting("the header and the body name two keys", code="conflicting_options")
+    if len(body) <= AT_ONCE:
+        handle = await app.aenqueue(asked.kind, asked.payload, **options)
+    else:
+        prepared = await at_leisure(body, partial(app.prepare, asked.kind, asked.payload, **options))
+        handle = await app.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
+    answer = Accepted(handle.id, handle.tenant, handle.created, handle.reason)
+    return Response(
+        as_json(answer),
+        201 if handle.created else 200,
+        {"location": here(request, f"/jobs/{handle.id}")},
+        media_type="application/json",
+    )
+
+
+class EnqueueMany(Body):
+    jobs: Annotated[list[Annotated[Enqueue, known_to(Enqueue)]], FailFast()] = Field(min_length=1, max_length=MANY)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of one of many: without an ``id`` it was refused, for ``reason``."""
+
+    id: str | None
+    created: bool
+    reason: str | None
+    detail: str | None
+
+
+@router.post("/batch", dependencies=[allowed_one(Scope.ENQUEUE)], response_model=Page[Judged])
+async def enqueue_jobs(app: TheApp, many: EnqueueMany) -> Response:
+    """Enqueue many in one transaction; the answers are in the order of what was asked, each with a verdict."""
+    calls, judged = await asyncio.to_thread(_prepared, app, many)
+    handles = await app.aenqueue_many([call for call in calls if call is not None])
+    made = iter(handles)
+    items = []
+    for call, refused in zip(calls, judged, strict=True):
+        if call is None:
+            items.append(refused)
+        else:
+            handle = next(made)
+            items.append(Judged(handle.id or None, handle.created, handle.reason, handle.detail))
+    return Response(as_json({"items": items, "next": None}), media_type="application/json")
+
+
+def _prepared(app: App, many: EnqueueMany) -> tuple[list[Prepared[Any] | None], list[Judged | None]]:
+    """In a thread: a thousand payloads are checked, and some kinds store theirs elsewhere."""
+    calls: list[Prepared[Any] | None] = []
+    judged: list[Judged | None] = []
+    for asked in many.jobs:
+        try:
+            calls.append(app.prepare(asked.kind, asked.payload, **asked.options("kind", "payload")))
+            judged.append(None)
+        except HoldfastError as error:
+            calls.append(None)
+            judged.append(Judged(None, False, error.code, error.message))
+    return calls, judged
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
+async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Limit = PAGE) -> Response:
+    """Newest first, without their payloads (null). `q` has qualifiers (state: kind: queue: agent: tag: correlation:
+    parent: group: since: until:) and words of the error; the parameters say the same. Where few jobs have such an
+    error a page may be short, or empty, and still say in `next` where to go on."""
+    client = app.client
+    before = None if after is None else parse_id(after)
+    found = await client.arun(matching(client.verbs, search, client.tenant, limit, before))
+    return Response(as_json({"items": found.jobs, "next": found.next}), media_type="application/json")
+
+
+@router.get("/counts", dependencies=[allowed(Scope.READ)], response_model=Counted)
+async def count_jobs(app: TheApp, search: Sought) -> Counted:
+    """How many there are in each state, counted up to `most`. The state and the words of a search do not count."""
+    client = app.client
+    return await client.arun(client.verbs.capped_counts(search.filter(client.tenant), COUNTED))
+
+
+@router.get("/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Story)
+async def show_job(app: TheApp, job_id: Id) -> Response:
+    """Everything about a job: its facts, history, attempts, steps, result, gate, workflow, group."""
+    return Response(as_json(await _story(app, job_id)), media_type="application/json")
+
+
+@router.get("/{job_id}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Event])
+async def job_history(
+    app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**62)] = None, limit: Limit = 200
+) -> Page[Event]:
+    """Its events, oldest first; `after` is the `seq` of the last one seen."""
+    client, place = app.client, -1 if after is None else after
+    events = await client.arun(ledger_of(client.verbs, job_id, client.tenant))
+    if not events:
+        raise _missing(job_id)
+    return paged([event for event in events if event.seq > place], limit, lambda event: event.seq)
+
+
+@router.get("/{job_id}/attempts", dependencies=[allowed(Scope.READ)], response_model=Page[Attempt])
+async def job_attempts(
+    app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
+) -> Page[Attempt]:
+    """Each execution: who, when, how it ended, its log and traceback. `after` is the number of the last one seen."""
+    client, place = app.client, -1 if after is None else after
+    await _job(app, job_id)
+    found = await client.arun(client.verbs.attempts(job_id, client.tenant))
+    return paged([each for each in found if each.attempt > place], limit, lambda each: each.attempt)
+
+
+@router.get("/{job_id}/chain", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
+async def job_chain(app: TheApp, job_id: Id) -> Page[Job]:
+    """The job and its retries, where each is a job of its own: the first first."""
+    return Page(items=await app.achain(job_id))
+
+
+@router.get("/{job_id}/why", dependencies=[allowed(Scope.READ)], response_model=Why)
+async def why_job(app: TheApp, job_id: Id) -> Why:
+    """Why it is where it is: every reason that holds, and what would change it."""
+    return await app.awhy(job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended, if it has. ``id`` is that of its last try, where each is a job of its own. ``sealed`` says that
+    there is a value, which only the program can open."""
+
+    id: str
+    state: State
+    finished: bool
+    value: Any = None
+    ref: str | None = None
+    sealed: bool = False
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@router.get(
+    "/{job_id}/result",
+    dependencies=[allowed(Scope.READ)],
+    response_model=Outcome,
+    responses={202: {"model": Outcome, "description": "It has not ended yet."}},
+)
+async def job_result(
+    request: Request,
+    app: TheApp,
+    job_id: Id,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds.")] = 0.0,
+) -> Response:
+    """What it returned. With `wait` the answer comes when it has ended (a dead letter has), or when the time is up."""
+    client = app.client
+    job = await _job(app, job_id)
+    if wait > 0 and (job.retried or not job.state.finished):
+        handle: Handle[Any] = Handle(job.id, job.tenant, False, None, client, lambda value: value)
+        job = await _waited(handle, wait, request.app.state.stopping) or await _job(app, job_id)
+    outcome = await _outcome(app, job)
+    return Response(as_json(outcome), 200 if outcome.finished else 202, media_type="application/json")
+
+
+async def _waited(handle: Handle[Any], longest: float, stopping: asyncio.Event) -> Job | None:
+    """The job at its end; None if the time is up, or the service is to stop, which must not wait for those who wait."""
+    ending = asyncio.create_task(handle.await_end(longest))
+    leaving = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((ending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        with suppress(WaitTimeout):
+            return ending.result() if ending.done() else None
+        return None
+    finally:
+        for each in (ending, leaving):
+            each.cancel()
+        await asyncio.gather(ending, leaving, return_exceptions=True)
+
+
+async def _outcome(app: App, job: Job) -> Outcome:
+    client = app.client
+    if job.state is not State.SUCCEEDED:
+        over = job.state.finished and not job.retried
+        return Outcome(job.id, job.state, over, error_code=job.error_code, error_message=job.error_message)
+    found = await client.arun(client.verbs.result(job.id, job.tenant))
+    if found is None:
+        return Outcome(job.id, job.state, True)
+    if job.payload == HIDDEN:
+        return Outcome(job.id, job.state, True, HIDDEN, found.ref)
+    value = found.value
+    inside = value.get(NAME) if isinstance(value, dict) and value.keys() == {NAME} else None
+    if isinstance(inside, dict) and "key" in inside:
+        return Outcome(job.id, job.state, True, None, found.ref, sealed=True)
+    if inside is not None or found.ref is not None:
+        value = await asyncio.to_thread(client.vault.open_value, value, found.ref, tenant=job.tenant, job_id=job.id)
+    return Outcome(job.id, job.state, True, value, found.ref)
+
+
+async def _job(app: App, job_id: str) -> Job:
+    job = await app.aget(job_id)
+    if job is None:
+        raise _missing(job_id)
+    return job
+
+
+async def _story(app: App, job_id: str) -> Story:
+    found = await app.client.arun(story(app.client.verbs, job_id, app.client.tenant))
+    if found is None:
+        raise _missing(job_id)
+    return found
+
+
+def _missing(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {parse_id(job_id)} in this tenant")
+
+
+operator_router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.OPERATE)])
+
+
+@operator_router.post("/cancel", response_model=Verdict)
+async def cancel_job(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
+    """Cancel it, if it has not ended; one that runs is told to stop."""
+    return accepted(await app.client.aoperate("cancel", [job_id], None if body is None else body.reason))
+
+
+class Redrive(Because):
+    max_attempts: int | None = Field(default=None, ge=1, le=101, description="Another limit than it had.")
+    from_step: int | Text | None = Field(
+        default=None, description="Do this step, by number or name, and those after it again."
+    )
+
+
+@operator_router.post("/redrive", response_model=Verdict)
+async def redrive_job(app: TheApp, job_id: Id, body: Redrive | None = None) -> Verdict:
+    """Put a dead letter back into its queue with all its tries before it."""
+    asked = body or Redrive()
+    verdicts = await app.client.aredrive(
+        [job_id], asked.reason, from_step=asked.from_step, max_attempts=asked.max_attempts
+    )
+    return accepted(verdicts)
+
+
+class RedriveAs(Because):
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RedrivenAs:
+    id: str
+    redriven_as: str
+
+
+@operator_router.post("/redrive-as", response_model=RedrivenAs)
+async def redrive_job_as(app: TheApp, job_id: Id, body: RedriveAs) -> RedrivenAs:
+    """Redrive a dead letter with another payload: a new job, and the old one is discarded."""
+    return RedrivenAs(job_id, await app.dead_letters.aredrive_as(job_id, body.payload, reason=body.reason))
+
+
+class Discard(Body):
+    reason: Words
+
+
+@operator_router.post("/discard", response_model=Verdict)
+async def discard_job(app: TheApp, job_id: Id, body: Discard) -> Verdict:
+    """Give a dead letter up for good."""
+    if not body.reason.strip():
+        raise InvalidInput("a dead letter is not discarded without a reason", code="reason_required")
+    return accepted(await app.client.aoperate("discard", [job_id], body.reason))
+
+
+class MoveTo(Because):
+    """One of the four, within its priority or another one; a priority alone means last among those that have it."""
+
+    first: bool = False
+    last: bool = False
+    before: Text | None = None
+    after: Text | None = None
+    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
+
+
+@operator_router.post("/move", response_model=Verdict)
+async def move_job(app: TheApp, job_id: Id, body: MoveTo) -> Verdict:
+    """Give a job that waits another place in its queue."""
+    move = Move.of(body.first, body.last, body.before, body.after, body.priority)
+    return accepted([await app.client.amove(job_id, move, body.reason)])
+
+
+class Another(Because):
+    """When it is to be run: at a time or a while from now."""
+
+    at: Instant | None = None
+    delay: Span | None = None
+    max_attempts: int | None = Field(default=None, ge=1, le=101)
+
+
+@operator_router.post("/reschedule", response_model=Verdict)
+async def reschedule_job(app: TheApp, job_id: Id, body: Another) -> Verdict:
+    """Give a job that waits another time; with neither a time nor a delay, now."""
+    when = Reschedule.of(body.at, body.delay, body.max_attempts)
+    return accepted(await app.client.areschedule([job_id], when, body.reason))
+
+
+@operator_router.post("/run-now", response_model=Verdict)
+async def run_job_now(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
+    """Let a job that waits for its time or its retry go on at once."""
+    reason = None if body is None else body.reason
+    return accepted(await app.client.areschedule([job_id], Reschedule(), reason))
+
+
+ROUTE = Route(f"{PREFIX}/jobs", enqueue_job, methods=["POST"])
+"""By which the log names it."""
+
+
+class AtOnce:
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or path_below(scope) != ROUTE.path:
+            await self._inner(scope, receive, send)
+            return
+        scope["route"] = ROUTE
+        request = Request(scope, receive)
+        try:
+            require_one(request, Allowed.ENQUEUE)
+            answer = await enqueue_job(request)
+        except HoldfastError as error:
+            answer = refusal_of(error)
+        except RequestValidationError as error:
+            answer = invalid_request(error)
+        await answer(scope, receive, send)

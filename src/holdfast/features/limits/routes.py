@@ -1,0 +1,201 @@
+"""/limits, /pauses, /reservations, /queues."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import ConfigDict, Field
+
+from holdfast.engine.ids import parse_id
+from holdfast.errors import NotFound, Refused
+from holdfast.features.limits.model import Limit, Named, QueueSetting, Reservation, Reserved, Switch
+from holdfast.features.tokens.model import Scope
+from holdfast.server.auth import Identity
+from holdfast.server.bodies import Body, Instant, Span, Text, Words
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import PAGE, Id, NamePath, Page, TheApp, Who, allowed, allowed_one
+from holdfast.server.parameters import Limit as PageLimit
+
+switch_router = Router(prefix="/switches", tags=["switches"])
+
+
+class What(Body):
+    """A queue, a kind or an agent, or everything: of the tenant, or of every tenant."""
+
+    queue: Text | None = None
+    kind: Text | None = None
+    agent: Text | None = None
+    everything: bool = False
+    every_tenant: bool = Field(default=False, description="For those who run the whole.")
+
+    def named(self, who: Identity) -> Named:
+        given = Named()
+        if self.queue is not None:
+            given["queue"] = self.queue
+        if self.kind is not None:
+            given["kind"] = self.kind
+        if self.agent is not None:
+            given["agent"] = self.agent
+        if self.every_tenant or who.everywhere:
+            if not who.runs_all:
+                raise Refused(
+                    "this concerns every tenant",
+                    code="not_for_a_tenant",
+                    fix="It takes a token of tenant *, for those who run the whole.",
+                )
+            given["everything"] = self.everything
+        elif given or self.everything:
+            given["tenant"] = who.tenant  # everything of it, where nothing else is named
+        return given
+
+
+class Pause(What):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"queue": "mail", "reason": "SMTP is down", "until": "1h"}]}
+    )
+
+    reason: Words
+    until: Instant | Span | None = Field(default=None, description="A time, or how long.")
+    refuse_enqueue: bool | None = None
+
+
+@switch_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Switch])
+async def list_switches(app: TheApp) -> Page[Switch]:
+    """What is paused of this tenant's or of everybody's, the widest first."""
+    return Page(items=await app.switches.alist())
+
+
+@switch_router.post("/pause", dependencies=[allowed(Scope.OPERATE)], response_model=Switch)
+async def pause(app: TheApp, who: Who, body: Pause) -> Switch:
+    """Begin nothing more of it, until it is resumed; what runs may end."""
+    return await app.switches.apause(
+        reason=body.reason, until=body.until, refuse_enqueue=body.refuse_enqueue, **body.named(who)
+    )
+
+
+@switch_router.post("/resume", dependencies=[allowed(Scope.OPERATE)], status_code=204)
+async def resume(app: TheApp, who: Who, body: What) -> None:
+    """Go on with it; named as it was when it was paused."""
+    await app.switches.aresume(**body.named(who))
+
+
+router = Router(prefix="/limits", tags=["limits"])
+
+WHAT = ("queue", "kind", "key", "resource", "agent")
+
+
+class SetLimit(Body):
+    """What is limited, one of the names or none of them for all jobs, and how far."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"queue": "mail", "concurrency": 5, "rate": "100/m"}]}
+    )
+
+    queue: Text | None = None
+    kind: Text | None = None
+    key: Text | None = None
+    resource: Text | None = None
+    agent: Text | None = None
+    concurrency: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    rate: Annotated[str, Field(max_length=50)] | None = None
+    burst: int | None = Field(default=None, ge=1, le=2**31 - 1)
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Limit])
+async def list_limits(app: TheApp) -> Page[Limit]:
+    """All of them, with how many jobs run under each and how many it holds back."""
+    return Page(items=await app.limits.alist())
+
+
+@router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=Limit)
+async def set_limit(app: TheApp, body: SetLimit) -> Limit:
+    """It takes the place of what was set for the same before, at once."""
+    given: dict[str, Any] = {name: value for name, value in body.given().items() if value is not None}
+    return await app.limits.aset(**given)
+
+
+Word = Annotated[str | None, Query(max_length=255)]
+
+
+@router.delete("", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+async def remove_limit(
+    app: TheApp,
+    queue: Word = None,
+    kind: Word = None,
+    key: Word = None,
+    resource: Word = None,
+    agent: Word = None,
+) -> None:
+    """Without a name the limit on all jobs."""
+    named = dict(zip(WHAT, (queue, kind, key, resource, agent), strict=True))
+    await app.limits.aremove(**{name: value for name, value in named.items() if value is not None})
+
+
+reservation_router = Router(prefix="/reservations", tags=["reservations"])
+
+
+class Reserve(Body):
+    """A resource, a queue, or (with neither) everything; kept for ``ttl`` (30 s) unless it is asked for again."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"resource": "gpu-0", "ttl": "1m", "reason": "measuring"}]}
+    )
+
+    resource: Text | None = None
+    queue: Text | None = None
+    ttl: Span | None = None
+    reason: Words | None = None
+
+
+@reservation_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Reservation])
+async def list_reservations(
+    app: TheApp, ended: Annotated[bool, Query()] = False, limit: PageLimit = PAGE
+) -> Page[Reservation]:
+    """Those that wait or are active, in their order; with `ended` the others too, newest first."""
+    return Page(items=await app.reservations.alist(ended=ended, limit=limit))
+
+
+@reservation_router.get("/{reservation_id}", dependencies=[allowed(Scope.READ)], response_model=Reservation)
+async def show_reservation(app: TheApp, reservation_id: Id) -> Reservation:
+    found = await app.reservations.aget(reservation_id)
+    if found is None:
+        raise NotFound(f"there is no reservation {reservation_id}", code="reservation_not_found")
+    return found
+
+
+@reservation_router.put("/{reservation_id}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Reserved)
+async def reserve(app: TheApp, reservation_id: Id, body: Reserve) -> Reserved:
+    """Stand in line under an id of yours (a UUID), or ask again: that keeps it alive for `ttl` more, so ask every third
+    of it. It is yours while its state is `active`; `running` jobs, begun before, are still under way there."""
+    given = {name: value for name, value in body.given().items() if value is not None}
+    return await app.reservations.aask(parse_id(reservation_id), **given)
+
+
+@reservation_router.delete("/{reservation_id}", dependencies=[allowed(Scope.OPERATE)], status_code=204)
+async def release_reservation(
+    app: TheApp, reservation_id: Id, reason: Annotated[str, Query(max_length=2_000)] = "released by an operator"
+) -> None:
+    """End a reservation, your own or somebody's: whoever holds it is told when it next keeps it alive."""
+    await app.reservations.arelease(parse_id(reservation_id), reason=reason)
+
+
+queue_router = Router(prefix="/queues", tags=["queues"])
+
+
+class Aging(Body):
+    every: Span | None = Field(description="How long a job waits for each step; null: waiting does not count.")
+    step: int = Field(default=1, ge=1, le=32_767)
+    most: int = Field(default=100, ge=-32_768, le=32_767)
+
+
+@queue_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[QueueSetting])
+async def list_queue_settings(app: TheApp) -> Page[QueueSetting]:
+    """Those that have settings of their own."""
+    return Page(items=await app.queues.alist())
+
+
+@queue_router.put("/{name:path}/aging", dependencies=[allowed_one(Scope.ADMIN)], response_model=QueueSetting | None)
+async def age_queue(app: TheApp, name: NamePath, body: Aging) -> QueueSetting | None:
+    """Raise the priority of jobs by `step` for each `every` that they wait, up to `most`."""
+    return await app.queues.aage(name, every=body.every, step=body.step, most=body.most)

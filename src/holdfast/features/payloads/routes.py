@@ -1,0 +1,57 @@
+"""Rules for payloads: what may be in one, who sees it, how large it may be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import Field
+
+from holdfast.features.payloads.model import EACH_KIND, Effective, PayloadRule
+from holdfast.features.tokens.model import Scope
+from holdfast.server.bodies import Body, Text
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import Page, TheApp, allowed, allowed_one
+
+router = Router(prefix="/payload-rules", tags=["payload rules"])
+
+Bytes = int | Annotated[str, Field(max_length=50)]
+Kind = Annotated[str, Query(max_length=255, description="Of a kind; `*` is each of them.")]
+
+
+class SetRule(Body):
+    kind: Text = EACH_KIND
+    signal_only: bool = False
+    forbidden: list[Text] | None = Field(default=None, max_length=100)
+    restricted: bool = False
+    max_bytes: Bytes | None = None
+    max_result_bytes: Bytes | None = None
+    store: bool | None = None
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[PayloadRule])
+async def list_payload_rules(app: TheApp) -> Page[PayloadRule]:
+    """Those of the tenant, and those of every tenant."""
+    return Page(items=await app.payload_rules.alist())
+
+
+@router.get("/effective", dependencies=[allowed(Scope.READ)], response_model=Effective)
+async def effective_payload_rule(app: TheApp, kind: Kind) -> Effective:
+    """What all of them come to for jobs of a kind."""
+    return await asyncio.to_thread(app.payload_rules.effective, kind)
+
+
+@router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=PayloadRule)
+async def set_payload_rule(app: TheApp, body: SetRule) -> PayloadRule:
+    """For what is enqueued from then on; what is restricted is hidden at once."""
+    given = {name: value for name, value in body.given().items() if name != "kind"}
+    return await app.payload_rules.aset(body.kind, **given)
+
+
+@router.delete("", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+async def delete_payload_rule(
+    app: TheApp, kind: Kind = EACH_KIND, declared_by: Annotated[str, Query(max_length=255)] = ""
+) -> None:
+    """An operator's rule; or what a program declared that is not there any more."""
+    await asyncio.to_thread(app.payload_rules.delete, kind, declared_by=declared_by)

@@ -1,0 +1,86 @@
+"""/retention, /usage."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date
+from typing import Annotated, Literal
+
+from fastapi import Query
+
+from holdfast.features.retention.model import By, Preview, Retention, Usage
+from holdfast.features.tokens.model import Scope
+from holdfast.server.bodies import Body, Span, Text
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import Page, TheApp, allowed, allowed_one
+
+router = Router(prefix="/retention", tags=["retention"])
+
+End = Literal["succeeded", "failed", "cancelled", "dead_letter"]
+
+
+class Keep(Body):
+    kind: Text | None = None
+    state: End | None = None
+    clean_after: Span | None = None
+    purge_after: Span | None = None
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Retention])
+async def list_retention(app: TheApp) -> Page[Retention]:
+    """Those of the tenant and those of every tenant."""
+    return Page(items=await asyncio.to_thread(app.retention.list))
+
+
+@router.get("/preview", dependencies=[allowed(Scope.READ)], response_model=Page[Preview])
+async def preview_retention(app: TheApp) -> Page[Preview]:
+    """What each policy would do now, counted up to a limit; and who holds back a purge, if anybody does."""
+    return Page(items=await asyncio.to_thread(app.retention.preview))
+
+
+@router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=Retention)
+async def set_retention(app: TheApp, body: Keep) -> Retention:
+    """Of a kind, of a state, or of all; the most specific policy decides alone."""
+    return await asyncio.to_thread(
+        app.retention.set,
+        kind=body.kind,
+        state=body.state,
+        clean_after=body.clean_after,
+        purge_after=body.purge_after,
+    )
+
+
+@router.delete("", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+async def delete_retention(
+    app: TheApp, kind: Annotated[str | None, Query(max_length=255)] = None, state: End | None = None
+) -> None:
+    """Keep what it was about as the next wider policy says; without one for ever."""
+    await asyncio.to_thread(app.retention.delete, kind=kind, state=state)
+
+
+usage_router = Router(prefix="/usage", tags=["usage"])
+
+PARTS = 1_000
+"""How many parts of the ledger one request counts at most."""
+
+
+@usage_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Usage])
+async def show_usage(
+    app: TheApp,
+    by: Annotated[list[By] | None, Query(max_length=3)] = None,
+    since: date | None = None,
+    until: date | None = None,
+    kind: Annotated[str | None, Query(max_length=255)] = None,
+) -> Page[Usage]:
+    """Sums, by what is named (by kind and day, where nothing is). Days are UTC, both included. Workers count; the
+    first time somebody has to ask for it (`POST /usage/count`)."""
+    groups: list[By] = ["kind", "day"] if by is None else by
+    return Page(items=await asyncio.to_thread(app.usage, by=groups, since=since, until=until, kind=kind, count=False))
+
+
+@usage_router.post("/count", dependencies=[allowed(Scope.OPERATE)], status_code=204)
+async def count_usage(app: TheApp) -> None:
+    """Count what has not been counted yet, so much as one request may; workers go on with it."""
+    for _ in range(PARTS):
+        if not await app.client.arun(app.client.verbs.count_usage(begin=True)):
+            return

@@ -1,0 +1,229 @@
+"""/schedules, /templates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import ConfigDict, Field
+from starlette.responses import Response
+
+from holdfast.engine.names import Place
+from holdfast.errors import NotFound
+from holdfast.features.jobs.routes import Accepted
+from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.schedules.timing import Coming
+from holdfast.features.tokens.model import Scope
+from holdfast.server.bodies import Body, Instant, JobOptions, RetryPolicy, Span, Text
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import PAGE, After, Limit, NamePath, Page, TheApp, allowed, allowed_one, as_json, paged
+
+template_router = Router(prefix="/templates", tags=["templates"])
+
+
+class KeptOptions(Body):
+    """How jobs are enqueued that are made later; ``deadline`` is how long after its time one may still be begun."""
+
+    queue: Text | None = None
+    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
+    tags: list[Text] | None = Field(default=None, max_length=50)
+    agent: Text | None = None
+    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+    deadline: Span | None = None
+    correlation_id: Text | None = None
+    external_ref: Text | None = None
+
+    def options(self, *besides: str) -> dict[str, Any]:
+        """What was said and is not null."""
+        return {name: value for name, value in self.changes(*besides).items() if value is not None}
+
+    def changes(self, *besides: str) -> dict[str, Any]:
+        """What was said: null as well, which takes something away."""
+        chosen = {name: value for name, value in self.given().items() if name not in besides}
+        if isinstance(chosen.get("retry"), RetryPolicy):
+            chosen["retry"] = chosen["retry"].policy()
+        return chosen
+
+
+class PutTemplate(KeptOptions):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"kind": "report", "payload": {"format": "pdf"}, "queue": "reports"}]},
+    )
+
+    kind: Text
+    payload: dict[str, Any] | None = None
+
+
+@template_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Template])
+async def list_templates(
+    app: TheApp,
+    after: After = None,
+    limit: Limit = PAGE,
+) -> Page[Template]:
+    """The newest version of each, by their names."""
+    scope = app.client.tenant
+    found = await app.templates.alist(after=Place.read(after, scope), limit=limit + 1)
+    return paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
+
+
+@template_router.get("/{name:path}/versions", dependencies=[allowed(Scope.READ)], response_model=Page[Template])
+async def template_versions(app: TheApp, name: NamePath, after: After = None, limit: Limit = PAGE) -> Page[Template]:
+    """The newest first; a removal is one of them."""
+    scope = app.client.tenant
+    found = await app.templates.aversions(name, after=Place.read(after, scope), limit=limit + 1)
+    if not found and after is None:
+        raise _missing(name)
+    return paged(found, limit, lambda each: Place(each.tenant, str(each.version)).cursor(scope))
+
+
+class FromTemplate(JobOptions, Body):
+    arguments: dict[str, Any] = Field(default_factory=dict, description="On top of the template's payload.")
+    version: int | None = Field(default=None, ge=1, le=2**31 - 1)
+
+
+@template_router.post(
+    "/{name:path}/enqueue", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=Accepted
+)
+async def enqueue_template(app: TheApp, name: NamePath, body: FromTemplate | None = None) -> Accepted:
+    """Enqueue a job made from a template."""
+    asked = body or FromTemplate()
+    chosen = app.templates.using(version=asked.version, **asked.options("arguments", "version"))
+    handle = await chosen.aenqueue(name, **asked.arguments)
+    return Accepted(handle.id, handle.tenant, handle.created, handle.reason)
+
+
+@template_router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Template)
+async def show_template(
+    app: TheApp, name: NamePath, version: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None
+) -> Template:
+    """One version; without a number the newest."""
+    found = await app.templates.aget(name, version)
+    if found is None:
+        raise _missing(name)
+    return found
+
+
+@template_router.put("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Template)
+async def put_template(app: TheApp, name: NamePath, body: PutTemplate) -> Template:
+    """Define a template, or change it: that is a new version, and the others stay. Repeating it changes nothing."""
+    return await app.templates.aput(name, body.kind, body.payload, **body.options("kind", "payload"))
+
+
+@template_router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
+async def remove_template(app: TheApp, name: NamePath) -> None:
+    """No new jobs are made from it; its versions stay."""
+    await app.templates.aremove(name)
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"there is no template {name} in this tenant", code="template_not_found")
+
+
+router = Router(prefix="/schedules", tags=["schedules"])
+
+
+class Definition(KeptOptions):
+    """What is made, and how: what is left out of a change stays."""
+
+    timing: Annotated[str, Field(max_length=200, examples=["0 9 * * MON-FRI", "@daily", "every 15m"])] | None = None
+    tz: Text | None = None
+    kind: Text | None = None
+    template: Text | None = None
+    payload: dict[str, Any] | None = None
+    missed: Literal["skip", "once", "all"] | None = None
+    overlap: Literal["allow", "skip", "queue"] | None = None
+    jitter: Span | None = None
+
+
+class CreateSchedule(Definition):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"name": "nightly", "timing": "0 3 * * *", "tz": "Europe/Paris", "kind": "report"}]
+        },
+    )
+
+    name: Text
+    timing: Annotated[str, Field(max_length=200)]
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Schedule])
+async def list_schedules(
+    app: TheApp,
+    state: Literal["active", "paused", "ended"] | None = None,
+    kind: Annotated[str | None, Query(max_length=255)] = None,
+    after: After = None,
+    limit: Limit = PAGE,
+) -> Response:
+    """By their names."""
+    scope = app.client.tenant
+    found = await app.schedules.alist(state=state, kind=kind, after=Place.read(after, scope), limit=limit + 1)
+    page = paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
+    return Response(as_json(page), media_type="application/json")  # not checked once more: it is our own
+
+
+@router.post("", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Schedule)
+async def create_schedule(app: TheApp, body: CreateSchedule) -> Schedule:
+    """Make a schedule of a kind or a template."""
+    definition = body.options("name", "timing")
+    return await app.schedules.acreate(body.name, body.timing, **definition)
+
+
+@router.get("/{name:path}/next", dependencies=[allowed(Scope.READ)], response_model=Page[Coming])
+async def next_times(app: TheApp, name: NamePath, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Page[Coming]:
+    """Its next times, here and in its zone, with a warning where a change of the clock touches one."""
+    return Page(items=await app.schedules.apreview(name, count))
+
+
+@router.get("/{name:path}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Fire])
+async def schedule_history(
+    app: TheApp, name: NamePath, before: Annotated[Instant | None, Query()] = None, limit: Limit = PAGE
+) -> Page[Fire]:
+    """What became of its times, the latest first; `before` is the `due_at` of the last one seen."""
+    found = await app.schedules.ahistory(name, limit=limit + 1, before=before)
+    return paged(found, limit, lambda fire: fire.due_at.isoformat())
+
+
+@router.post("/{name:path}/pause", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+async def pause_schedule(app: TheApp, name: NamePath) -> Schedule:
+    """Fire nothing until it is resumed."""
+    return await app.schedules.apause(name)
+
+
+@router.post("/{name:path}/resume", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+async def resume_schedule(app: TheApp, name: NamePath) -> Schedule:
+    return await app.schedules.aresume(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    job_id: str
+
+
+@router.post("/{name:path}/run-now", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Ran)
+async def run_schedule_now(app: TheApp, name: NamePath, anyway: bool = False) -> Ran:
+    """Run it now, besides its times. One that does not allow two at once is refused while a job of it runs, unless
+    `anyway`."""
+    return Ran(await app.schedules.arun(name, anyway=anyway))
+
+
+@router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Schedule)
+async def show_schedule(app: TheApp, name: NamePath) -> Schedule:
+    found = await app.schedules.aget(name)
+    if found is None:
+        raise NotFound(f"there is no schedule {name} in this tenant", code="schedule_not_found")
+    return found
+
+
+@router.patch("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+async def edit_schedule(app: TheApp, name: NamePath, body: Definition) -> Schedule:
+    """Change what is named; an option that is null is taken away."""
+    return await app.schedules.aedit(name, **body.changes())
+
+
+@router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
+async def delete_schedule(app: TheApp, name: NamePath) -> None:
+    """It fires no more and its name is free; jobs and history stay."""
+    await app.schedules.adelete(name)

@@ -1,0 +1,104 @@
+"""Tenants: what each is held to and uses. For those who run the whole; one tenant sees itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from holdfast.errors import NotFound
+from holdfast.features.tenants.model import Tenant
+from holdfast.features.tokens.model import Scope
+from holdfast.server.bodies import Body, Text
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import NamePath, Page, TheApp, Who, allowed, allowed_whole
+
+router = Router(prefix="/tenants", tags=["tenants"])
+
+
+class SetTenant(Body):
+    """What is left out stays as it is, and null takes it away."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"title": "Acme", "max_pending": 100_000, "weight": 2}]}
+    )
+
+    title: Text | None = None
+    max_pending: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    max_running: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    rate: Annotated[str, Field(max_length=50)] | None = None
+    burst: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    weight: int | None = Field(default=None, ge=1, le=2**31 - 1)
+
+
+class Sharing(Body):
+    on: bool = True
+    queue: Text | None = None
+
+
+class Registering(Body):
+    on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Whether a tenant has to be registered before it can have jobs."""
+
+    registered_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Which queues are shared fairly; ``*`` is all."""
+
+    fair: list[str]
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Tenant])
+async def list_tenants(app: TheApp, who: Who) -> Page[Tenant]:
+    """The registered ones and those that have jobs, by their names; of them oneself, for a tenant."""
+    found = await app.tenants.alist()
+    return Page(items=[each for each in found if who.runs_all or each.name == who.tenant])
+
+
+@router.get("/fair", dependencies=[allowed_whole(Scope.READ)], response_model=Shared)
+async def fair_queues(app: TheApp) -> Shared:
+    return Shared(await asyncio.to_thread(app.tenants.shared))
+
+
+@router.post("/fair", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Shared)
+async def share_queues(app: TheApp, body: Sharing) -> Shared:
+    """Have tenants share a queue fairly, or all of them, or no more."""
+    return Shared(await app.tenants.afair(body.on, queue=body.queue))
+
+
+@router.get("/registered-only", dependencies=[allowed_whole(Scope.READ)], response_model=Registration)
+async def registered_only(app: TheApp) -> Registration:
+    return Registration(await app.tenants.aregistered_only())
+
+
+@router.post("/registered-only", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Registration)
+async def require_registration(app: TheApp, body: Registering) -> Registration:
+    """Refuse jobs of tenants that are not registered, or no more."""
+    return Registration(await app.tenants.aregistered_only(body.on))
+
+
+@router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Tenant)
+async def show_tenant(app: TheApp, who: Who, name: NamePath) -> Tenant:
+    if not who.runs_all and name != who.tenant:
+        raise NotFound(f"there is no tenant {name}, nor any job of it", code="tenant_not_found")
+    return await app.tenants.aget(name)
+
+
+@router.put("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Tenant)
+async def set_tenant(app: TheApp, name: NamePath, body: SetTenant) -> Tenant:
+    """Register it, or change what is said."""
+    return await app.tenants.aset(name, **body.given())
+
+
+@router.delete("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
+async def delete_tenant(app: TheApp, name: NamePath) -> None:
+    """Forget what was set for it. Its jobs stay."""
+    await app.tenants.adelete(name)

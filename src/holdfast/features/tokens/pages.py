@@ -1,0 +1,60 @@
+"""Tokens (rule 25): which there are and when each was used last; one that is issued is shown once, on its own page."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.features.tokens.model import ROLES, Role, Scope
+from holdfast.server.auth import identity_of, refuse_beyond
+from holdfast.server.pages import PAGE, ask_first, does, fields, go, said, shows, whole
+from holdfast.server.pages import hidden_fields as every
+from holdfast.server.rendering import render, the_app
+
+USUAL: Final = "90d"
+
+
+async def index(request: Request) -> Response:
+    asked = request.query_params
+    sessions = bool(asked.get("sessions"))
+    found = await the_app(request).tokens.alist(sessions=sessions, before=said(asked, "before", 50), limit=PAGE + 1)
+    return await render(
+        request,
+        "tokens.html",
+        tokens=found[:PAGE],
+        following=found[PAGE - 1].id if len(found) > PAGE else None,
+        sessions=sessions,
+        roles=[(role.value, ", ".join(sorted(ROLES[role]))) for role in Role],
+        usual=USUAL,
+    )
+
+
+async def issue(request: Request) -> Response:
+    """No redirect: the text must not be in any address, and a reload must not show it again."""
+    given, roles = await fields(request), await every(request, "role", 20)
+    refuse_beyond(identity_of(request), roles)
+    for_all = given.get("whose") == "all"
+    if for_all:
+        whole(request)
+    issued = await the_app(request).tokens.aissue(
+        said(given, "name", 255) or "", roles=roles, expires=said(given, "expires", 30), every_tenant=for_all
+    )
+    return await render(request, "token.html", text=issued.text, token=issued.token)
+
+
+async def revoke(request: Request) -> Response:
+    id_ = said(await fields(request), "id", 50) or ""
+    question = "Revoke this token? Whoever uses it is turned away from then on."
+    if (asks := await ask_first(request, question, back="/tokens")) is not None:
+        return asks
+    token = await the_app(request).tokens.arevoke(id_)
+    return go(request, "/tokens", f"Token {token.name} opens nothing any more.")
+
+
+routes = [
+    shows("/tokens", index, Scope.ADMIN),
+    does("/tokens", issue, Scope.ADMIN),
+    does("/tokens/revoke", revoke, Scope.ADMIN),
+]

@@ -1,0 +1,71 @@
+"""API tokens: issue, list, revoke. A token is in one answer only, the one to whoever had it issued."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query, Request
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from holdfast.errors import Refused
+from holdfast.features.tokens.model import LONGEST, ApiToken, Role, Scope
+from holdfast.server.auth import identity_of, refuse_beyond
+from holdfast.server.bodies import Body
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import TheApp, allowed
+
+router = Router(prefix="/tokens", tags=["tokens"], dependencies=[allowed(Scope.ADMIN)])
+
+PAGE, MOST = 50, 200
+
+
+class IssueToken(Body):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"name": "ci", "roles": ["producer"]}]})
+
+    name: str = Field(max_length=100, description="Whom the ledger names.")
+    roles: list[Role] = Field(min_length=1, max_length=len(Role))
+    scopes: list[Scope] = Field(
+        default=[], max_length=len(Scope), description="Of what the roles allow, no more than these."
+    )
+    expires_at: AwareDatetime | None = None
+    expires_in: float | None = Field(default=None, ge=1, le=LONGEST, allow_inf_nan=False, description="Seconds.")
+
+
+class IssuedToken(BaseModel):
+    """``text`` is what its holder sends; it is not seen again."""
+
+    text: str
+    token: ApiToken
+
+
+class TokenPage(BaseModel):
+    items: list[ApiToken]
+    next: str | None
+
+
+@router.post("", status_code=201, summary="Issue a token")
+async def issue_token(request: Request, app: TheApp, wanted: IssueToken) -> IssuedToken:
+    """For the caller's own tenant, and for no more than the caller may itself."""
+    refuse_beyond(identity_of(request), wanted.roles, wanted.scopes)
+    if wanted.expires_at is not None and wanted.expires_in is not None:
+        raise Refused("give expires_at or expires_in, not both", code="conflicting_options")
+    expires = wanted.expires_at if wanted.expires_in is None else wanted.expires_in
+    issued = await app.tokens.aissue(wanted.name, roles=wanted.roles, scopes=wanted.scopes, expires=expires)
+    return IssuedToken(text=issued.text, token=issued.token)
+
+
+@router.get("", summary="List tokens, newest first")
+async def list_tokens(
+    app: TheApp,
+    sessions: bool = False,
+    limit: Annotated[int, Query(ge=1, le=MOST)] = PAGE,
+    after: Annotated[str | None, Query(max_length=36)] = None,
+) -> TokenPage:
+    found = await app.tokens.alist(sessions=sessions, before=after, limit=limit + 1)
+    items = found[:limit]
+    return TokenPage(items=items, next=items[-1].id if len(found) > limit else None)
+
+
+@router.delete("/{id}", summary="Revoke a token, and its sessions")
+async def revoke_token(app: TheApp, id: Annotated[str, Path(max_length=36)]) -> ApiToken:
+    return await app.tokens.arevoke(id)

@@ -1,0 +1,208 @@
+"""Endpoints: who is told of events by webhooks, and what became of the messages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.features.events.model import JobOptions
+from holdfast.features.tokens.model import Scope
+from holdfast.features.webhooks.operations import Changes, Looking
+from holdfast.server.bodies import Body, RetryPolicy, Text, Words
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import PAGE, After, Limit, Name, Page, TheApp, allowed, allowed_one, paged
+
+router = Router(prefix="/endpoints", tags=["endpoints"])
+
+Url = Annotated[str, Field(max_length=2_000, description="Where messages are posted to.")]
+Secrets = Annotated[
+    list[Text],
+    Field(min_length=1, max_length=5, description="Names of secrets, the newest first; none of them itself."),
+]
+Wants = Annotated[list[Text], Field(min_length=1, max_length=30, examples=[["job.dead_letter", "job.crashed"]])]
+
+
+class ShownEndpoint(BaseModel):
+    """Of its URL without what is in the query."""
+
+    id: str
+    name: str
+    tenant: str
+    url: str
+    secrets: list[str]
+    wants: list[str]
+    kind: str | None
+    options: dict[str, Any]
+    enabled: bool
+    disabled_at: datetime | None
+    disabled_by: str | None
+    disabled_reason: str | None
+    created_by: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class ShownDelivery(BaseModel):
+    """One attempt. `message` is the webhook-id: the same in every attempt, and when it is sent again."""
+
+    id: str
+    message: str
+    type: str
+    job_id: str
+    attempt: int
+    status: int | None
+    error_code: str | None
+    duration_ms: int
+    excerpt: str | None
+    at: datetime | None
+    delivered: bool
+
+
+class Sent(BaseModel):
+    job_id: str
+
+
+class Delivering(Body):
+    """How its deliveries are enqueued, and of which jobs they are."""
+
+    of_queue: Text | None = Field(default=None, description="Only of jobs that were enqueued there.")
+    queue: Text | None = Field(default=None, description="The queue of its deliveries.")
+    priority: int | None = Field(default=None, ge=-32_768, le=32_767)
+    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Those that were said, null as None."""
+        said = {name: value for name, value in self.given().items() if name in Delivering.model_fields}
+        if isinstance(self.retry, RetryPolicy):
+            said["retry"] = self.retry.policy()
+        return said
+
+
+class AddEndpoint(Delivering):
+    """Tell a URL of events from now on, with signed messages (Standard Webhooks)."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"name": "ops", "url": "https://ops.example.com/hooks", "secrets": ["OPS_HOOK"]}]
+        },
+    )
+
+    name: Text
+    url: Url
+    secrets: Secrets
+    wants: Wants | None = None
+    kind: Text | None = None
+
+
+class ChangeEndpoint(Delivering):
+    """What is given takes the place of what was; of how it is delivered, null is as if it had never been said."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"queue": "hooks", "retry": {"max_attempts": 8}}]}
+    )
+
+    url: Url | None = None
+    secrets: Secrets | None = None
+    wants: Wants | None = None
+    kind: Text | None = None
+
+
+class Rotate(Body):
+    secret: Text = Field(description="The name of the new secret.")
+    keep: int = Field(default=1, ge=0, le=4, description="How many of the old ones still sign.")
+
+
+class Disable(Body):
+    reason: Words
+
+
+class Enable(Body):
+    skip: bool = Field(default=False, description="Without what happened meanwhile.")
+
+
+class Resend(Body):
+    message: Text = Field(examples=["msg_01a1de74eb8c70f1843bcac5f6817387"])
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownEndpoint])
+async def list_endpoints(app: TheApp) -> Any:
+    """By their names."""
+    return {"items": [each.described() for each in await app.endpoints.alist()]}
+
+
+@router.post("", dependencies=[allowed_one(Scope.ADMIN)], status_code=201, response_model=ShownEndpoint)
+async def add_endpoint(app: TheApp, body: AddEndpoint) -> Any:
+    how = JobOptions(**{name: value for name, value in body.options().items() if value is not None})  # type: ignore[typeddict-item]
+    made = await app.endpoints.aadd(body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **how)
+    return made.described()
+
+
+@router.get("/{name}", dependencies=[allowed(Scope.READ)], response_model=ShownEndpoint)
+async def show_endpoint(app: TheApp, name: Name) -> Any:
+    return (await app.endpoints.ashow(name)).described()
+
+
+@router.patch("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
+async def change_endpoint(app: TheApp, name: Name, body: ChangeEndpoint) -> Any:
+    options = body.options()
+    said = {name: value for name, value in body.given().items() if name not in options}
+    changes = Changes(**said, options=options)  # type: ignore[typeddict-item]
+    return (await app.endpoints.achange(name, **changes)).described()
+
+
+@router.delete("/{name}", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+async def remove_endpoint(app: TheApp, name: Name) -> None:
+    """With the log of its deliveries. What was on its way to it is cancelled when its turn comes."""
+    await app.endpoints.aremove(name)
+
+
+@router.post("/{name}/rotate", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
+async def rotate_secret(app: TheApp, name: Name, body: Rotate) -> Any:
+    """Sign with another secret as well, so that receivers can change theirs when they like."""
+    return (await app.endpoints.arotate(name, body.secret, keep=body.keep)).described()
+
+
+@router.post("/{name}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
+async def disable_endpoint(app: TheApp, name: Name, body: Disable) -> Any:
+    """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
+    return (await app.endpoints.adisable(name, reason=body.reason)).described()
+
+
+@router.post("/{name}/enable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
+async def enable_endpoint(app: TheApp, name: Name, body: Enable | None = None) -> Any:
+    return (await app.endpoints.aenable(name, skip=body is not None and body.skip)).described()
+
+
+@router.post("/{name}/test", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=Sent)
+async def ping_endpoint(app: TheApp, name: Name) -> Any:
+    """Send it a `ping`, also while it is disabled."""
+    return {"job_id": await app.endpoints.atest(name)}
+
+
+@router.post("/{name}/resend", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=Sent)
+async def resend_message(app: TheApp, name: Name, body: Resend) -> Any:
+    """Send a message once more, the same under the same id."""
+    return {"job_id": await app.endpoints.aresend(name, body.message)}
+
+
+@router.get("/{name}/deliveries", dependencies=[allowed(Scope.READ)], response_model=Page[ShownDelivery])
+async def list_endpoint_deliveries(
+    app: TheApp,
+    name: Name,
+    failed: Annotated[bool, Query()] = False,
+    message: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Limit = PAGE,
+    after: After = None,
+) -> Any:
+    """Attempts, the newest first."""
+    wanted = Looking(failed=failed, limit=limit + 1)
+    if message is not None:
+        wanted["message"] = message
+    if after is not None:
+        wanted["before"] = after
+    found = await app.endpoints.adeliveries(name, **wanted)
+    return paged([each.described() for each in found], limit, lambda each: each["id"])

@@ -1,0 +1,166 @@
+"""List, graph, bars along time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from holdfast.features.tokens.model import Scope
+from holdfast.features.workflows.model import Graph, Node
+from holdfast.server.pages import PAGE, ask_first, chosen, does, fields, go, said, shows
+from holdfast.server.rendering import render, the_app
+
+WIDTH, LABEL, ROW, TOP = 960, 220, 24, 24
+TICKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One job. Without a width it has not been begun."""
+
+    job_id: str
+    label: str
+    state: str
+    y: int
+    x: float
+    width: float
+    began: datetime | None
+    took: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, timedelta], ...]
+    """Where along the axis, and how long after the beginning that is."""
+    height: int
+    begin: datetime | None
+    width: int = WIDTH
+    label: int = LABEL
+    row: int = ROW
+    top: int = TOP
+
+
+def bars(nodes: Sequence[Node], now: datetime) -> Chart:
+    began = [node.started_at for node in nodes if node.started_at is not None]
+    begin = min(began, default=None)
+    ends = [node.finished_at or now for node in nodes if node.started_at is not None]
+    span = max(max(ends, default=now) - begin, timedelta(milliseconds=1)) if begin is not None else timedelta(0)
+    room = WIDTH - LABEL - 10
+    found = []
+    for place, node in enumerate(nodes):
+        x, width, took = float(LABEL), 0.0, None
+        if node.started_at is not None and begin is not None:
+            took = max((node.finished_at or now) - node.started_at, timedelta(0))
+            x = LABEL + room * ((node.started_at - begin) / span)
+            width = max(2.0, min(room * (took / span), WIDTH - x))
+        y = TOP + place * ROW
+        found.append(
+            Bar(node.job_id, node.label, node.state.value, y, round(x, 1), round(width, 1), node.started_at, took)
+        )
+    ticks = [] if begin is None else [(LABEL + room * n / TICKS, span * n / TICKS) for n in range(TICKS + 1)]
+    return Chart(tuple(found), tuple(ticks), TOP + len(nodes) * ROW + 10, begin)
+
+
+DRAWN: Final = 300
+"""How many jobs are drawn: more than that nobody can make out."""
+LISTED: Final = 1_000
+REASON: Final = 1_000
+
+
+async def index(request: Request) -> Response:
+    asked = request.query_params
+    show = chosen(asked, "show", ("active", "over", "all"))
+    found = await the_app(request).workflows.alist(
+        kind=said(asked, "kind"),
+        over=None if show == "all" else show == "over",
+        before=said(asked, "before", 50),
+        limit=PAGE + 1,
+    )
+    following = found[PAGE - 1].id if len(found) > PAGE else None
+    return await render(
+        request, "workflows.html", workflows=found[:PAGE], following=following, show=show, kind=asked.get("kind", "")
+    )
+
+
+async def show(request: Request) -> Response:
+    graph = await _graph(request)
+    nodes = graph.nodes
+    return await render(
+        request,
+        "workflow.html",
+        workflow=graph.workflow,
+        nodes=nodes,
+        parents=_parents(graph),
+        parts=graph.parts() if len(nodes) == graph.workflow.total else {},
+        chart=bars(nodes[:DRAWN], datetime.now(UTC)),
+        drawn=graph.workflow.total <= DRAWN,
+        drawn_at_most=DRAWN,
+    )
+
+
+async def drawing(request: Request) -> Response:
+    """What the script of the page draws; it is text to it, never markup."""
+    graph = await _graph(request)
+    nodes = [_node(node, request.scope.get("root_path", "")) for node in graph.nodes[:DRAWN]]
+    there = {node["id"] for node in nodes}
+    edges = [
+        {"from": edge.parent, "to": edge.child, "met": edge.met}
+        for edge in graph.edges
+        if edge.child in there and edge.parent in there
+    ]
+    return JSONResponse({"nodes": nodes, "edges": edges})
+
+
+async def cancel(request: Request) -> Response:
+    given, id_ = await fields(request), request.path_params["workflow"]
+    if (
+        asks := await ask_first(request, "Cancel every job of it that has not ended?", back=f"/workflows/{id_}")
+    ) is not None:
+        return asks
+    swept = await the_app(request).workflows.acancel(id_, reason=said(given, "reason", REASON))
+    return go(request, f"/workflows/{swept.id}", f"{swept.jobs:,} jobs are cancelled.")
+
+
+async def resume(request: Request) -> Response:
+    given, id_ = await fields(request), request.path_params["workflow"]
+    swept = await the_app(request).workflows.aresume(id_, reason=said(given, "reason", REASON))
+    return go(request, f"/workflows/{swept.id}", f"{swept.jobs:,} dead letters are tried again.")
+
+
+async def _graph(request: Request) -> Graph:
+    """Of a very large one the first jobs: a page reads no more of it than it shows."""
+    return await the_app(request).workflows.ashow(request.path_params["workflow"], limit=LISTED)
+
+
+def _parents(graph: Graph) -> dict[str, list[str]]:
+    labels = {node.job_id: node.label for node in graph.nodes}
+    found: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        found.setdefault(edge.child, []).append(labels.get(edge.parent, edge.parent))
+    return found
+
+
+def _node(node: Node, root: str) -> dict[str, Any]:
+    return {
+        "id": node.job_id,
+        "label": node.label,
+        "kind": node.kind,
+        "state": node.state.value,
+        "standing": node.standing,
+        "link": f"{root}/jobs/{node.job_id}",
+    }
+
+
+routes = [
+    shows("/workflows", index),
+    shows("/workflows/{workflow}", show),
+    shows("/workflows/{workflow}/graph.json", drawing),
+    does("/workflows/{workflow}/cancel", cancel, Scope.OPERATE),
+    does("/workflows/{workflow}/resume", resume, Scope.OPERATE),
+]

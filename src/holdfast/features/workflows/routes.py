@@ -1,0 +1,175 @@
+"""Workflows: jobs that wait for one another, started from nodes and edges."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from pydantic import BaseModel, ConfigDict, FailFast, Field
+
+from holdfast.app import App
+from holdfast.errors import InvalidSetting
+from holdfast.features.tokens.model import Scope
+from holdfast.features.workflows.model import Edge, Graph, Node, OnFailure, Swept, Workflow, WorkflowStatus
+from holdfast.features.workflows.run import Extension, WorkflowPlan
+from holdfast.server.bodies import Because, Body, Enqueue, Text
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import (
+    PAGE,
+    After,
+    Id,
+    Limit,
+    Page,
+    TheApp,
+    allowed,
+    allowed_one,
+    and_more,
+    here,
+    with_more,
+)
+
+router = Router(prefix="/workflows", tags=["workflows"])
+
+MOST_NODES, MOST_EDGES = 1_000, 10_000
+
+ShownWorkflow: Any = with_more(Workflow, "ShownWorkflow", status=WorkflowStatus)
+
+
+class ShownGraph(BaseModel):
+    """A workflow with its jobs and who waits for whom; ``parts`` has the status of each group."""
+
+    workflow: ShownWorkflow
+    nodes: list[Node]
+    edges: list[Edge]
+    parts: dict[str, WorkflowStatus]
+
+
+class AddNode(Enqueue, Body):
+    name: Annotated[str, Field(max_length=200)] = Field(description="What edges call it.")
+
+
+class AddEdge(Body):
+    """``child`` waits for ``parent``; both are names."""
+
+    parent: Text
+    child: Text
+    on_failure: OnFailure | None = None
+
+
+class AddJobs(Body):
+    nodes: Annotated[list[AddNode], FailFast()] = Field(min_length=1, max_length=MOST_NODES)
+    edges: Annotated[list[AddEdge], FailFast()] = Field(default_factory=list, max_length=MOST_EDGES)
+
+
+class StartWorkflow(AddJobs):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "kind": "publish",
+                    "key": "issue-7",
+                    "nodes": [{"name": "fetch", "kind": "fetch"}, {"name": "render", "kind": "render"}],
+                    "edges": [{"parent": "fetch", "child": "render"}],
+                }
+            ]
+        },
+    )
+
+    kind: Text
+    key: Text | None = Field(default=None, description="It is started once, however often this is asked.")
+    on_failure: OnFailure | None = None
+    correlation_id: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartedWorkflow:
+    id: str
+    tenant: str
+    created: bool
+    reason: str | None
+    jobs: dict[str, str]
+    """The ids of its jobs, by name; nothing where it was started before."""
+
+
+@router.post(
+    "",
+    dependencies=[allowed_one(Scope.ENQUEUE)],
+    status_code=201,
+    response_model=StartedWorkflow,
+    responses={200: {"model": StartedWorkflow, "description": "It was started before, under this key."}},
+)
+async def start_workflow(request: Request, response: Response, app: TheApp, body: StartWorkflow) -> StartedWorkflow:
+    """Store all its jobs in one transaction; those that wait for others are taken when these have ended."""
+    how: dict[str, Any] = {name: getattr(body, name) for name in ("key", "on_failure", "correlation_id")}
+    plan = app.workflow(body.kind, **{name: value for name, value in how.items() if value is not None})
+    await asyncio.to_thread(_draw, app, plan, body)
+    started = await plan.astart()
+    response.status_code = 201 if started.created else 200
+    response.headers["location"] = here(request, f"/workflows/{started.id}")
+    jobs = {name: job.spec.id for name, job in started.planned.items()} if started.created else {}
+    return StartedWorkflow(started.id, started.tenant, started.created, started.reason, jobs)
+
+
+def _draw(app: App, plan: WorkflowPlan | Extension, body: AddJobs) -> None:
+    """In a thread: a thousand payloads are checked."""
+    known = {}
+    for node in body.nodes:
+        call = app.prepare(node.kind, node.payload, **node.options("name", "kind", "payload"))
+        known[node.name] = plan.add(call, name=node.name)
+    for edge in body.edges:
+        if edge.child not in known:
+            raise InvalidSetting(f"there is no job {edge.child!r} among the nodes", code="unknown_parent")
+        parent = known.get(edge.parent, edge.parent)
+        known[edge.child].wait_for(parent, on_failure=edge.on_failure)
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownWorkflow])
+async def list_workflows(
+    app: TheApp,
+    kind: Annotated[str | None, Query(max_length=255)] = None,
+    over: bool | None = None,
+    after: After = None,
+    limit: Limit = PAGE,
+) -> Any:
+    """Newest first: all, those that are over, or the others."""
+    found = await app.workflows.alist(kind=kind, over=over, before=after, limit=limit + 1)
+    items = [_shown(each) for each in found[:limit]]
+    return {"items": items, "next": found[limit - 1].id if len(found) > limit else None}
+
+
+@router.get("/{workflow_id}", dependencies=[allowed(Scope.READ)], response_model=ShownGraph)
+async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
+    """The workflow, its jobs and who waits for whom."""
+    graph: Graph = await app.workflows.ashow(workflow_id)
+    return {"workflow": _shown(graph.workflow), "nodes": graph.nodes, "edges": graph.edges, "parts": graph.parts()}
+
+
+@router.post(
+    "/{workflow_id}/jobs", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=StartedWorkflow
+)
+async def extend_workflow(app: TheApp, workflow_id: Id, body: AddJobs) -> StartedWorkflow:
+    """More jobs for a workflow that is not over; edges may name jobs that are in it already as parents."""
+    plan = await asyncio.to_thread(app.extend, workflow_id)
+    await asyncio.to_thread(_draw, app, plan, body)
+    added = await plan.astart()
+    jobs = {name: job.spec.id for name, job in added.planned.items()}
+    return StartedWorkflow(added.id, added.tenant, added.created, added.reason, jobs)
+
+
+@router.post("/{workflow_id}/cancel", dependencies=[allowed(Scope.OPERATE)], response_model=Swept)
+async def cancel_workflow(app: TheApp, workflow_id: Id, body: Because | None = None) -> Swept:
+    """Cancel all its jobs that have not ended."""
+    return await app.workflows.acancel(workflow_id, reason=None if body is None else body.reason)
+
+
+@router.post("/{workflow_id}/resume", dependencies=[allowed(Scope.OPERATE)], response_model=Swept)
+async def resume_workflow(app: TheApp, workflow_id: Id, body: Because | None = None) -> Swept:
+    """Redrive its dead letters; what was held back behind them goes on when they have succeeded."""
+    return await app.workflows.aresume(workflow_id, reason=None if body is None else body.reason)
+
+
+def _shown(workflow: Workflow) -> dict[str, Any]:
+    return and_more(workflow, status=workflow.status)

@@ -1,0 +1,91 @@
+"""The HTTP API under ``/api/v1``: the verbs of the app, as routes. It decides nothing that the app does not."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from holdfast.app import App
+from holdfast.features.agents import routes as agents
+from holdfast.features.approvals import routes as approvals
+from holdfast.features.audit import routes as audit
+from holdfast.features.connectors import routes as connectors
+from holdfast.features.dead_letters import routes as dead_letters
+from holdfast.features.events import routes as events
+from holdfast.features.health import routes as health
+from holdfast.features.jobs import read_routes
+from holdfast.features.jobs import routes as jobs
+from holdfast.features.limits import routes as limits
+from holdfast.features.payloads import routes as payloads
+from holdfast.features.retention import routes as retention
+from holdfast.features.schedules import routes as schedules
+from holdfast.features.tenants import routes as tenants
+from holdfast.features.tokens import routes as tokens
+from holdfast.features.webhooks import routes as webhooks
+from holdfast.features.workflows import routes as workflows
+from holdfast.server import leases, metrics
+from holdfast.server.api_problems import add_problems, add_the_rest
+from holdfast.server.claims import HandingOut
+from holdfast.server.maintenance import Attending
+from holdfast.server.openapi import add_document
+from holdfast.server.parameters import PREFIX
+from holdfast.server.sessions import Tokens
+
+ROUTES = (
+    *(
+        leases.tick_router,
+        jobs.router,
+        jobs.operator_router,
+        read_routes.router,
+        dead_letters.operation_router,
+        dead_letters.router,
+        approvals.router,
+        events.router,
+        schedules.router,
+        schedules.template_router,
+        workflows.router,
+        limits.queue_router,
+    ),
+    *(
+        agents.router,
+        agents.executor_router,
+        limits.router,
+        retention.router,
+        payloads.router,
+        limits.switch_router,
+        events.subscription_router,
+        events.consumer_router,
+        limits.reservation_router,
+        tenants.router,
+    ),
+    *(
+        retention.usage_router,
+        health.router,
+        audit.router,
+        leases.router,
+        tokens.router,
+        webhooks.router,
+        connectors.router,
+    ),
+)
+
+
+def add_api(service: FastAPI, app: App) -> None:
+    service.state.readiness = health.Readiness(app.store)
+    add_problems(service)
+    add_document(service)
+    service.include_router(health.probes)
+    service.include_router(metrics.probes)
+    for router in ROUTES:
+        service.include_router(router, prefix=PREFIX)
+    service.include_router(approvals.by_token, prefix=PREFIX)
+    service.include_router(leases.tick_router, prefix="/api", include_in_schema=False)  # where HK-1 has it
+    add_the_rest(service)  # after all others: what comes here is none of ours
+
+
+async def leave_off(service: FastAPI) -> None:
+    """Let what is done beside the answers come to its end: the service's own duties, those that claims have set off,
+    and the notes of which tokens were used."""
+    state = service.state
+    for beside in (state.attending, getattr(state, "handing_out", None), state.authenticate):
+        if isinstance(beside, Attending | HandingOut | Tokens):
+            await beside.aclose()

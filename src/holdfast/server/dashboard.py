@@ -1,0 +1,77 @@
+"""The dashboard: pages rendered here, which read and act without JavaScript and are livelier with it.
+
+One file a screen under ``pages``; each has ``routes`` and asks for one scope a route. What a page shows comes from
+``holdfast.insights`` and the features of the app; what it does, it does through the same verbs as the API.
+"""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.routing import Match, Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from holdfast.app import App
+from holdfast.features.approvals import pages as approvals
+from holdfast.features.audit import pages as audit
+from holdfast.features.dead_letters import pages as dead_letters
+from holdfast.features.health import pages as health
+from holdfast.features.jobs import job_page
+from holdfast.features.jobs import pages as jobs
+from holdfast.features.limits import pages as limits
+from holdfast.features.schedules import pages as schedules
+from holdfast.features.tenants import pages as tenants
+from holdfast.features.tokens import pages as tokens
+from holdfast.features.webhooks import pages as webhooks
+from holdfast.features.workflows import pages as workflows
+from holdfast.server import pages as server
+from holdfast.server import sessions
+from holdfast.server.auth import Paths, path_below
+from holdfast.server.pages import failures
+from holdfast.server.rendering import STATIC, Renderer
+
+PAGES = (
+    *(
+        health.overview_routes,
+        jobs.routes,
+        job_page.routes,
+        dead_letters.operation_routes,
+        server.routes,
+        sessions.theme_routes,
+        sessions.routes,
+    ),
+    *(
+        approvals.routes,
+        approvals.link_routes,
+        dead_letters.routes,
+        workflows.routes,
+        schedules.routes,
+        limits.routes,
+        tenants.routes,
+        audit.routes,
+        health.routes,
+        tokens.routes,
+        webhooks.routes,
+    ),
+)
+
+
+class Below(Mount):
+    """All but some paths: so that it can be asked before the many routes that those have."""
+
+    def __init__(self, dashboard: Starlette, *, but: Paths) -> None:
+        super().__init__("/", dashboard)
+        self._but = but
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if path_below(scope) in self._but:
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def make_dashboard(app: App) -> Starlette:
+    routes = [route for page in PAGES for route in page]
+    pages = Starlette(routes=[*routes, Mount("/static", StaticFiles(directory=STATIC))], exception_handlers=failures())
+    pages.state.app = app
+    pages.state.renderer = Renderer(app)
+    return pages

@@ -1,0 +1,140 @@
+"""The OpenAPI document and its examples.
+
+The document of the API (OpenAPI 3.1): what FastAPI makes of the routes, with what they all have in common.
+
+Every refusal is a problem document; every route says which scope it asks for; a token is how one shows who one is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI, routing
+from fastapi.openapi.utils import get_openapi
+
+from holdfast.features.tokens.model import Scope
+from holdfast.server.parameters import PREFIX, Problem
+
+JOB: Final = "0198c5b4-0000-7000-8000-000000000001"
+WHY: Final = {"reason": "asked for by the customer"}
+MENDED: Final = {"reason": "mended in release 7"}
+
+EXAMPLES: Final[dict[str, Any]] = {
+    "AddJobs": {"nodes": [{"name": "print", "kind": "print"}], "edges": [{"parent": "render", "child": "print"}]},
+    "AddNode": {"name": "render", "kind": "render", "payload": {"issue": 7}},
+    "As": {"role": "executor"},
+    "Because": WHY,
+    "Checkpoint": {"job": JOB, "attempt": 1, "name": "row", "value": 100},
+    "ClaimJobs": {"queues": ["default", "mail"], "want": 4, "kinds": ["send_mail"], "wait": 20},
+    "Decide": {"verdict": "approve", "by": "ada", "comment": "fine"},
+    "Disable": {"reason": "it asks for too much"},
+    "Discard": {"reason": "the order was withdrawn"},
+    "DiscardGroup": {"reason": "the orders were withdrawn", "rate": 50},
+    "Enable": {"skip": False},
+    "EnqueueMany": {
+        "jobs": [
+            {"kind": "send_mail", "payload": {"to": "ada@example.com"}, "key": "welcome-7"},
+            {"kind": "send_mail", "payload": {"to": "bob@example.com"}, "key": "welcome-8"},
+        ]
+    },
+    "Go": {"skip": False},
+    "MoveTo": {"first": True, "reason": "a customer waits for it"},
+    "Note": {"note": "the bank was away on Monday; see ticket 7"},
+    "OpenLease": {"name": "node-7", "ttl": 30, "kinds": ["send_mail"], "queues": ["mail"], "slots": 4},
+    "Redrive": {**MENDED, "max_attempts": 3},
+    "RedriveAs": {"payload": {"to": "ada@example.com"}, **MENDED},
+    "RedriveGroup": {**MENDED, "rate": 50},
+    "Registering": {"on": True},
+    "Release": {"jobs": [{"id": JOB, "attempt": 1}]},
+    "RenewLease": {"ttl": 30},
+    "Reset": {"to": "now"},
+    "Rotate": {"secret": "OPS_HOOK_2", "keep": 1},
+    "SetRule": {"kind": "send_mail", "forbidden": ["password"], "max_bytes": "64KB"},
+    "Settle": {"job": JOB, "attempt": 1, "outcome": "succeeded", "result": {"sent": 3}},
+    "SettleMany": {"settlements": [{"job": JOB, "attempt": 1, "outcome": "failed", "error": {"message": "busy"}}]},
+    "Sharing": {"on": True, "queue": "mail"},
+    "What": {"queue": "mail"},
+}
+
+
+PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+SAID = {
+    "401": "Nobody is known by what was sent.",
+    "403": "The scope that the route asks for is not there.",
+    "404": "There is none, in this tenant.",
+    "409": "Refused: its state, or a rule, is against it.",
+    "413": "Larger than a request may be.",
+    "422": "The request does not fit.",
+    "429": "Too many for now; `Retry-After` says when, where that is known.",
+    "503": "The database is away, or the work is paused.",
+}
+ABOUT = (
+    "Durable jobs over HTTP. Bodies and answers are JSON; times are RFC 3339 in UTC; a list answers `items` and `next`,"
+    " which is the `after` of the next page. A refusal is a problem document (RFC 9457) with a stable `code`."
+)
+
+
+def add_document(service: FastAPI) -> None:
+    def document() -> dict[str, Any]:
+        if service.openapi_schema is None:
+            service.openapi_schema = _document(service)
+        return service.openapi_schema
+
+    service.openapi = document  # type: ignore[method-assign]
+
+
+def scope_of(route: Any) -> Scope | None:
+    """What it asks for; None for what is open to everybody."""
+    found = [getattr(each.call, "scope", None) for each in route.dependant.dependencies]
+    scopes = [scope for scope in found if isinstance(scope, Scope)]
+    assert len(scopes) <= 1, f"{route.name} asks for more than one scope"
+    return scopes[0] if scopes else None
+
+
+def every_route(service: FastAPI) -> list[Any]:
+    """With what they were included under. Newer releases of FastAPI keep the routes of routers to themselves."""
+    unfold = getattr(routing, "iter_route_contexts", iter)
+    return [route for route in unfold(service.routes) if getattr(route, "dependant", None) is not None]
+
+
+def _document(service: FastAPI) -> dict[str, Any]:
+    found = get_openapi(
+        title=service.title,
+        version=service.version,
+        openapi_version="3.1.0",
+        description=ABOUT,
+        routes=service.routes,
+    )
+    parts = found.setdefault("components", {})
+    schemas = parts.setdefault("schemas", {})
+    schemas["Problem"] = Problem.model_json_schema()
+    for name, example in EXAMPLES.items():
+        schemas[name]["examples"] = [example]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "hf_…"}}
+    for route in every_route(service):
+        if not route.include_in_schema:
+            continue
+        for method in route.methods:
+            _complete(found["paths"][route.path_format][method.lower()], route, method)
+    return found
+
+
+def _complete(operation: dict[str, Any], route: Any, method: str) -> None:
+    scope = scope_of(route)
+    statuses = {"422", "503"} if route.path_format.startswith(PREFIX) else set[str]()
+    if scope is not None:
+        statuses |= {"401", "403"}
+        operation["security"] = [{"token": []}]
+        operation["x-holdfast-scope"] = scope.value
+    if "{" in route.path_format:
+        statuses.add("404")
+    if method != "GET":
+        statuses |= {"409", "413", "429"}
+    answers = operation["responses"]
+    answers.pop("422", None)
+    for status in sorted(statuses):
+        answers[status] = {"description": SAID[status], "content": PROBLEM}
+    if statuses:
+        answers["4XX"] = {"description": "Another refusal.", "content": PROBLEM}

@@ -1,0 +1,299 @@
+"""Page routes with one scope each, form fields, redirects, error pages, the page stream.
+
+One stream a page (server-sent events): it says that something changed, at most once a second, and nothing else.
+
+What changed is not in it: a page fetches itself anew, with the rights of whoever looks. A word every 15 seconds keeps
+what lies between from closing the connection, and tells the page that it is not looking at something stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
+
+from starlette.datastructures import ImmutableMultiDict
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from holdfast.engine.payload import DEFAULT_LIMIT
+from holdfast.errors import HoldfastError, InvalidInput, Refused
+from holdfast.features.tokens.model import Scope
+from holdfast.server.auth import Identity, Lasting, identity_of, require
+from holdfast.server.live import Live
+from holdfast.server.problems import status_of
+from holdfast.server.rendering import SAID, render, the_app
+from holdfast.server.request_log import CLOSED, pattern_of
+
+FORM = "application/x-www-form-urlencoded"
+MOST_FIELDS = 2_000
+AT_ONCE = 64 * 1024
+PAGE = 50
+LONGEST = 500
+
+
+async def posted(request: Request) -> ImmutableMultiDict[str, str]:
+    """The form that was posted, as browsers send it by default. Read once a request; there are no files, so the
+    multipart form, which costs more to read, is refused."""
+    state = request.scope.setdefault("state", {})
+    if "holdfast_form" not in state:
+        state["holdfast_form"] = await _read(request)
+    form: ImmutableMultiDict[str, str] = state["holdfast_form"]
+    return form
+
+
+async def _read(request: Request) -> ImmutableMultiDict[str, str]:
+    kind = request.headers.get("content-type", FORM).partition(";")[0].strip().lower()
+    body = await request.body()
+    if kind != FORM and body:
+        raise InvalidInput(f"A form is sent as {FORM}.", code="not_a_form")
+    if body.count(b"&") >= MOST_FIELDS:
+        raise InvalidInput(f"The form has more than {MOST_FIELDS:,} fields.", code="body_too_complex")
+    read = partial(parse_qsl, body.decode(errors="replace"), keep_blank_values=True)
+    # Unescaping takes as long as the text is; a payload of 1 MiB may be three times as long in a form.
+    pairs = read() if len(body) <= AT_ONCE else await asyncio.to_thread(read)
+    return ImmutableMultiDict(pairs)
+
+
+async def fields(request: Request) -> dict[str, str]:
+    """The fields of the form, the last of each name."""
+    return {name: value.strip() for name, value in (await posted(request)).items()}
+
+
+def said(given: Mapping[str, str], name: str, most: int = LONGEST) -> str | None:
+    """A word that was given, or None."""
+    text = given.get(name, "").strip()
+    if len(text) > most:
+        raise InvalidInput(f"{name} has at most {most:,} characters", code="invalid_request")
+    return text or None
+
+
+def chosen(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """One of these; the first, when it is none of them."""
+    value = given.get(name, "")
+    return value if value in choices else choices[0]
+
+
+def whole_number(given: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    text = said(given, name, 20)
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise InvalidInput(f"{name} is a whole number from {least:,} to {most:,}", code="invalid_request")
+    return value
+
+
+def number(given: Mapping[str, str], name: str) -> float | None:
+    text = said(given, name, 30)
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise InvalidInput(f"{name} is a number", code="invalid_request") from None
+
+
+def time_of(given: Mapping[str, str], name: str) -> datetime | None:
+    """As browsers send it (in UTC), or with an offset."""
+    text = said(given, name, 40)
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{name} is a time such as 2027-01-31T09:00", code="invalid_request") from None
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    if not 1971 <= at.year <= 9000:
+        raise InvalidInput(f"{name} is not in the years 1971 to 9000", code="invalid_request")
+    return at
+
+
+def document(given: Mapping[str, str], name: str, most: int = DEFAULT_LIMIT) -> Any:
+    """A field in which people write JSON."""
+    text = said(given, name, most) or "{}"
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = "is nested too deep" if isinstance(error, RecursionError) else f"is no JSON: {error}"
+        raise InvalidInput(f"{name} {why}", code="invalid_request") from None
+
+
+GENTLE = 1.0
+QUIET = 15.0
+
+
+async def changes(request: Request) -> Response:
+    require(request, Scope.READ)
+    live: Live = request.app.state.live
+    told = signals(live, the_app(request).client.tenant, Lasting(request, Scope.READ).holds)
+    return StreamingResponse(told, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+async def signals(
+    live: Live, tenant: str, holds: Callable[[], Awaitable[bool]], gentle: float = GENTLE, quiet: float = QUIET
+) -> AsyncGenerator[str, None]:
+    """Until whoever looks may not any more (``holds``), or the service ends."""
+    yield "retry: 3000\n\nevent: here\ndata: -\n\n"
+    happened = asyncio.Event()
+
+    async def listen() -> None:
+        async with contextlib.aclosing(live.follow(tenant)) as events:
+            async for _ in events:
+                happened.set()
+
+    listener = asyncio.get_running_loop().create_task(listen())
+    listener.add_done_callback(lambda _: happened.set())
+    try:
+        while await holds():
+            try:
+                async with asyncio.timeout(quiet):
+                    await happened.wait()
+            except TimeoutError:
+                yield "event: here\ndata: -\n\n"
+                continue
+            if listener.done():  # the service ends, or the ledger cannot be read: the page asks again
+                return
+            happened.clear()
+            yield "event: changed\ndata: -\n\n"
+            await asyncio.sleep(gentle)
+    finally:
+        listener.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await listener
+
+
+routes = [Route("/live", changes)]
+
+
+ACTING_LONGEST = 2_000
+"""Characters of a path that a request names."""
+
+
+def go(request: Request, path: str, said: str | None = None) -> Response:
+    """On to another page of ours, which says once what was done. Every redirect of the dashboard is made here."""
+    root = request.scope.get("root_path", "")
+    answer = RedirectResponse(root + (path if is_own(path) else "/"), status_code=303)
+    if said is not None:
+        answer.set_cookie(SAID, quote(said[:500]), max_age=60, httponly=True, samesite="strict", path=root or "/")
+    return answer
+
+
+async def field(request: Request, name: str, default: str = "") -> str:
+    """One text field of the form that was posted."""
+    return (await posted(request)).get(name, default).strip()
+
+
+async def hidden_fields(request: Request, name: str, most: int = 500) -> list[str]:
+    """Every value of a field that may be there more than once."""
+    return (await posted(request)).getlist(name)[:most]
+
+
+def below(path: str, otherwise: str = "/") -> str:
+    """A path of this service that a request names; anything that would lead elsewhere is replaced."""
+    return path if is_own(path) and len(path) <= ACTING_LONGEST else otherwise
+
+
+def is_own(path: str) -> bool:
+    """Whether a browser that is sent to this path stays here, however much of it the browser or a proxy unescapes, and
+    whichever characters they skip."""
+    plain = unquote(path).replace("\\", "/")
+    # A slash and no second one: `//host` is another host. Browsers drop tabs and line ends before they look.
+    return path.startswith("/") and not plain.startswith("//") and path.isprintable() and plain[:2].isprintable()
+
+
+async def ask_first(request: Request, question: str, *, back: str, detail: str | None = None) -> Response | None:
+    """A page that asks, with what was filled in; None once somebody has said yes (there, or in the dialog)."""
+    form = await posted(request)
+    if form.get("confirmed") == "yes":
+        return None
+    root = request.scope.get("root_path", "")
+    return await render(
+        request,
+        "confirm.html",
+        question=question,
+        detail=detail,
+        action=quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else ""),
+        fields=form.multi_items(),
+        back=root + back,
+    )
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def shows(path: str, endpoint: Endpoint, scope: Scope = Scope.READ) -> Route:
+    """What is looked at, and changes nothing."""
+    return Route(path, guarded(endpoint, scope), methods=["GET"])
+
+
+def does(path: str, endpoint: Endpoint, scope: Scope) -> Route:
+    """What is done, by a form that is posted."""
+    return Route(path, guarded(endpoint, scope), methods=["POST"])
+
+
+def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
+    """Those who look after every tenant say in ``?tenant=`` whose thing they mean, where its name alone does not; the
+    parameter of anybody else is not looked at (rule 16)."""
+
+    async def answer(request: Request) -> Response:
+        identity = require(request, scope)
+        whose = request.query_params.get("tenant", "")
+        if not identity.everywhere or not whose:
+            return await endpoint(request)
+        with the_app(request).client.serving(whose, identity.actor):
+            return await endpoint(request)
+
+    return answer
+
+
+def whole(request: Request) -> Identity:
+    """Who asks, if they look after the whole: what is every tenant's is not for one of them."""
+    identity = identity_of(request)
+    if not identity.runs_all:
+        raise Refused(
+            f"{identity.actor} acts for tenant {identity.tenant}, and this is about all of them",
+            code="missing_scope",
+            fix="It takes a token of every tenant (*).",
+        )
+    return identity
+
+
+log = logging.getLogger("holdfast.dashboard")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HoldfastError)
+    return await render(
+        request, "error.html", status=status_of(error), code=error.code, reason=error.message, fix=error.fix
+    )
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return await render(
+        request, "error.html", status=error.status_code, code="no_such_page", reason=str(error.detail), fix=None
+    )
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLOSED)  # to nobody: they went in the midst of what they said
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, pattern_of(request.scope), exc_info=error)
+    reason = "something went wrong here; the log of the service says what"
+    return await render(request, "error.html", status=500, code="internal_error", reason=reason, fix=None)
+
+
+def failures() -> Mapping[Any, Any]:
+    return {HoldfastError: _refused, HTTPException: _http, ClientDisconnect: _gone, Exception: _broken}
