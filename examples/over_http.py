@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 import uvicorn
 
 import holdfast
-from holdfast.http import Client
+from holdfast.remote import Client
 from holdfast.server.app import make_service
 from holdfast.server.sessions import tokens_of
 

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 
 from holdfast import App
 from holdfast.features.tokens.model import scopes_of
-from holdfast.http import AsyncClient, Client, Retrying
+from holdfast.remote import AsyncClient, Client, Retrying
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from tests.app.conftest import app, new_app, url

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.http import Client, Retrying, transport
+from holdfast.remote import Client, Retrying, transport
 from tests.http.conftest import SOON, TOKEN, Driver
 from tests.http.hostile import Hostile, Script, answers, half, hangs_up, hostile
 

@@ -16,8 +16,8 @@ import pytest
 import uvicorn
 
 from holdfast import errors
-from holdfast.http import AsyncClient, Client, Retrying, transport
-from holdfast.http.wire import get, post
+from holdfast.remote import AsyncClient, Client, Retrying, transport
+from holdfast.remote.requests import get, post
 from tests.app.waiting import until
 from tests.http.conftest import Driver
 from tests.http.echo import echoing
@@ -37,8 +37,8 @@ def asked(client: Any, word: object) -> Any:
 
 FORKING = """
 import json, os, sys
-from holdfast.http import Client, HttpxTransport, Retrying
-from holdfast.http.wire import get
+from holdfast.remote import Client, HttpxTransport, Retrying
+from holdfast.remote.requests import get
 
 def asked(client, word):
     try:
@@ -93,8 +93,8 @@ def with_the_other(turn: threading.Barrier) -> None:
 LOOPING = """
 import asyncio, json, sys
 import httpx2
-from holdfast.http import AsyncClient, AsyncHttpxTransport, Retrying
-from holdfast.http.wire import get
+from holdfast.remote import AsyncClient, AsyncHttpxTransport, Retrying
+from holdfast.remote.requests import get
 
 def looped(client):
     async def together():

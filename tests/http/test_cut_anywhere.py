@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from holdfast import App, Retry, errors
 from holdfast.features.events import routes as route
-from holdfast.http import Retrying
-from holdfast.http import events as following
-from holdfast.http.link import Link
-from holdfast.http.runners import Runner
-from holdfast.http.sending import Base
-from holdfast.http.wire import Emit, Open, Pause, Read, Reply, Unreachable
+from holdfast.remote import Retrying
+from holdfast.remote import events as following
+from holdfast.remote.link import Base, Link
+from holdfast.remote.requests import Emit, Open, Pause, Read, Reply, Unreachable
+from holdfast.remote.runners import Runner
 from tests.http.conftest import SOON, Driver
 from tests.http.cutting import Cutting
 from tests.http.hostile import answers, event, hostile

@@ -15,13 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import errors, http
+from holdfast import errors, remote
 from holdfast.engine.states import State
-from holdfast.http import sse
-from holdfast.http.problems import checked
-from holdfast.http.reading import read
-from holdfast.http.sse import Message, Parser, TooLong
-from holdfast.http.wire import Reply
+from holdfast.remote import events
+from holdfast.remote.events import Message, Parser, TooLong
+from holdfast.remote.requests import Reply
+from holdfast.remote.responses import checked, read
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -54,7 +53,7 @@ def test_where_to_go_on_is_behind_the_last_message_that_was_whole() -> None:
 
 
 def test_a_stream_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(events, "LONGEST_LINE", 10_000)
     for piece in (b"x" * 1_000, b"data: " + b"x" * 1_000 + b"\n"):
         parser = Parser()
         with pytest.raises(TooLong):
@@ -139,7 +138,7 @@ def test_an_answer_without_a_body_is_none() -> None:
 
 # --- the shape of the package ---
 
-PACKAGE = Path(http.__file__).parent
+PACKAGE = Path(remote.__file__).parent
 
 
 def test_the_client_is_written_once_and_knows_no_store() -> None:
@@ -161,7 +160,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     program = (
         "import holdfast, holdfast.http, sys\n"
         "assert 'httpx2' not in sys.modules\n"
-        "try:\n    holdfast.http.Client('http://127.0.0.1')\n"
+        "try:\n    holdfast.remote.Client('http://127.0.0.1')\n"
         "except holdfast.HoldfastError as error:\n    print(error)\n"
     )
     done = subprocess.run(

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import Conflict, InvalidInput
-from holdfast.http import AsyncClient, Client, HttpxTransport
-from holdfast.http.link import Outgoing
-from holdfast.http.wire import Reply
+from holdfast.remote import AsyncClient, Client, HttpxTransport
+from holdfast.remote.link import Outgoing
+from holdfast.remote.requests import Reply
 from tests.app.waiting import until
 from tests.http.conftest import SOON, TOKEN
 

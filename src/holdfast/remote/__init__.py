@@ -6,12 +6,11 @@ that code can move from one to the other. It needs the extra ``http``.
 
 from __future__ import annotations
 
-from holdfast.http.calls import Call, JobOptions
-from holdfast.http.client import AsyncClient, Client
-from holdfast.http.handles import JobHandle
-from holdfast.http.runners import Awaiting, Blocking
-from holdfast.http.sending import Retrying
-from holdfast.http.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
+from holdfast.remote.client import AsyncClient, Client
+from holdfast.remote.handle import Call, JobHandle, JobOptions
+from holdfast.remote.link import Retrying
+from holdfast.remote.runners import Awaiting, Blocking
+from holdfast.remote.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 
 Handle = JobHandle[Blocking]
 AsyncHandle = JobHandle[Awaiting]

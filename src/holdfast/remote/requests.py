@@ -1,8 +1,4 @@
-"""What goes over the wire, as data: requests, answers, and the steps that a call is made of.
-
-A call is a generator that yields steps and is sent what came of each; two short runners carry the steps out, one that
-blocks and one that awaits (``colours.py``). So each call is written once, with its retries, its pages and its waiting.
-"""
+"""Requests and steps as data; base URL, token."""
 
 from __future__ import annotations
 

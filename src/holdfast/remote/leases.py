@@ -14,10 +14,9 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from holdfast.engine.units import Duration, seconds
-from holdfast.http.colours import Noun, verb
-from holdfast.http.reading import read
-from holdfast.http.runners import Runner
-from holdfast.http.wire import Request, Steps, delete, given, post, segment
+from holdfast.remote.requests import Request, Steps, delete, given, post, segment
+from holdfast.remote.responses import read
+from holdfast.remote.runners import Noun, Runner, verb
 
 C = TypeVar("C", bound=Runner)
 

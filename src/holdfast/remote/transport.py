@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import InvalidSetting
-from holdfast.http.link import Outgoing
-from holdfast.http.wire import Reply, Unreachable
+from holdfast.remote.link import Outgoing
+from holdfast.remote.requests import Reply, Unreachable
 
 if TYPE_CHECKING:
     import httpx2

@@ -16,23 +16,28 @@ from holdfast.features.health.model import Health
 from holdfast.features.limits.model import TTL
 from holdfast.features.retention.model import By, Usage
 from holdfast.features.workflows.model import OnFailure
-from holdfast.http.approvals import Approvals, decided
-from holdfast.http.colours import verb
-from holdfast.http.events import Events, told
-from holdfast.http.governing import Agents, Executors, Limits, Tenants, Tokens
-from holdfast.http.jobs import Jobs
-from holdfast.http.keeping import Audit, Consumers, PayloadRules, Retentions, Subscriptions
-from holdfast.http.leases import Leases
-from holdfast.http.link import Link
-from holdfast.http.reserving import AsyncReserving, Reserving
-from holdfast.http.resolving import DeadLetters, Operations
-from holdfast.http.runners import Awaiting, Blocking, Runner
-from holdfast.http.scheduling import Schedules, Templates
-from holdfast.http.sending import Base, Retrying
-from holdfast.http.standing import Asked, Queues, Reservations, Switches
-from holdfast.http.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
-from holdfast.http.wire import Steps, get, given, post
-from holdfast.http.workflows import WorkflowPlan, Workflows, more_of, new_plan
+from holdfast.remote.admin import (
+    Agents,
+    Audit,
+    Consumers,
+    Executors,
+    Limits,
+    PayloadRules,
+    Retentions,
+    Subscriptions,
+    Tenants,
+    Tokens,
+)
+from holdfast.remote.approvals import Approvals, DeadLetters, Operations, decided
+from holdfast.remote.events import Events, told
+from holdfast.remote.jobs import Jobs
+from holdfast.remote.leases import Leases
+from holdfast.remote.limits import Asked, AsyncReserving, Queues, Reservations, Reserving, Switches
+from holdfast.remote.link import Base, Link, Retrying
+from holdfast.remote.requests import Steps, get, given, post
+from holdfast.remote.runners import Awaiting, Blocking, Runner, verb
+from holdfast.remote.schedules import Schedules, Templates, WorkflowPlan, Workflows, more_of, new_plan
+from holdfast.remote.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 from holdfast.stores.requests import Sent
 from holdfast.worker.options import TickSummary
 

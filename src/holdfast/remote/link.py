@@ -1,4 +1,7 @@
-"""Getting an answer: what is sent again, when and how often, and where a redirect may lead.
+"""The service as a client knows it: where it is, who asks, and how patient one is. The token is added at the last
+moment, to requests for that very origin, and is shown by nothing.
+
+Getting an answer: what is sent again, when and how often, and where a redirect may lead.
 
 Only what is repeatable is sent again: reads, and requests that carry an Idempotency-Key. Everything is bounded: the
 number of tries, each pause, and what a ``Retry-After`` may ask for.
@@ -10,14 +13,15 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
+from holdfast import __version__
 from holdfast.engine.retry import asked_delay, http_date
 from holdfast.errors import InvalidSetting, StoreError, StoreUnavailable
-from holdfast.http.problems import may_pass
-from holdfast.http.wire import Open, Pause, Reply, Request, Send, Steps, Unreachable
+from holdfast.remote.requests import Open, Pause, Reply, Request, Send, Steps, Unreachable
+from holdfast.remote.responses import may_pass
 
 # Busy, or somebody in between has no service behind it. A 500 is a mistake there: it would only be made again.
 AGAIN = frozenset({429, 502, 503, 504})
@@ -147,3 +151,41 @@ def _not_a_service() -> InvalidSetting:
     return InvalidSetting(
         "this is not the URL of a service", code="invalid_url", fix="For example https://jobs.example.com/holdfast"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request as the transport is given it. ``within`` is how many seconds there are for the whole answer."""
+
+    method: str
+    url: str
+    within: float
+    query: tuple[tuple[str, str], ...] = ()
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    base: Base
+    token: str = field(default="", repr=False)
+    tenant: str | None = None
+    timeout: float = 30.0
+    retrying: Retrying = field(default_factory=Retrying)
+
+    def __post_init__(self) -> None:
+        for what, value in (("token", self.token), ("tenant", self.tenant or "")):
+            if not value.isascii() or not value.isprintable() or " " in value:
+                raise InvalidSetting(f"the {what} holds something that no header can carry", code="invalid_name")
+
+    def outgoing(self, request: Request) -> Outgoing:
+        headers = {"Accept": "application/json", "User-Agent": f"holdfast-python/{__version__}", **request.headers}
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        if self.tenant is not None:
+            headers["Holdfast-Tenant"] = self.tenant
+        url = self.base.at(request.path)
+        within = min(self.timeout + request.patience, max(0.0, request.until - time.monotonic()))
+        return Outgoing(request.method, url, within, request.query, headers, request.body)

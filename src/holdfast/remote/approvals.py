@@ -1,21 +1,23 @@
-"""Dead letters of a service, in groups, and the bulk operations that resolve many at once."""
+"""``client.approvals``, ``dead_letters``, ``operations``."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from holdfast.engine.job import Job
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound, WaitTimeout
+from holdfast.features.approvals.model import Gate, GateState, VerdictWord
+from holdfast.features.approvals.operations import Asked
 from holdfast.features.dead_letters.model import BulkVerb, DeadLetterGroup, Operation, Order
-from holdfast.http.calls import aware
-from holdfast.http.colours import Noun, many, verb
-from holdfast.http.jobs import JobsWanted
-from holdfast.http.runners import Items, Runner
-from holdfast.http.wire import Pause, Steps, get, given, post, segment
+from holdfast.remote.handle import aware
+from holdfast.remote.jobs import JobsWanted
+from holdfast.remote.requests import Pause, Steps, get, given, post, segment
+from holdfast.remote.responses import read
+from holdfast.remote.runners import Items, Noun, Runner, many, verb
 
 C = TypeVar("C", bound=Runner)
 
@@ -148,3 +150,49 @@ class Operations(Noun[C], Generic[C]):
 
 def _group(fingerprint: str) -> str:
     return f"/dead-letters/{segment(fingerprint)}"
+
+
+class GatesWanted(TypedDict, total=False):
+    """``approver`` leaves out what this person may not decide."""
+
+    state: GateState | Literal["all"]
+    approver: str
+    name: str
+    job: str
+
+
+class Approvals(Noun[C], Generic[C]):
+    @verb
+    def list(self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GatesWanted]) -> Steps[list[Gate]]:
+        """Open gates, the oldest first: ``client.approvals.list(approver="ada@example.com")``."""
+        return (yield from self._some(Gate, "/gates", limit, after, **wanted))
+
+    @many
+    def every(self, **wanted: Unpack[GatesWanted]) -> Items[Gate]:
+        """All of them, read page by page as you go."""
+        yield from self._every(Gate, "/gates", **wanted)
+
+    @verb
+    def show(self, gate: str) -> Steps[Asked]:
+        """A gate, what was said of it and the job that asked."""
+        return (yield from self._read(Asked, get(f"/gates/{segment(gate)}")))
+
+    @verb
+    def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Gate]:
+        """Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree."""
+        return (yield from decided(self, "approve", gate, comment, data))
+
+    @verb
+    def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Gate]:
+        return (yield from decided(self, "deny", gate, comment, data))
+
+    @verb
+    def token(self, gate: str, *, person: str | None = None, expires_in: Duration | None = None) -> Steps[str]:
+        """A token that decides this gate once. It is shown here and nowhere else."""
+        span = None if expires_in is None else seconds(expires_in, "expires_in")
+        answer = yield from self._ask(post(f"/gates/{segment(gate)}/token", given(person=person, expires_in=span)))
+        return read(dict[str, str], answer)["token"]
+
+
+def decided(noun: Noun[Any], word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Gate]:
+    return (yield from noun._read(Gate, post(f"/gates/{segment(gate)}/{word}", given(comment=comment, data=data))))

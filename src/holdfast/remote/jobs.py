@@ -11,12 +11,21 @@ from holdfast.engine.states import State
 from holdfast.engine.units import Duration
 from holdfast.errors import Conflict, NotFound
 from holdfast.features.jobs.views import Story, Why
-from holdfast.http.calls import Call, JobOptions, another_time, aware, prepared
-from holdfast.http.colours import Noun, many, verb
-from holdfast.http.handles import JobHandle, Placed, changed, history_of, one_job
-from holdfast.http.problems import unreadable
-from holdfast.http.runners import Items, Runner
-from holdfast.http.wire import Steps, get, given, post, segment
+from holdfast.remote.handle import (
+    Call,
+    JobHandle,
+    JobOptions,
+    Placed,
+    another_time,
+    aware,
+    changed,
+    history_of,
+    one_job,
+    prepared,
+)
+from holdfast.remote.requests import Steps, get, given, post, segment
+from holdfast.remote.responses import unreadable
+from holdfast.remote.runners import Items, Noun, Runner, many, verb
 
 C = TypeVar("C", bound=Runner)
 
