@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Cancel, Context, Reject, Retry
-from holdfast.cli.logs import JsonLines, TextLines
+from holdfast.cli.output import JsonLines, TextLines
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
 from tests.app.running import work_off

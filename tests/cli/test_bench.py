@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.bench.judge import drained, percentile, picked_up, problems_of
-from holdfast.cli.bench.run import TRICKLE
+from holdfast.cli.bench import TRICKLE, drained, percentile, picked_up, problems_of
 from holdfast.cli.demo.check import Reading, read
 from holdfast.engine.states import State
 from holdfast.stores.base import Store

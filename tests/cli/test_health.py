@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.health import level
+from holdfast.features.health.commands import level
 from holdfast.stores.base import Store
 from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.connections import database_path

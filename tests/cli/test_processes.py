@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.serving import AT_ONCE, ONCE_MORE
-from holdfast.cli.supervision.child import Reports
-from holdfast.cli.supervision.supervisor import LONGEST_PAUSE, pause_after
+from holdfast.cli.run_worker import AT_ONCE, ONCE_MORE
+from holdfast.cli.supervisor.child import Reports
+from holdfast.cli.supervisor.supervisor import LONGEST_PAUSE, pause_after
 from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from tests.cli.crew import Crew, gone

@@ -8,14 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.cli.demo.command import without_password
-from holdfast.cli.logs import JsonLines, TextLines
 from holdfast.cli.options import queues_of
-from holdfast.cli.output import line, plain
-from holdfast.cli.timeline import short, special, timeline
-from holdfast.cli.words import duration, instant, since, span
+from holdfast.cli.output import JsonLines, TextLines, duration, instant, line, plain, since, span
 from holdfast.engine.job import Event
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
+from holdfast.features.jobs.timeline import short, special, timeline
 
 pytestmark = pytest.mark.req("CX-4")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.serving import ONCE_MORE
+from holdfast.cli.run_worker import ONCE_MORE
 from holdfast.engine.states import State
 from holdfast.stores.base import Store
 from holdfast.stores.requests import JobFilter

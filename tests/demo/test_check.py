@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.cli.demo.check import Reading, Verdict, judge
-from holdfast.cli.demo.kinds import ALWAYS_FAILS
+from holdfast.cli.demo.workers import ALWAYS_FAILS
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import TRANSITIONS, State
 

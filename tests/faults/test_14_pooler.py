@@ -20,8 +20,8 @@ import pytest
 from psycopg import sql
 
 from holdfast import App, Context, State, SyncContext
-from holdfast.cli.health import level
 from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.features.health.commands import level
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres import pipeline as between

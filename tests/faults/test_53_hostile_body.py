@@ -15,7 +15,7 @@ from contextlib import closing
 import pytest
 
 from holdfast import App
-from holdfast.cli import web
+from holdfast.cli import serve
 from holdfast.cli.connections import LARGEST_HEAD
 
 pytestmark = pytest.mark.req("JF-14", "SC-13")
@@ -32,9 +32,9 @@ async def serving(url: str) -> AsyncIterator[int]:
     """The port of the server, with a short patience."""
     with closing(App(url)) as app:
         app.client.make_ready()
-        listening = web.listen("127.0.0.1", 0)
-        site = web.make_web(app, local=False, body_timeout=TIMEOUT)
-        async with web.serving(site, listening, body_timeout=TIMEOUT):
+        listening = serve.listen("127.0.0.1", 0)
+        site = serve.make_web(app, local=False, body_timeout=TIMEOUT)
+        async with serve.serving(site, listening, body_timeout=TIMEOUT):
             yield listening.getsockname()[1]
 
 

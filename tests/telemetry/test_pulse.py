@@ -20,8 +20,7 @@ import pytest
 from rich.console import Console
 
 from holdfast import App, Backoff, Context, Retry, SyncContext
-from holdfast.cli.top import _Keys, look
-from holdfast.cli.top_view import as_lines, picture
+from holdfast.cli.top import _Keys, as_lines, look, picture
 from holdfast.features.health.statistics import LATELY, WINDOW, Pulse, rates_of
 from holdfast.stores.open import open_store
 from tests.app.conftest import NewApp

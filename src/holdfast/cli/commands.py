@@ -11,51 +11,29 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli import (
-    agents,
-    approvals,
-    audit,
-    connectors,
-    consumers,
-    dead_letters,
-    decide,
-    dev,
-    endpoints,
-    enqueue,
-    events,
-    executors,
-    health,
-    jobs,
-    keys,
-    limits,
-    migrate,
-    operate,
-    operations,
-    queues,
-    reservations,
-    retention,
-    rules,
-    schedule,
-    schedules,
-    send_event,
-    serve,
-    subscriptions,
-    switches,
-    templates,
-    tenants,
-    tick,
-    tokens,
-    top,
-    usage,
-    why,
-    worker,
-    workflows,
-)
-from holdfast.cli.bench import command as bench
+from holdfast.cli import bench, dev, migrate, serve, top, worker
 from holdfast.cli.demo import command as demo
 from holdfast.cli.failures import USAGE, guarded, show
 from holdfast.cli.options import examples
 from holdfast.cli.tree import Commands
+from holdfast.features.agents import commands as agents
+from holdfast.features.approvals import commands as approvals
+from holdfast.features.audit import commands as audit
+from holdfast.features.connectors import commands as connectors
+from holdfast.features.dead_letters import commands as dead_letters
+from holdfast.features.events import commands as events
+from holdfast.features.health import commands as health
+from holdfast.features.jobs import commands as jobs
+from holdfast.features.jobs import operator_commands
+from holdfast.features.limits import commands as limits
+from holdfast.features.payloads import commands as payloads
+from holdfast.features.retention import commands as retention
+from holdfast.features.schedules import commands as schedules
+from holdfast.features.schedules import template_commands
+from holdfast.features.tenants import commands as tenants
+from holdfast.features.tokens import commands as tokens
+from holdfast.features.webhooks import commands as webhooks
+from holdfast.features.workflows import commands as workflows
 
 
 class Guarded(TyperGroup):
@@ -155,24 +133,24 @@ app.add(
     "holdfast tick shop.jobs:app --limit 50 --timeout 50s",
     "holdfast tick shop.jobs:app --json",
     brief="Run at most N jobs in this process: no worker is needed.",
-)(tick.tick)
+)(dev.tick)
 app.add(
     "enqueue",
     """holdfast enqueue send_receipt '{"to": "a@b.c"}' --delay 5m""",
     "holdfast enqueue report @report.json --key report-2027-01 --app shop.jobs:app",
-)(enqueue.enqueue)
+)(jobs.enqueue)
 app.add(
     "send-event",
     "holdfast send-event payment.settled invoice=7 amount=12.50",
     """holdfast send-event payment.settled '{"invoice": 7}' --key payment-7""",
     "holdfast send-event reviewed @review.json --job ID",
-)(send_event.send_event)
+)(events.send_event)
 app.add(
     "why",
     "holdfast why 01a1de74-eb8c-70f1-843b-cac5f6817387",
     "holdfast why ID --json",
     brief="Say why a job does not run, and what would change it.",
-)(why.why)
+)(jobs.why)
 app.add(
     "top",
     "holdfast top --all-tenants",
@@ -187,13 +165,13 @@ app.add(
     "holdfast pause --kind pay --tenant acme --reason 'wrong sums' --refuse-enqueue",
     "holdfast pause --all --reason 'the database is being moved'",
     brief="Begin nothing more of a queue, a kind, a tenant, or all.",
-)(switches.pause)
+)(limits.pause)
 app.add(
     "resume",
     "holdfast resume --queue mail",
     "holdfast resume --all",
-)(switches.resume)
-app.add("switches", "holdfast switches --all-tenants", brief="List what is paused.")(switches.switches)
+)(limits.resume)
+app.add("switches", "holdfast switches --all-tenants", brief="List what is paused.")(limits.switches)
 app.add("doctor", "holdfast doctor --strict", brief="Look for what is wrong with the database.")(health.doctor)
 app.add(
     "events",
@@ -218,34 +196,34 @@ app.add(
     "holdfast usage --by day --since 30d",
     "holdfast usage --by tenant,kind --since 2027-01-01 --until 2027-01-31 --all-tenants --csv",
     brief="Show what was used: jobs, run time, wait time and cost.",
-)(usage.usage)
+)(retention.usage)
 
 GROUPS = (
     ("tokens", tokens.commands),
     ("jobs", jobs.commands),
     ("dead-letters", dead_letters.commands),
-    ("operations", operations.commands),
+    ("operations", dead_letters.operation_commands),
     ("approvals", approvals.commands),
     ("agents", agents.commands),
     ("schedules", schedules.commands),
-    ("templates", templates.commands),
+    ("templates", template_commands.commands),
     ("workflows", workflows.commands),
     ("limits", limits.commands),
-    ("reservations", reservations.commands),
-    ("queues", queues.commands),
-    ("subscriptions", subscriptions.commands),
-    ("consumers", consumers.commands),
-    ("endpoints", endpoints.commands),
+    ("reservations", limits.reservation_commands),
+    ("queues", limits.queue_commands),
+    ("subscriptions", events.commands),
+    ("consumers", events.consumer_commands),
+    ("endpoints", webhooks.commands),
     ("connectors", connectors.commands),
-    ("executors", executors.commands),
-    ("rules", rules.commands),
-    ("keys", keys.commands),
+    ("executors", agents.executor_commands),
+    ("rules", payloads.commands),
+    ("keys", payloads.key_commands),
     ("tenants", tenants.commands),
     ("retention", retention.commands),
     ("audit", audit.commands),
 )
 # These add their commands to a group that another module has begun.
-ADDED = (operate, decide, schedule)
+ADDED = (operator_commands, approvals, schedules)
 
 for name, group in GROUPS:
     app.add_typer(group, name=name)

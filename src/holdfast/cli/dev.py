@@ -1,10 +1,17 @@
-"""``holdfast dev``: everything at once, for development: API, dashboard, worker and scheduler, started anew on changes.
+"""``holdfast dev``, ``holdfast tick``.
+
+``holdfast dev``: everything at once, for development: API, dashboard, worker and scheduler, started anew on changes.
 
 One child process has it all; the socket is the parent's, so that the address stays while the child is replaced.
+
+``holdfast tick module:app``: run what waits, up to a limit, and leave. For cron and hosts that run no worker.
+
+A signal is as if the time were up: what is running is handed back, the summary is printed, the exit code is 0.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from typing import Annotated
@@ -12,14 +19,17 @@ from typing import Annotated
 import typer
 
 from holdfast import config
-from holdfast.cli import logs, options, web
-from holdfast.cli.loading import module_of
-from holdfast.cli.output import emit, say
+from holdfast.app import App
+from holdfast.cli import options, output, serve
+from holdfast.cli.output import emit, facts, say, span
+from holdfast.cli.run_worker import on_signals, run_to_end
 from holdfast.cli.serve import HOST, PORT, Host, Port
-from holdfast.cli.serving import run_to_end
-from holdfast.cli.supervision.plan import Plan
-from holdfast.cli.supervision.reload import Reloader
-from holdfast.cli.supervision.supervisor import Report
+from holdfast.cli.session import load_runnable, module_of, scope
+from holdfast.cli.supervisor.process import Plan
+from holdfast.cli.supervisor.reload import Reloader
+from holdfast.cli.supervisor.supervisor import Report
+from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.worker.options import Ticking, TickSummary
 from holdfast.worker.worker import WorkerOptions
 
 DATABASE = "sqlite:///holdfast-dev.db"
@@ -48,15 +58,15 @@ def dev(
 
     Nobody has to log in: it listens on this machine only.
     """
-    web.refuse_unsafe(host, local=True)
+    serve.refuse_unsafe(host, local=True)
     module_of(app)  # a file that is not there is told at once, and not waited for
     json_lines = options.logs_json(log_format, as_json)
-    logs.set_up(log_level.value, as_json=json_lines)
+    output.set_up(log_level.value, as_json=json_lines)
     if url is None:
         os.environ.setdefault(config.URL_VARIABLE, DATABASE)
     names, weights = options.queues_of(queues)
     settings = WorkerOptions(queues=names, weights=weights, concurrency=concurrency)
-    listening = web.listen(host, port)
+    listening = serve.listen(host, port)
     plan = Plan(
         app=app,
         url=url,
@@ -68,9 +78,9 @@ def dev(
         listen=listening.fileno(),
     )
     if as_json:
-        emit({"address": web.address_of(listening)})
+        emit({"address": serve.address_of(listening)})
     else:
-        say(f"The dashboard is at {web.address_of(listening)} (Ctrl-C to stop)")
+        say(f"The dashboard is at {serve.address_of(listening)} (Ctrl-C to stop)")
 
     async def run() -> Report:
         return await Reloader(plan).run()
@@ -81,3 +91,65 @@ def dev(
         listening.close()
     if not report.clean:
         raise typer.Exit(1)
+
+
+SHOWN = ("succeeded", "retried", "dead", "failed", "crashed", "snoozed", "handed_back", "cancelled", "lost")
+
+
+def tick(
+    app: options.AppName,
+    url: options.AppUrl = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Jobs at most.")] = 10,
+    queues: options.Queues = DEFAULT_QUEUE,
+    concurrency: options.Concurrency = 16,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="SPAN", help="Hand back what is not done by then.")
+    ] = None,
+    tenant: options.Served = None,
+    all_tenants: options.ServeAll = False,
+    lease: options.Lease = "30s",
+    executor: options.Executor = options.EXECUTOR,
+    log_level: options.LogLevel = options.Level.WARNING,
+    log_format: options.LogForm = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines, and print the summary as JSON.")] = False,
+) -> None:
+    """Run at most N jobs in this process, and say what became of them.
+
+    First it does what a worker does on the side: makes due what is due, frees what lost workers held. Call it
+    every minute from cron and there is no need for a worker.
+    """
+    output.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
+    names, weights = options.queues_of(queues)
+    wanted: Ticking = {
+        "queues": names,
+        "weights": weights,
+        "concurrency": concurrency,
+        "tenant": scope(tenant, all_tenants, default=EVERY_TENANT),
+        "lease": options.positive(lease, "lease"),
+        "executor": executor,
+        "timeout": None if timeout is None else options.positive(timeout, "timeout"),
+    }
+    done = run_to_end(_once(load_runnable(app, url), limit, wanted))
+    if as_json:
+        emit(done)
+    else:
+        facts(
+            [
+                ("taken", f"{done.taken:,}"),
+                *(
+                    (name.replace("_", " "), f"{getattr(done, name):,}" if getattr(done, name) else None)
+                    for name in SHOWN
+                ),
+                ("took", span(done.duration)),
+                ("more", "yes" if done.more else "no"),
+            ]
+        )
+
+
+async def _once(app: App, limit: int, wanted: Ticking) -> TickSummary:
+    stop = asyncio.Event()
+    on_signals(stop.set, stop.set)
+    try:
+        return await app.atick(limit, stop=stop, **wanted)
+    finally:
+        await app.aclose()

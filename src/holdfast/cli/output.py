@@ -1,4 +1,6 @@
-"""What is printed, and where: data to stdout, messages to stderr.
+"""Tables, JSON, times, log set-up.
+
+What is printed, and where: data to stdout, messages to stderr.
 
 Invariant: text that came from a database is printed to the letter. It is never read as markup, and its control
 characters, which could rewrite a terminal, are shown instead of sent.
@@ -9,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
+import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from rich import box
@@ -20,6 +24,41 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from holdfast.engine.units import seconds
+from holdfast.errors import InvalidSetting
+from holdfast.telemetry.logs import HANDLER, JsonLines, quieten, redact_line, redacted_traceback
+
+__all__ = [
+    "Cell",
+    "DOCUMENT_LIMIT",
+    "JsonLines",
+    "STYLES",
+    "TextLines",
+    "age",
+    "clock",
+    "console",
+    "duration",
+    "emit",
+    "facts",
+    "heading",
+    "instant",
+    "line",
+    "moment",
+    "plain",
+    "print_document",
+    "rate",
+    "say",
+    "set_up",
+    "since",
+    "span",
+    "state_text",
+    "table",
+    "time_or_span",
+    "to_json",
+    "write",
+]
+
 
 Cell = str | Text
 
@@ -146,3 +185,115 @@ def print_document(title: str, value: Any) -> None:
     if len(text) > DOCUMENT_LIMIT:
         text = f"{text[:DOCUMENT_LIMIT]}\n… {len(text) - DOCUMENT_LIMIT:,} more characters; --json prints them"
     write(text)
+
+
+_STEPS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
+
+
+def span(length: float | timedelta) -> str:
+    """``0 ms``, ``120 ms``, ``1.2 s``, ``3 m 10 s``, ``2 h 5 m``, ``3 d 4 h``."""
+    value = length.total_seconds() if isinstance(length, timedelta) else length
+    if value < 0:
+        return "-" + span(-value)
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value < 59.95:
+        return f"{value:.1f} s"
+    for unit, name, part, part_name in _STEPS:
+        if value >= unit:
+            whole, rest = divmod(value, unit)
+            parts = int(rest // part)
+            return f"{whole:.0f} {name}" + (f" {parts} {part_name}" if parts else "")
+    return f"{value:.0f} s"  # the fraction of a second below a minute
+
+
+def age(since: datetime, now: datetime) -> str:
+    """How long ago; clocks that differ make no negative ones."""
+    return span(max(0.0, (now - since).total_seconds()))
+
+
+def rate(number: int | None, per: float | None, burst: int | None) -> str | None:
+    """``100 in 1 m``, and how many of them at once, where that is not all."""
+    if number is None or per is None:
+        return None
+    text = f"{number:,} in {span(per)}"
+    return text if burst is None or burst == number else f"{text}, {burst:,} at once"
+
+
+def moment(at: datetime) -> str:
+    """Date and time in UTC, to the millisecond."""
+    return f"{at.astimezone(UTC):%Y-%m-%d} {clock(at)}"
+
+
+def clock(at: datetime) -> str:
+    at = at.astimezone(UTC)
+    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
+
+
+def duration(text: str, what: str) -> float:
+    """Seconds of ``90``, ``90s`` or ``1h30m``."""
+    try:
+        number = float(text)
+    except ValueError:
+        return seconds(text, what)
+    return seconds(number if math.isfinite(number) else text, what)
+
+
+def instant(text: str, what: str) -> datetime:
+    """An ISO 8601 time. One without a zone could mean two things, and is refused."""
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidSetting(
+        f"{what} {text!r} is not a time with a zone",
+        code="invalid_time",
+        fix="For example 2027-01-31T09:00:00Z or 2027-01-31T09:00:00+02:00.",
+    )
+
+
+def time_or_span(text: str, what: str) -> datetime | float:
+    """A time, or how long from now, in seconds."""
+    try:
+        return duration(text, what)
+    except InvalidSetting:
+        return instant(text, what)
+
+
+def since(text: str | None, what: str, now: Callable[[], datetime]) -> datetime | None:
+    """A time, or how long ago: ``1h`` is one hour before the store's present."""
+    if text is None:
+        return None
+    try:
+        return now() - timedelta(seconds=duration(text, what))
+    except InvalidSetting:
+        return instant(text, what)
+
+
+class TextLines(logging.Formatter):
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._process = "" if process is None else f"[{process}] "
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = clock(datetime.fromtimestamp(record.created, UTC))
+        # A message is one line, whatever a job put into it; a traceback, which is ours to print, may be many.
+        message = plain(redact_line(record.getMessage())).replace("\n", "\\n")
+        text = f"{at} {record.levelname.lower():<7} {self._process}{record.name}: {message}"
+        trace = redacted_traceback(record)
+        return f"{text}\n{plain(trace)}" if trace else text
+
+
+def set_up(level: str, *, as_json: bool, process: int | None = None) -> None:
+    """``process`` is the number of one of several worker processes whose lines come out together. In JSON every
+    attempt that ends has a line; people have asked for none."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.set_name(HANDLER)
+    handler.setFormatter(JsonLines(process) if as_json else TextLines(process))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger("holdfast.jobs").setLevel(logging.INFO if as_json else logging.WARNING)
+    quieten()

@@ -1,4 +1,6 @@
-"""``holdfast serve``: the HTTP API and the dashboard of an app, or of any database there is.
+"""``holdfast serve``; uvicorn on our socket.
+
+``holdfast serve``: the HTTP API and the dashboard of an app, or of any database there is.
 
 On a first SIGTERM or Ctrl-C requests that are under way are answered, within ten seconds, streams are ended, and the
 process exits with 0; on a second one it leaves at once.
@@ -8,19 +10,232 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated
+import ipaddress
+import math
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.cli import logs, options, web
-from holdfast.cli.loading import load_app
+from holdfast.cli import options, output
 from holdfast.cli.output import emit, say
-from holdfast.cli.serving import on_signals, run_to_end
-from holdfast.cli.session import NAME, refuse_absent, scope, wait_ready
+from holdfast.cli.run_worker import on_signals, run_to_end
+from holdfast.cli.session import NAME, load_app, refuse_absent, scope, wait_ready
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.errors import InvalidSetting
+from holdfast.errors import HoldfastError, InvalidSetting, Refused, StoreUnavailable
+from holdfast.server.problems import problem
+from holdfast.stores.flow import Patience, patience_of
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+GRACE = 10
+"""Seconds for requests that are under way."""
+LAST_ANSWER = 2
+"""So much earlier a request gives up a database that does not answer, to be able to say so."""
+BODY_TIMEOUT = 10.0
+"""Seconds for a request to arrive, head and body; a large body has more, by its size."""
+LAST_WORDS = 3
+"""Seconds for all else that ends with the service."""
+
+
+def make_web(
+    app: App,
+    *,
+    local: bool,
+    dashboard: bool = True,
+    duties: str | None = None,
+    body_timeout: float = BODY_TIMEOUT,
+) -> FastAPI:
+    """The service of an app. ``local``: whoever is at this machine may do everything; else it takes tokens."""
+    try:
+        from holdfast.server.app import make_service
+        from holdfast.server.auth import at_this_machine
+        from holdfast.server.sessions import tokens_of
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "holdfast":
+            raise
+        raise _missing() from error
+    authenticate = at_this_machine(app.client) if local else tokens_of(app)
+    return make_service(app, authenticate=authenticate, dashboard=dashboard, duties=duties, body_timeout=body_timeout)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound already: what is wrong with the address is said at once, and port 0 has a number."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        # Named as TCP, or asyncio would not send small answers at once, and each would wait 40 ms for the other side.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(2048)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        raise StoreUnavailable(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}",
+            code="address_unusable",
+            fix="Name another with --host and --port.",
+        ) from error
+    return listening
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """That of uvloop, if it is there: it sends an answer in one piece, and asks the system for less."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def refuse_unsafe(host: str, *, local: bool) -> None:
+    """Without a log-in only on loopback (rule 19)."""
+    if local and not is_loopback(host):
+        raise Refused(
+            f"nobody would have to say who they are, and {host} can be reached from elsewhere",
+            code="unsafe_address",
+            fix="Leave out --no-auth and issue tokens (holdfast tokens issue), or listen on 127.0.0.1.",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        found = {str(each[4][0]).partition("%")[0] for each in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(ipaddress.ip_address(address).is_loopback for address in found)
+
+
+def address_of(listening: socket.socket, root_path: str = "") -> str:
+    host, port = listening.getsockname()[:2]
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}{root_path}/"
+
+
+@asynccontextmanager
+async def serving(
+    web: FastAPI,
+    listening: socket.socket,
+    *,
+    root_path: str = "",
+    trusted: Sequence[str] = (),
+    hurry: asyncio.Event | None = None,
+    body_timeout: float = BODY_TIMEOUT,
+) -> AsyncIterator[asyncio.Event]:
+    """Answer requests within the block, and while it ends: within the grace, or at once when ``hurry`` is set. Setting
+    the event ends it from within; it is set as well when the server has ended by itself."""
+
+    patient = Patient(web, web.state.patience)
+    server = _server(patient, root_path, trusted, body_timeout)
+    others, stopped = asyncio.all_tasks(), asyncio.Event()
+    task = asyncio.create_task(server.serve([listening]))
+    task.add_done_callback(lambda _: stopped.set())
+    try:
+        yield stopped
+    finally:
+        server.should_exit = True
+        patient.leave(GRACE - LAST_ANSWER)
+        web.state.stopping.set()
+        # Streams that go on for ever would be waited for in vain: each comes to its end first.
+        live = getattr(web.state, "live", None)
+        if live is not None:
+            await live.aclose()
+        if not await _within(GRACE + LAST_WORDS, task, hurry):
+            patient.leave(0)
+            for request in list(server.server_state.tasks):
+                request.cancel()
+            if not await _within(LAST_WORDS, task):
+                server.force_exit = True
+                task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        listening.close()
+        await _let_go(others)
+        if not task.cancelled() and isinstance(error := task.exception(), (SystemExit, Exception)):
+            raise HoldfastError("the web server could not start; why is above", code="server_failed") from error
+
+
+async def _let_go(others: set[asyncio.Task[Any]]) -> None:
+    """What requests have left behind (the watcher of a stream, say) would be complained of when the loop ends."""
+    left = {task for task in asyncio.all_tasks() - others if task is not asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=LAST_WORDS)
+
+
+async def _within(seconds: float, task: asyncio.Task[Any], hurry: asyncio.Event | None = None) -> bool:
+    """Whether it has ended in time, and before somebody was in a hurry."""
+    hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
+    await asyncio.wait({task, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    return task.done()
+
+
+def _server(web: Patient, root_path: str, trusted: Sequence[str], body_timeout: float) -> Any:
+    try:
+        import uvicorn
+
+        from holdfast.cli.connections import watched
+    except ModuleNotFoundError as error:
+        raise _missing() from error
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # signals are the command's
+
+    settings = uvicorn.Config(
+        web,
+        http=watched(body_timeout),
+        lifespan="on",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        root_path=root_path,
+        proxy_headers=bool(trusted),
+        forwarded_allow_ips=list(trusted),
+        timeout_graceful_shutdown=GRACE,
+    )
+    return Server(settings)
+
+
+def check_root_path(text: str) -> str:
+    path = text.rstrip("/")
+    if path and (not path.startswith("/") or "//" in path or not path.isprintable() or set(path) & set("?#\\ ")):
+        raise InvalidSetting("the root path is a path such as /jobs", code="invalid_root_path")
+    return path
+
+
+def check_trusted(addresses: Sequence[str]) -> list[str]:
+    """Whose word on where a request came from is taken: addresses and networks, never everybody."""
+    for address in addresses:
+        try:
+            network = ipaddress.ip_network(address, strict=False)
+        except ValueError:
+            raise InvalidSetting(
+                f"{address!r} is no address of a proxy", code="invalid_proxy", fix="An address or network: 10.0.0.0/8."
+            ) from None
+        if network.prefixlen == 0:
+            raise InvalidSetting("everybody is no proxy", code="invalid_proxy")
+    return list(addresses)
+
+
+def _missing() -> InvalidSetting:
+    return InvalidSetting(
+        "the service needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[server]'"
+    )
+
 
 HOST, PORT = "127.0.0.1", 8000
 LOOK = 2.0
@@ -67,7 +282,7 @@ def serve(
             max=3600,
             help="Time for a request to arrive; a large body has more, by its size.",
         ),
-    ] = web.BODY_TIMEOUT,
+    ] = BODY_TIMEOUT,
     tenant: options.Tenant = None,
     schema: options.Schema = options.SCHEMA,
     log_level: options.LogLevel = options.Level.INFO,
@@ -81,23 +296,23 @@ def serve(
     Whoever asks shows an API token (holdfast tokens issue). Jobs are run by workers; this runs none but those that a
     tick asks for. What workers do on the side it does as well, for every tenant, or for the one that is named.
     """
-    trusted = web.check_trusted(trust_proxy or [])
-    prefix = web.check_root_path(root_path)
-    web.refuse_unsafe(host, local=no_auth)
+    trusted = check_trusted(trust_proxy or [])
+    prefix = check_root_path(root_path)
+    refuse_unsafe(host, local=no_auth)
     if no_auth and trusted:
         raise InvalidSetting(
             "behind a proxy everybody comes from this machine", code="conflicting_options", fix="Leave out --no-auth."
         )
-    logs.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
+    output.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     served = _app(app, url, tenant, schema)
-    site = web.make_web(
+    site = make_web(
         served,
         local=no_auth,
         dashboard=not no_dashboard,
         duties=_whose(tenant) if duties else None,
         body_timeout=body_timeout,
     )
-    listening = web.listen(host, port)
+    listening = listen(host, port)
 
     async def run() -> None:
         stop, hurry = asyncio.Event(), asyncio.Event()
@@ -107,10 +322,10 @@ def serve(
 
         on_signals(asked, stop.set)
         try:
-            async with web.serving(
+            async with serving(
                 site, listening, root_path=prefix, trusted=trusted, hurry=hurry, body_timeout=body_timeout
             ) as ended:
-                await _say_where(served, web.address_of(listening, prefix), no_auth, as_json)
+                await _say_where(served, address_of(listening, prefix), no_auth, as_json)
                 waiting = [asyncio.create_task(event.wait()) for event in (stop, ended)]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in waiting:
@@ -120,7 +335,7 @@ def serve(
         finally:
             await served.aclose()
 
-    run_to_end(run(), web.new_loop())
+    run_to_end(run(), new_loop())
 
 
 def _whose(tenant: str | None) -> str:
@@ -154,3 +369,33 @@ async def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> No
             found = await app.client.arun(app.client.verbs.tokens("*", limit=1))
         if not found:
             say("No token has been issued yet: holdfast tokens issue NAME --role admin")
+
+
+class Patient:
+    """A service all of whose requests are under one patience, which ends when the service leaves."""
+
+    def __init__(self, service: ASGIApp, patience: Patience) -> None:
+        self._service, self._patience = service, patience
+
+    def leave(self, seconds: float) -> None:
+        """In so many seconds nothing is asked of the database any more. What is said last counts."""
+        self._patience.until = time.monotonic() + seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._service(scope, receive, send)
+        patience_of.set(self._patience)  # of the task that this request is
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._service(scope, receive, sending)
+        except asyncio.CancelledError:
+            if begun or self._patience.until == math.inf:
+                raise
+            why = "the service is leaving; whether it was done is not known, unless it can be asked again"
+            await problem(503, "store_unavailable", why, error="StoreUnavailable")(scope, receive, send)

@@ -13,16 +13,14 @@ from typing import Annotated
 import typer
 
 from holdfast import config
-from holdfast.cli import logs, options
+from holdfast.cli import options, output
 from holdfast.cli.failures import FAILED, USAGE
-from holdfast.cli.loading import load_runnable
-from holdfast.cli.output import emit, say
-from holdfast.cli.serving import run_to_end, serve, serve_metrics
-from holdfast.cli.session import scope
-from holdfast.cli.supervision.plan import Plan
-from holdfast.cli.supervision.reload import Reloader
-from holdfast.cli.supervision.supervisor import Report, Supervisor
-from holdfast.cli.words import duration
+from holdfast.cli.output import duration, emit, say
+from holdfast.cli.run_worker import run_to_end, serve, serve_metrics
+from holdfast.cli.session import load_runnable, scope
+from holdfast.cli.supervisor.process import Plan
+from holdfast.cli.supervisor.reload import Reloader
+from holdfast.cli.supervisor.supervisor import Report, Supervisor
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
@@ -84,7 +82,7 @@ def worker(
             fix="Leave out --processes, --burst and --max-jobs.",
         )
     json_lines = options.logs_json(log_format, as_json)
-    logs.set_up(log_level.value, as_json=json_lines)
+    output.set_up(log_level.value, as_json=json_lines)
     if require_roles:
         os.environ[config.STRICT_VARIABLE] = "1"  # for the processes that it starts as well
     names, weights = options.queues_of(queues)

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.cli.demo.kinds import ALWAYS_FAILS
+from holdfast.cli.demo.workers import ALWAYS_FAILS
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import TRANSITIONS, State, Step, Transition, Verb, replay
 from holdfast.stores.base import Store

@@ -1,0 +1,397 @@
+"""``holdfast bench``.
+
+The bench's story: enqueue one by one, enqueue in bulk, let one worker process drain it, then let jobs trickle in.
+
+It keeps to a queue and a tenant of its own; the worker serves nothing else. Enqueuing is timed here, the rest is
+read from the ledger, by the database's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import secrets
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from holdfast import config
+from holdfast.app import App
+from holdfast.cli import options
+from holdfast.cli.demo.check import Reading, read
+from holdfast.cli.demo.command import without_password
+from holdfast.cli.failures import FAILED
+from holdfast.cli.output import console, emit, facts, say, span
+from holdfast.cli.session import is_absent, refuse_unready
+from holdfast.cli.supervisor.process import STOP, ChildProcess, Plan, how_it_ended
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.states import State
+from holdfast.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.kind import Kind
+from holdfast.stores.base import Store
+from holdfast.stores.requests import JobFilter
+from holdfast.stores.sqlite.connections import database_path
+from holdfast.worker.worker import WorkerOptions
+
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    jobs: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        return self.jobs / self.seconds if self.seconds > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds from being enqueued to being begun."""
+
+    jobs: int
+    p50: float
+    p95: float
+    p99: float
+
+
+def drained(ids: Collection[str], reading: Reading) -> Rate:
+    """From the first beginning to the last end: starting the worker's process is not part of it."""
+    wanted = set(ids)
+    begun = [event.at for event in reading.events if event.job_id in wanted and event.to_state is State.IN_PROGRESS]
+    ended = [event.at for event in reading.events if event.job_id in wanted and event.to_state.finished]
+    seconds = (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
+    return Rate(len(wanted), seconds)
+
+
+def picked_up(ids: Sequence[str], reading: Reading) -> Latency:
+    wanted = set(ids)
+    enqueued = {e.job_id: e.at for e in reading.events if e.job_id in wanted and e.from_state is None}
+    waits = [
+        (event.at - enqueued[event.job_id]).total_seconds()
+        for event in reading.events
+        if event.job_id in enqueued and event.to_state is State.IN_PROGRESS and event.attempt == 1
+    ]
+    return Latency(len(waits), *(percentile(waits, share) for share in (0.50, 0.95, 0.99)))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest rank: a value that was really measured. Not a number if there is none."""
+    if not values:
+        return math.nan
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def problems_of(accepted: Collection[str], reading: Reading) -> list[str]:
+    """What does not hold of: each accepted job was begun once and has succeeded, and there is no other."""
+    begun: dict[str, int] = defaultdict(int)
+    succeeded: dict[str, int] = defaultdict(int)
+    for event in reading.events:
+        begun[event.job_id] += event.to_state is State.IN_PROGRESS
+        succeeded[event.job_id] += event.to_state is State.SUCCEEDED
+    jobs = reading.jobs
+    wrong = {
+        "are not in the database": [each for each in accepted if each not in jobs],
+        "have not succeeded": [each for each, job in jobs.items() if job.state is not State.SUCCEEDED],
+        "were not begun exactly once": [each for each in jobs if begun[each] != 1],
+        "did not succeed exactly once": [each for each in jobs if succeeded[each] != 1],
+        "are nobody's": sorted(jobs.keys() - set(accepted)),
+    }
+    return [f"{len(ids)} jobs {what}: {', '.join(ids[:NAMED])}" for what, ids in wrong.items() if ids]
+
+
+class View:
+    """A bar a phase on a terminal, a line a phase elsewhere."""
+
+    def __init__(self) -> None:
+        self._bars: Progress | None = None
+        if sys.stderr.isatty():
+            columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn())
+            self._bars = Progress(*columns, console=console(stderr=True), transient=True)
+
+    def phase(self, name: str, total: int) -> None:
+        if self._bars is None:
+            say(f"{name}: {total:,} jobs" if total > 1 else f"{name} …")
+        else:
+            self._bars.add_task(name, total=total)
+
+    def done(self, count: int) -> None:
+        """Of the phase that began last."""
+        if self._bars is not None:
+            self._bars.update(self._bars.task_ids[-1], completed=count)
+
+    def __enter__(self) -> Self:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+
+def print_result(result: Result, concurrency: int) -> None:
+    pickup = result.pickup
+    facts(
+        [
+            ("enqueue, one by one", _rate(result.single)),
+            ("enqueue, in bulk", _rate(result.bulk)),
+            (f"drain, {concurrency} at a time", _rate(result.drain)),
+            ("pick-up", f"p50 {span(pickup.p50)}, p95 {span(pickup.p95)}, p99 {span(pickup.p99)} ({pickup.jobs} jobs)"),
+            ("checked", "; ".join(result.problems) or f"{result.jobs:,} jobs, each begun once and succeeded"),
+        ]
+    )
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.per_second:,.0f} jobs/s ({rate.jobs:,} in {span(rate.seconds)})"
+
+
+QUEUE = "holdfast-bench"
+TARGET = "holdfast.cli.bench:worker_app"
+
+
+def declare(app: App) -> Kind[[int], None]:
+    @app.job("holdfast.bench", queue=QUEUE)
+    async def nothing(number: int) -> None:
+        pass
+
+    return nothing
+
+
+def worker_app() -> App:
+    """For the worker process; the database comes by the environment."""
+    app = App(name="holdfast bench")
+    declare(app)
+    return app
+
+
+SINGLES, BATCH = 500, 500
+TRICKLE, PAUSE = 200, (0.005, 0.045)
+LOOK = 0.2
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``jobs`` and ``events``: the rows that are there now."""
+
+    single: Rate
+    bulk: Rate
+    drain: Rate
+    pickup: Latency
+    jobs: int
+    events: int
+    problems: list[str]
+
+
+class Bench:
+    def __init__(self, app: App, view: View) -> None:
+        self._app = app
+        self._view = view
+        self._kind: Kind[[int], None] = declare(app)
+        self._accepted: list[str] = []
+
+    async def run(self, jobs: int, concurrency: int) -> Result:
+        singles = max(1, min(SINGLES, jobs // 10))
+        single = self._one_by_one(singles)
+        bulk = self._in_bulk(jobs - singles)
+        stored = list(self._accepted)
+        child = await ChildProcess.start(self._plan(concurrency))
+        ending = asyncio.create_task(child.ended())
+        try:
+            await self._all_ended("drain", ending)
+            trickled = await self._trickle()
+            await self._all_ended("pick-up", ending)
+        finally:
+            child.order(STOP)
+            await ending
+        # Nobody writes any more: what is read now is the end.
+        self._view.phase("check", 1)
+        reading = read(self._app.store, self._app.client.tenant)
+        return Result(
+            single,
+            bulk,
+            drained(stored, reading),
+            picked_up(trickled, reading),
+            len(reading.jobs),
+            len(reading.events),
+            problems_of(self._accepted, reading),
+        )
+
+    def _one_by_one(self, count: int) -> Rate:
+        """Each in a transaction of its own: what a request handler does."""
+        self._view.phase("enqueue, one by one", count)
+        began = time.perf_counter()
+        for number in range(count):
+            self._accepted.append(self._kind.enqueue(number).id)
+            self._view.done(number + 1)
+        return Rate(count, time.perf_counter() - began)
+
+    def _in_bulk(self, count: int) -> Rate:
+        self._view.phase("enqueue, in bulk", count)
+        began = time.perf_counter()
+        for first in range(0, count, BATCH):
+            numbers = range(first, min(first + BATCH, count))
+            handles = self._app.enqueue_many(self._kind.prepare(number) for number in numbers)
+            self._accepted += [handle.id for handle in handles]
+            self._view.done(numbers.stop)
+        return Rate(count, time.perf_counter() - began)
+
+    async def _trickle(self) -> list[str]:
+        """One now and then, to a worker that has nothing else to do: how long until it is begun?"""
+        self._view.phase("pick-up", TRICKLE)
+        before = len(self._accepted)
+        for number in range(TRICKLE):
+            self._accepted.append(self._kind.enqueue(number).id)
+            self._view.done(number + 1)
+            await asyncio.sleep(random.uniform(*PAUSE))
+        return self._accepted[before:]
+
+    async def _all_ended(self, phase: str, ending: asyncio.Task[int]) -> None:
+        """Returns when every accepted job has ended; the worker must live, and go on, until then."""
+        store, total = self._app.store, len(self._accepted)
+        if phase == "drain":
+            self._view.phase(phase, total)
+        ended, deadline = -1, time.monotonic() + PATIENCE
+        while ended < total:
+            states = store.run(store.verbs.counts(self._app.client.tenant))
+            now = sum(count for state, count in states.items() if state.finished)
+            if now > ended:
+                ended, deadline = now, time.monotonic() + PATIENCE
+                if phase == "drain":
+                    self._view.done(ended)
+            if ending.done():
+                raise _failed(f"the worker {how_it_ended(ending.result())}")
+            if time.monotonic() > deadline:
+                raise _failed(f"no job has ended for {PATIENCE:.0f} s; {total - ended:,} are left")
+            if ended < total:
+                await asyncio.sleep(LOOK)
+
+    def _plan(self, concurrency: int) -> Plan:
+        return Plan(
+            app=TARGET,
+            url=self._app.store.url,
+            options=WorkerOptions(queues=(QUEUE,), tenant=self._app.client.tenant, concurrency=concurrency, grace=5.0),
+            program=sys.argv[0],
+            log_level="warning",
+            as_json=True,
+        )
+
+
+def _failed(why: str) -> HoldfastError:
+    return HoldfastError(f"the bench could not be finished: {why}", code="bench_failed")
+
+
+JOBS, CONCURRENCY = 5_000, 50
+SCRATCH = "On SQLite better name a file that is not there yet: it is removed afterwards."
+STAYS = "Finished jobs and their ledger cannot be deleted by hand; they stay until a retention policy removes them."
+
+
+def bench(
+    url: options.Url = None,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=100, max=500_000, help="How many jobs.")] = JOBS,
+    concurrency: options.Concurrency = CONCURRENCY,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep a SQLite file that the bench has made.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, even if there are other jobs.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure your own database: enqueuing, draining, and how soon a waiting worker picks a job up.
+
+    It keeps to a queue and a tenant of its own. The jobs do nothing, so this is the most there is. Each one is checked:
+    begun once, and succeeded. The rows stay; a SQLite file that was not there before is removed.
+    """
+    tenant = f"holdfast-bench-{secrets.token_hex(4)}"
+    with closing(App(config.database_url(url), tenant=tenant, name="holdfast bench")) as app:
+        own = is_absent(app.store)
+        if not own:
+            refuse_unready(app.store)
+            _ask(app.store, jobs, yes=yes)
+        with _scratch(app.store, remove=own and not keep):
+            app.client.make_ready()
+            with View() as view:
+                result = asyncio.run(Bench(app, view).run(jobs, concurrency))
+    if as_json:
+        emit(document(result, app, concurrency, removed=own and not keep))
+    else:
+        sys.stderr.flush()
+        print_result(result, concurrency)
+    _say_what_is_left(result, app, removed=own and not keep)
+    if result.problems:
+        raise typer.Exit(FAILED)
+
+
+def document(result: Result, app: App, concurrency: int, *, removed: bool) -> dict[str, Any]:
+    pickup = result.pickup
+    return {
+        "ok": not result.problems,
+        "url": without_password(app.store.url),
+        "tenant": app.client.tenant,
+        "queue": QUEUE,
+        "concurrency": concurrency,
+        "enqueue_single": _asked_rate(result.single),
+        "enqueue_bulk": _asked_rate(result.bulk),
+        "drain": _asked_rate(result.drain),
+        "pickup": {
+            "jobs": pickup.jobs,
+            **{name: round(getattr(pickup, name) * 1000, 3) for name in ("p50", "p95", "p99")},
+            "unit": "ms",
+        },
+        "left": {"jobs": 0, "events": 0} if removed else {"jobs": result.jobs, "events": result.events},
+        "problems": result.problems,
+    }
+
+
+def _asked_rate(rate: Rate) -> dict[str, Any]:
+    return {"jobs": rate.jobs, "seconds": round(rate.seconds, 4), "per_second": round(rate.per_second, 1)}
+
+
+def _ask(store: Store, jobs: int, *, yes: bool) -> None:
+    """Nobody should fill a database with other people's work in it by mistake."""
+    if yes or not _holds_jobs(store):
+        return
+    what = f"This database holds other jobs. The bench would add {jobs + TRICKLE:,} and their ledger, which stay."
+    if not sys.stdin.isatty():
+        raise InvalidSetting(what, code="confirmation_required", fix=f"Add --yes if that is meant. {SCRATCH}")
+    say(f"{what} {SCRATCH if store.embedded else ''}".rstrip())
+    typer.confirm("Go on?", abort=True, err=True)
+
+
+def _holds_jobs(store: Store) -> bool:
+    try:
+        return bool(store.run(store.verbs.list_jobs(JobFilter(tenant=EVERY_TENANT, limit=1))))
+    except Refused:
+        return True  # this role does not see the others' jobs; there may be some
+
+
+@contextmanager
+def _scratch(store: Store, *, remove: bool) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if remove:
+            store.close()
+            path = database_path(store.url)
+            for beside in ("", "-wal", "-shm", "-checkpoint"):
+                Path(path + beside).unlink(missing_ok=True)
+
+
+def _say_what_is_left(result: Result, app: App, *, removed: bool) -> None:
+    if removed:
+        say("Nothing is left behind: the file was made for this and has been removed.")
+        return
+    say(f"Left behind: {result.jobs:,} jobs and {result.events:,} rows of their ledger, tenant {app.client.tenant}.")
+    say(f"{STAYS} {SCRATCH if app.store.embedded else ''}".rstrip())

@@ -1,0 +1,154 @@
+"""One child process and its plan.
+
+What a child is told when it starts, and the words of the socket between it and its supervisor.
+
+The plan goes down the socket and not into the arguments: a database URL has no business in the list of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from holdfast.worker.worker import WorkerOptions
+
+# Orders. They are no signals, because a service manager may signal every process of a service itself, and two of
+# those would mean "at once". The end of the socket means STOP too.
+STOP: Final = b"stop\n"
+STOP_NOW: Final = b"now\n"
+
+# What a worker may need beyond its grace: a second for handlers to hear of it, three for threads that do not, settling.
+MARGIN: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """``number`` is the child's place, from 1; ``watch`` asks it to report the project's files that it imports;
+    ``listen`` is a socket on which it serves the API and the dashboard as well."""
+
+    app: str
+    url: str | None
+    options: WorkerOptions
+    program: str
+    log_level: str
+    as_json: bool
+    log_json: bool = False
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    number: int = 1
+    watch: bool = False
+    listen: int | None = None
+
+    def to_line(self) -> bytes:
+        values = dataclasses.asdict(self)
+        del values["options"]["extra_duties"]  # functions, which the command line has none of
+        return json.dumps(values).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        values: dict[str, Any] = json.loads(line)
+        options = values.pop("options")
+        return cls(options=WorkerOptions(**(options | {"queues": tuple(options["queues"])})), **values)
+
+
+MODULE = "holdfast.cli.supervisor.child"
+LONGEST_REPORT = 16 * 1024 * 1024
+LAST_REPORTS = 1.0
+
+
+class ChildProcess:
+    """``up`` when it has its app and its database; ``done`` when it ended because its options said so."""
+
+    def __init__(
+        self,
+        number: int,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_up: Callable[[], None],
+    ) -> None:
+        self.number = number
+        self.began = time.monotonic()
+        self.up = False
+        self.done = False
+        self.taken = 0
+        self.files: frozenset[str] = frozenset()
+        self._on_up = on_up
+        self._process = process
+        self._writer = writer
+        self._reading = asyncio.create_task(self._read(reader))
+
+    @classmethod
+    async def start(cls, plan: Plan, on_up: Callable[[], None] = lambda: None) -> Self:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", MODULE, str(theirs.fileno()), plan.app, f"worker-{plan.number}"),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), *(() if plan.listen is None else (plan.listen,))),
+                    start_new_session=True,  # Ctrl-C is for the supervisor, which then says what is to be done
+                )
+            except OSError:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_REPORT)
+        child = cls(plan.number, process, reader, writer, on_up)
+        child.order(plan.to_line())
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def lived(self) -> float:
+        return time.monotonic() - self.began
+
+    def order(self, line: bytes) -> None:
+        """Orders wait in the socket until they are read; one for a child that is gone is not missed by anybody."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.write(line)
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Its exit code, when it has ended and all its reports have been read."""
+        code = await self._process.wait()
+        # Somebody it has left behind may still hold the other end.
+        await asyncio.wait({self._reading}, timeout=LAST_REPORTS)
+        self._reading.cancel()
+        self._writer.close()
+        return code
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while line := await reader.readline():
+                report = json.loads(line)
+                self.taken = report.get("taken", self.taken)
+                self.done = report.get("done", self.done)
+                self.files = frozenset(report.get("files", self.files))
+                if report.get("up"):
+                    self.up = True
+                    self._on_up()
+
+
+def how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,220 @@
+"""``holdfast agents, executors``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast.cli.output import duration, emit, facts, line, moment, span, write
+from holdfast.cli.session import AnyTenant, NoTenant, OneTenant
+from holdfast.cli.tree import Commands
+from holdfast.engine.retry import PRESETS, preset, retry_limit
+from holdfast.engine.units import in_words
+from holdfast.errors import NotFound
+from holdfast.features.agents.model import WAITING_CAP, Agent, Definition
+from holdfast.features.agents.operations import Agents, Executors
+
+commands = Commands("Register agents, look at them, disable and enable them.")
+
+AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, which jobs refer to.")]
+Preset = StrEnum("Preset", {name.upper(): name for name in PRESETS})  # type: ignore[misc]
+
+
+@commands.add("list", "holdfast agents list --disabled")
+def list_agents(
+    session: AnyTenant,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="For jobs of this kind.")] = None,
+    disabled: Annotated[
+        bool | None, typer.Option("--disabled/--enabled", help="Only those that are disabled, or are not.")
+    ] = None,
+) -> None:
+    """List the agents that are registered."""
+    with session.connect() as client:
+        found = Agents(client).list(kind=kind, disabled=disabled)
+    session.print_list(
+        found,
+        {
+            "id": lambda agent: line(agent.id),
+            **session.tenants,
+            "name": lambda agent: line(agent.name),
+            "kind": lambda agent: line(agent.kind or ""),
+            "state": lambda agent: _state(agent),
+            "waiting": _waiting,
+            "why": lambda agent: line(agent.disabled_reason or ""),
+        },
+        none="There are no such agents.",
+        keep=("id", "state", "waiting"),
+    )
+
+
+@commands.add("show", "holdfast agents show planner")
+def show(session: OneTenant, agent: AgentId) -> None:
+    """Show an agent: what it is, what its jobs may, and whether it is disabled."""
+    with session.connect() as client:
+        found = Agents(client).get(agent)
+        whose = client.tenant
+    if found is None:
+        raise NotFound(f"there is no agent {agent} in tenant {whose}", code="agent_not_found")
+    _print(found, session.as_json)
+
+
+@commands.add(
+    "register",
+    "holdfast agents register planner --kind plan --max-attempts 3 --backoff gentle",
+    "holdfast agents register mailer --name 'The mailer' --max-payload 64KB --max-wait 1h",
+)
+def register(
+    session: OneTenant,
+    agent: AgentId,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="A name for people.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The only kind of its jobs.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="Tries of a job; else its kind's.")
+    ] = None,
+    max_crashes: Annotated[
+        int | None, typer.Option("--max-crashes", metavar="N", min=0, max=100, help="Lost workers; else its kind's.")
+    ] = None,
+    backoff: Annotated[
+        Preset | None, typer.Option("--backoff", metavar="PRESET", help=f"{', '.join(PRESETS)}; else its kind's.")
+    ] = None,
+    max_payload: Annotated[
+        str | None, typer.Option("--max-payload", metavar="SIZE", help="The largest payload: 500, 64KB.")
+    ] = None,
+    max_wait: Annotated[
+        str | None, typer.Option("--max-wait", metavar="SPAN", help="How long a job may wait to be started: 90, 5m.")
+    ] = None,
+    requires_approval: Annotated[
+        bool, typer.Option("--requires-approval", help="Its jobs need somebody's approval.")
+    ] = False,
+) -> None:
+    """Register an agent, or define it anew: what is not said is as for a new one."""
+    definition = Definition.of(
+        agent,
+        name=name,
+        kind=kind,
+        max_payload=max_payload,
+        max_wait=None if max_wait is None else duration(max_wait, "--max-wait"),
+        requires_approval=requires_approval,
+    )
+    definition = dataclasses.replace(
+        definition,
+        max_retries=retry_limit(max_attempts),
+        max_crashes=max_crashes,
+        backoff=None if backoff is None else preset(backoff),
+    )
+    with session.connect() as client:
+        _print(client.run(client.verbs.register_agent(definition, client.tenant, client.actor)), session.as_json)
+
+
+@commands.add("disable", "holdfast agents disable planner --reason 'it loops'")
+def disable(
+    session: OneTenant,
+    agent: AgentId,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; whoever enqueues is told.")],
+) -> None:
+    """Take no more work for an agent: nothing is enqueued for it, and what waits is not begun."""
+    with session.connect() as client:
+        _print(Agents(client).disable(agent, reason=reason), session.as_json)
+
+
+@commands.add("enable", "holdfast agents enable planner")
+def enable(session: OneTenant, agent: AgentId) -> None:
+    """Take work for an agent again; what waited goes on."""
+    with session.connect() as client:
+        _print(Agents(client).enable(agent), session.as_json)
+
+
+def _state(agent: Agent) -> Text:
+    return Text("disabled", "bold red") if agent.disabled else Text("enabled", "green")
+
+
+def _print(agent: Agent, as_json: bool) -> None:
+    if as_json:
+        emit(agent)
+        return
+    write(f"{agent.name}  {agent.id}" if agent.name != agent.id else agent.id)
+    facts(
+        [
+            ("state", _state(agent)),
+            ("disabled", disabled_since(agent)),
+            ("tenant", agent.tenant),
+            ("kind", agent.kind),
+            ("waiting", _waiting(agent)),
+            ("tries", None if agent.max_retries is None else str(agent.max_retries + 1)),
+            ("lost workers", None if agent.max_crashes is None else str(agent.max_crashes)),
+            ("backoff", _backoff(agent.backoff)),
+            ("payloads up to", None if agent.max_payload_bytes is None else in_words(agent.max_payload_bytes)),
+            ("may wait", None if agent.max_wait is None else span(agent.max_wait)),
+            ("needs approval", "yes" if agent.requires_approval else None),
+            ("registered", moment(agent.created_at)),
+            ("changed", moment(agent.updated_at)),
+        ]
+    )
+
+
+def disabled_since(agent: Agent | None) -> str | None:
+    """``since 2027-01-31 09:00:00.000 by ada: it loops``"""
+    if agent is None or agent.disabled_at is None:
+        return None
+    return f"since {moment(agent.disabled_at)} by {agent.disabled_by}: {agent.disabled_reason}"
+
+
+def _backoff(backoff: dict[str, Any] | None) -> str | None:
+    if backoff is None:
+        return None
+    return next((name for name, known in PRESETS.items() if known.to_json() == backoff), json.dumps(backoff))
+
+
+def _waiting(agent: Agent) -> str:
+    return f"{agent.waiting:,}" + ("+" if agent.waiting >= WAITING_CAP else "")
+
+
+executor_commands = Commands("Who may execute: a list of labels.")
+
+Label = Annotated[str, typer.Argument(metavar="LABEL", help="What a worker is started with as --executor.")]
+
+
+@executor_commands.add("list", "holdfast executors list")
+def list_executors(session: NoTenant) -> None:
+    """List who may execute. While the list is empty, everybody may."""
+    with session.connect() as client:
+        found = Executors(client).list()
+    session.print_list(
+        found,
+        {
+            "label": lambda each: line(each.label),
+            "role": lambda each: each.role,
+            "added by": lambda each: line(each.added_by),
+            "added": lambda each: moment(each.added_at),
+        },
+        none="The list is empty: every label may execute.",
+    )
+
+
+@executor_commands.add(
+    "add",
+    "holdfast executors add gpu",
+    "holdfast executors add planner --generator",
+)
+def add(
+    session: NoTenant,
+    label: Label,
+    generator: Annotated[bool, typer.Option("--generator", help="It plans work, and never executes it.")] = False,
+) -> None:
+    """Put a label on the list. From the first on, only those on it may execute."""
+    with session.connect() as client:
+        added = Executors(client).add(label, "generator" if generator else "executor")
+    session.answer(added, f"{label} is on the list, as {added.role}.")
+
+
+@executor_commands.add("remove", "holdfast executors remove gpu")
+def remove(session: NoTenant, label: Label) -> None:
+    """Take a label off the list: what it runs may end, and it takes nothing more."""
+    with session.connect() as client:
+        Executors(client).remove(label)
+    session.answer({"label": label, "removed": True}, f"{label} is off the list.")

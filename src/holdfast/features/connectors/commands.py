@@ -1,0 +1,138 @@
+"""``holdfast connectors list | show | set | remove``: what a tenant's connectors may reach, with secrets by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.options import pairs
+from holdfast.cli.output import duration, emit, facts, line, moment, span, write
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
+from holdfast.engine.units import in_words
+from holdfast.errors import InvalidSetting
+from holdfast.features.connectors.model import Connector, ConnectorOptions, secret_in
+from holdfast.features.connectors.operations import Connectors
+
+commands = Commands("What a tenant's connectors may reach, with secrets by name.")
+
+Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="The connector: http.request.")]
+
+
+@commands.add("list", "holdfast connectors list --all-tenants")
+def list_connectors(session: AnyTenant) -> None:
+    """List what is set for connectors."""
+    with session.connect() as client:
+        found = Connectors(client).list()
+    session.print_list(
+        found,
+        {
+            "connector": lambda each: line(each.name),
+            "tenant": lambda each: line(each.tenant),
+            "enabled": lambda each: "yes" if each.enabled else "no",
+            "hosts": lambda each: line(", ".join(each.hosts) or "any public one"),
+            "secrets": lambda each: line(", ".join(each.secrets)),
+        },
+        none="Nothing is set for any connector: their jobs are rejected until something is.",
+        keep=("connector", "tenant"),
+    )
+
+
+@commands.add("show", "holdfast connectors show http.request")
+def show(session: OneTenant, name: Name) -> None:
+    """Show what is set for one connector."""
+    with session.connect() as client:
+        found = Connectors(client).show(name)
+    _print(found, session.as_json)
+
+
+@commands.add(
+    "set",
+    "holdfast connectors set http.request --host api.example.com --secret RATES_TOKEN",
+    "holdfast connectors set http.request --secret-header Authorization=RATES_TOKEN --prefix 'Bearer '",
+    "holdfast connectors set http.request --disabled --tenant acme",
+)
+def set_connector(
+    session: OneTenant,
+    name: Name,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="A host it may reach, *.example.com, perhaps :port; repeatable."),
+    ] = None,
+    any_host: Annotated[bool, typer.Option("--any-host", help="Every public host; not together with secrets.")] = False,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=TEXT", help="Sent with each request; repeatable.")
+    ] = None,
+    secret_header: Annotated[
+        list[str] | None,
+        typer.Option("--secret-header", metavar="NAME=SECRET", help="The same, with a secret by its name; repeatable."),
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="TEXT", help='What stands before secrets in headers: "Bearer ".')
+    ] = "",
+    secret: Annotated[
+        list[str] | None, typer.Option("--secret", metavar="SECRET", help="A name that jobs may use; repeatable.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option("--timeout", metavar="SPAN", help="At most so long: 10s.")] = None,
+    max_bytes: Annotated[str | None, typer.Option("--max-bytes", metavar="SIZE", help="The largest answer.")] = None,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether it may be used at all.")] = None,
+) -> None:
+    """Set what a connector may reach in a tenant. What is not named stays as it was; a list replaces the one there is.
+
+    Secrets are given by name: the workers find the value in HOLDFAST_SECRET_NAME, or ask a secret provider.
+    """
+    if any_host and host:
+        raise InvalidSetting("give --host or --any-host, not both", code="conflicting_options")
+    says = ConnectorOptions()
+    if host or any_host:
+        says["hosts"] = list(host or ())
+    if header or secret_header:
+        says["headers"] = pairs(header or ()) | _by_name(pairs(secret_header or ()), prefix)
+    if secret:
+        says["secrets"] = secret
+    if timeout is not None:
+        says["timeout"] = duration(timeout, "--timeout")
+    if max_bytes is not None:
+        says["max_bytes"] = int(max_bytes) if max_bytes.isdecimal() else max_bytes
+    if enabled is not None:
+        says["enabled"] = enabled
+    with session.connect() as client:
+        made = Connectors(client).set(name, **says)
+    _print(made, session.as_json)
+
+
+@commands.add("remove", "holdfast connectors remove http.request")
+def remove(session: OneTenant, name: Name) -> None:
+    """Forget what is set; jobs of the connector are rejected from then on."""
+    with session.connect() as client:
+        Connectors(client).remove(name)
+    session.answer({"name": name, "removed": True}, "Removed.")
+
+
+def _by_name(given: dict[str, str], prefix: str) -> dict[str, Any]:
+    return {header: {"secret": name} | ({"prefix": prefix} if prefix else {}) for header, name in given.items()}
+
+
+def _print(found: Connector, as_json: bool) -> None:
+    if as_json:
+        emit(found)
+        return
+    write(found.name)
+    facts(
+        [
+            ("tenant", found.tenant),
+            ("enabled", "yes" if found.enabled else "no"),
+            ("hosts", ", ".join(found.hosts) or "any public one"),
+            ("headers", ", ".join(_header(name, value) for name, value in found.headers.items()) or None),
+            ("secrets", ", ".join(found.secrets) or None),
+            ("timeout", None if found.timeout is None else span(found.timeout)),
+            ("max bytes", None if found.max_bytes is None else in_words(found.max_bytes)),
+            ("set", f"{moment(found.updated_at)} by {found.set_by}"),
+        ]
+    )
+
+
+def _header(name: str, value: Any) -> str:
+    wanted = secret_in(value)
+    return f"{name}: {value}" if wanted is None else f"{name}: {wanted[1]}the secret {wanted[0]}"

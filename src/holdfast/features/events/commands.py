@@ -1,0 +1,413 @@
+"""``holdfast events, send-event, subscriptions, consumers``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast import config
+from holdfast.app import App
+from holdfast.cli.options import data_of, document
+from holdfast.cli.output import (
+    Cell,
+    duration,
+    emit,
+    facts,
+    heading,
+    line,
+    moment,
+    plain,
+    print_document,
+    say,
+    table,
+    to_json,
+    write,
+)
+from holdfast.cli.session import NAME, AnyTenant, OneTenant, refuse_unready
+from holdfast.cli.tree import Commands
+from holdfast.engine.job import Event
+from holdfast.engine.names import check_name
+from holdfast.errors import Conflict, NotFound
+from holdfast.features.events.model import DEPTH, MOST_DEEP, JobOptions, Subscription
+from holdfast.features.events.operations import Consumers, Subscriptions
+from holdfast.features.events.read import check_gone
+from holdfast.features.jobs.timeline import short, special, way
+from holdfast.stores.reads.subscriptions import COUNTED
+from holdfast.stores.requests import Sent
+from holdfast.stores.session import Client
+
+commands = Commands("Have events make jobs: subscriptions.")
+
+SubscriptionName = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.")]
+
+
+class From(StrEnum):
+    NOW = "now"
+    BEGINNING = "beginning"
+
+
+@commands.add("list", "holdfast subscriptions list --all-tenants")
+def list_subscriptions(session: AnyTenant) -> None:
+    """List the subscriptions: which events make which jobs, and how far each has come."""
+    with session.connect() as client:
+        features = Subscriptions(client)
+        found = features.list()
+        behind = {one.id: features.behind(one) for one in found}
+    session.print_list(
+        found,
+        {
+            "name": lambda one: line(one.name),
+            **session.tenants,
+            "on": lambda one: line(_on(one)),
+            "makes": lambda one: line(one.job_kind),
+            "state": _state,
+            "behind": lambda one: behind_by(behind[one.id]),
+            "made": lambda one: f"{one.made:,}",
+            "refused": lambda one: f"{one.refused:,}",
+        },
+        none="There are no subscriptions.",
+        keep=("state", "behind", "made", "refused"),
+        described=lambda one: _described(one, behind[one.id]),
+    )
+
+
+@commands.add("show", "holdfast subscriptions show audit")
+def show(session: AnyTenant, name: SubscriptionName) -> None:
+    """Show a subscription: what it wants and makes, how far it has come, and the events that it refused."""
+    with session.connect() as client:
+        features = Subscriptions(client)
+        found = features.get(name)
+        if found is None:
+            raise NotFound(f"there is no subscription {name} in this tenant", code="subscription_not_found")
+        behind, refused = features.behind(found), features.deliveries(found, refused=True)
+    if session.as_json:
+        emit(_described(found, behind) | {"refusals": refused})
+        return
+    _print(found, behind)
+    if refused:
+        heading("Refused")
+        rows: list[list[Cell]] = [
+            [moment(each.at) if each.at else "", line(each.event), line(each.refusal or ""), str(each.depth)]
+            for each in refused
+        ]
+        table(("at", "event", "why", "depth"), rows)
+
+
+@commands.add(
+    "create",
+    "holdfast subscriptions create index --on job.succeeded --kind 'import*' --makes reindex",
+    """holdfast subscriptions create ship --on order.paid --match '{"country": "fr"}' --makes ship \\""",
+    """  --payload '{"order": "$.data.order"}' --from beginning""",
+)
+def create(
+    session: AnyTenant,
+    name: SubscriptionName,
+    on: Annotated[
+        str, typer.Option("--on", metavar="PATTERN", help="job.succeeded, job.*, order.paid, order.*; a|b is either.")
+    ],
+    makes: Annotated[
+        str | None, typer.Option("--makes", metavar="KIND", help="The kind of the job that each event makes.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option("--template", metavar="NAME", help="A template to make the job from, instead.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="NAME", help="Only of jobs of this kind; * is anything.")
+    ] = None,
+    match: Annotated[
+        str | None, typer.Option("--match", metavar="JSON", help='What the event must say: \'{"country": "fr"}\'.')
+    ] = None,
+    start: Annotated[
+        From, typer.Option("--from", metavar="WHEN", help="now, or the beginning of all there is.")
+    ] = From.NOW,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            "--payload", metavar="JSON", help='Of the job; "$.data.id" is a value of the event, "$" all of it.'
+        ),
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue of the jobs.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Their priority.")] = None,
+    delay: Annotated[str | None, typer.Option("--delay", metavar="SPAN", help="Not before: 90, 5m, 1h30m.")] = None,
+    max_depth: Annotated[
+        int, typer.Option("--max-depth", metavar="N", min=1, max=MOST_DEEP, help="How long a chain of jobs may become.")
+    ] = DEPTH,
+) -> None:
+    """Have each event that fits make one job. With --all-tenants of every tenant's events, each in its tenant."""
+    how: dict[str, Any] = {"queue": queue, "priority": priority, "template": template}
+    how["delay"] = None if delay is None else duration(delay, "--delay")
+    how["payload"] = None if payload is None else document(payload)
+    given = JobOptions(**{name: value for name, value in how.items() if value is not None})  # type: ignore[typeddict-item]
+    wanted = None if match is None else document(match)
+    with session.connect() as client:
+        features = Subscriptions(client)
+        made = features.create(
+            name, on, makes, of_kind=kind, match=wanted, start=start.value, max_depth=max_depth, **given
+        )
+        _told(features, made, session.as_json)
+
+
+@commands.add("pause", "holdfast subscriptions pause audit --reason 'too many'")
+def pause(
+    session: AnyTenant,
+    name: SubscriptionName,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
+) -> None:
+    """Make no more jobs; what happens meanwhile is kept for when it goes on."""
+    with session.connect() as client:
+        features = Subscriptions(client)
+        _told(features, features.pause(name, reason=reason), session.as_json)
+
+
+@commands.add("resume", "holdfast subscriptions resume audit --skip")
+def resume(
+    session: AnyTenant,
+    name: SubscriptionName,
+    skip: Annotated[bool, typer.Option("--skip", help="Without what happened meanwhile.")] = False,
+) -> None:
+    """Go on, with what happened meanwhile."""
+    with session.connect() as client:
+        features = Subscriptions(client)
+        _told(features, features.resume(name, skip=skip), session.as_json)
+
+
+@commands.add("delete", "holdfast subscriptions delete audit")
+def delete(session: AnyTenant, name: SubscriptionName) -> None:
+    """Remove a subscription. The jobs it made stay; one that a program declares comes back with its next worker."""
+    with session.connect() as client:
+        Subscriptions(client).delete(name)
+    session.answer({"name": name, "deleted": True}, f"{name} is gone.")
+
+
+def _told(features: Subscriptions, one: Subscription, as_json: bool) -> None:
+    behind = features.behind(one)
+    if as_json:
+        emit(_described(one, behind))
+    else:
+        _print(one, behind)
+
+
+def _described(one: Subscription, behind: int) -> dict[str, Any]:
+    names = ("name", "tenant", "pattern", "kind", "match", "job_kind", "job_options", "max_depth", "declared")
+    counts = (
+        "made",
+        "refused",
+        "failure",
+        "failed_at",
+        "paused_at",
+        "paused_by",
+        "paused_reason",
+        "created_at",
+        "created_by",
+    )
+    return {name: getattr(one, name) for name in (*names, *counts)} | {"behind": behind}
+
+
+def _on(one: Subscription) -> str:
+    return one.pattern + (f" of {one.kind}" if one.kind else "")
+
+
+def behind_by(count: int) -> str:
+    return f"{count:,} or more" if count >= COUNTED else f"{count:,}"
+
+
+def _state(one: Subscription) -> Text:
+    if one.paused_at is not None:
+        return Text("paused", "yellow")
+    return Text("failing", "bold red") if one.failure is not None else Text("active", "green")
+
+
+def _print(one: Subscription, behind: int) -> None:
+    paused = None
+    if one.paused_at is not None:
+        why = f": {one.paused_reason}" if one.paused_reason else ""
+        paused = f"since {moment(one.paused_at)} by {one.paused_by}{why}"
+    write(one.name)
+    facts(
+        [
+            ("state", _state(one)),
+            ("paused", paused),
+            (
+                "failure",
+                None if one.failure is None else f"{one.failure} ({moment(one.failed_at)})" if one.failed_at else None,
+            ),
+            ("tenant", one.tenant),
+            ("on", _on(one)),
+            ("makes", one.job_kind),
+            ("declared", "in a program" if one.declared else None),
+            ("behind", behind_by(behind)),
+            ("made", f"{one.made:,}"),
+            ("refused", f"{one.refused:,}"),
+            ("depth", f"up to {one.max_depth}"),
+            ("created", f"{moment(one.created_at)} by {one.created_by}"),
+        ]
+    )
+    if one.match is not None:
+        print_document("Match", one.match)
+    if one.job_options:
+        print_document("Jobs", one.job_options)
+
+
+PAGE = 100
+PAUSE = 0.5
+
+
+def events(
+    session: AnyTenant,
+    consumer: Annotated[
+        str | None,
+        typer.Option("--consumer", metavar="NAME", help="Go on where this consumer stopped, and keep its place."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
+    after: Annotated[str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this event.")] = None,
+    skip_gaps: Annotated[
+        bool, typer.Option("--skip-gaps", help="Go on with what is left where retention has removed what was not read.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="How many at most (100 unless --follow).")
+    ] = None,
+) -> None:
+    """Print the ledger in commit order. With --follow, --json prints one object a line."""
+    if consumer is not None and after is not None:
+        raise typer.BadParameter("give --consumer or --after, not both")
+    reader = None if consumer is None else check_name(consumer, "consumer")
+    most = limit if limit is not None or follow else PAGE
+    last: Event | None = None
+    found: list[Event] = []
+    with session.connect() as client:
+        for page in _pages(client, reader, after, most, follow, skip_gaps):
+            last = page[-1]
+            if session.as_json and not follow:
+                found += page
+                continue
+            for event in page:
+                sys.stdout.write((to_json(event) if session.as_json else _line(event)) + "\n")
+            sys.stdout.flush()
+    if session.as_json and not follow:
+        emit(found)
+    if last is not None and reader is None:
+        say(f"To go on from here: --after '{last.cursor}'")
+
+
+def _pages(
+    client: Client, consumer: str | None, after: str | None, most: int | None, follow: bool, skip_gaps: bool
+) -> Iterator[list[Event]]:
+    """Pages until there are no more. A consumer's place moves when its page has been printed: at least once."""
+    place = after if consumer is None else client.run(client.verbs.cursor_of(consumer, client.tenant))
+    left = most
+    while left is None or left > 0:
+        want = PAGE if left is None else min(PAGE, left)
+        page = client.run(client.verbs.events_after(place, want, client.tenant))
+        if consumer is None and place is not None and not skip_gaps:  # a consumer holds a purge back
+            client.run(check_gone(client.verbs, place, client.tenant))
+        if page:
+            yield page
+            if consumer is not None:
+                _keep(client, consumer, page[-1].cursor, place)
+            place = page[-1].cursor
+            left = None if left is None else left - len(page)
+        elif follow:
+            time.sleep(PAUSE)
+        else:
+            return
+
+
+def _keep(client: Client, consumer: str, cursor: str, was: str | None) -> None:
+    if not client.run(client.verbs.save_cursor(consumer, cursor, was, client.tenant)):
+        raise Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")
+
+
+def _line(event: Event) -> str:
+    attempt = f" try {event.attempt}" if event.attempt else ""
+    what = line(special(event))
+    text = f"{moment(event.at)}  {event.job_id}  {line(event.kind, 60)}  {event.verb}  {way(event).plain}{attempt}"
+    return plain(f"{text}  by {short(event.actor)}" + (f"  {what}" if what else ""))
+
+
+consumer_commands = Commands("Who reads events with a place that is kept for it.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name.")]
+
+
+@consumer_commands.add("list", "holdfast consumers list")
+def list_consumers(session: AnyTenant) -> None:
+    """List who reads events with a place that is kept, and how far behind each is."""
+    with session.connect() as client:
+        found = Consumers(client).list()
+    session.print_list(
+        found,
+        {
+            "name": lambda each: line(each.name),
+            "tenant": lambda each: line(each.tenant),
+            "reads": lambda each: each.of,
+            "behind": lambda each: behind_by(each.behind),
+            "moved": lambda each: moment(each.updated_at),
+        },
+        none="There are no consumers.",
+        keep=("behind", "moved"),
+    )
+
+
+@consumer_commands.add("reset", "holdfast consumers reset billing --to now")
+def reset_consumer(
+    session: AnyTenant,
+    name: Name,
+    to: Annotated[From, typer.Option("--to", metavar="WHEN", help="the beginning, or now.")] = From.BEGINNING,
+) -> None:
+    """Have a consumer read everything again, or nothing of what there is."""
+    with session.connect() as client:
+        Consumers(client).reset(name, to.value)
+    session.answer(
+        {"name": name, "to": to.value}, f"{name} goes on from {'the beginning' if to is From.BEGINNING else 'now'}."
+    )
+
+
+@consumer_commands.add("remove", "holdfast consumers remove billing")
+def remove_consumer(session: AnyTenant, name: Name) -> None:
+    """Forget a consumer's place; reading under its name begins anew."""
+    with session.connect() as client:
+        Consumers(client).remove(name)
+    session.answer({"name": name, "removed": True}, f"{name} is gone.")
+
+
+def send_event(
+    session: OneTenant,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DATA", help="JSON, @file, - for stdin, or name=value in any number."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="Sent again under it, it is one event.")
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="For this job alone.")] = None,
+) -> None:
+    """Tell jobs of something that happened.
+
+    Those that wait for it go on, and those that will wait for it find it. Prints the event's id. A value is a number,
+    a boolean, null, a list or an object where it reads as one in JSON, and text otherwise.
+    """
+    told, whose = data_of(data or []), session.scope
+    with closing(App(config.database_url(session.url), name=NAME, schema=session.schema)) as app:
+        refuse_unready(app.store)
+        if job is not None and app.get(job, tenant=whose) is None:
+            raise NotFound(f"there is no job {job} in tenant {whose}")
+        sent = app.send_event(name, told, key=key, job=job, tenant=whose)
+    if session.as_json:
+        emit(sent)
+    else:
+        write(sent.id)
+    say(_said(sent))
+
+
+def _said(sent: Sent) -> str:
+    if not sent.created:
+        return "It was sent before under this key: this is that one, and nothing is told again."
+    woken = {0: "no job waited for it", 1: "1 job goes on"}.get(sent.woke, f"{sent.woke} jobs go on")
+    return f"New: {woken}."

@@ -1,0 +1,336 @@
+"""``holdfast jobs list, show, history``, ``enqueue``, ``why``."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast import config
+from holdfast.app import App
+from holdfast.cli import options
+from holdfast.cli.options import Which, document
+from holdfast.cli.output import (
+    Cell,
+    age,
+    duration,
+    emit,
+    facts,
+    heading,
+    instant,
+    line,
+    moment,
+    plain,
+    print_document,
+    say,
+    state_text,
+    table,
+    write,
+)
+from holdfast.cli.session import NAME, AnyTenant, OneTenant, load_app, refuse_unready
+from holdfast.cli.tree import Commands
+from holdfast.engine.job import EVERY_TENANT, Job
+from holdfast.engine.states import State
+from holdfast.engine.steps import RESERVED, Progress
+from holdfast.engine.trace import plain_tags
+from holdfast.errors import NotFound
+from holdfast.features.agents.commands import disabled_since
+from holdfast.features.dead_letters.model import DeadLetterGroup
+from holdfast.features.jobs.timeline import print_attempts, print_steps, print_timeline, reason_text, short_reason
+from holdfast.features.jobs.views import Story, page, story
+from holdfast.features.jobs.views import why as ask
+from holdfast.features.schedules.model import MadeFrom
+from holdfast.kind import Options
+from holdfast.stores.requests import JobFilter
+from holdfast.stores.vault import shown
+
+commands = Commands("Look at jobs, and put them right.")
+
+PAGE, MOST = 50, 1000
+
+
+@commands.add(
+    "list",
+    "holdfast jobs list --state dead_letter --since 1d",
+    "holdfast jobs list --json --limit 1000",
+)
+def list_jobs(
+    session: AnyTenant,
+    state: Annotated[
+        State | None, typer.Option("--state", metavar="STATE", help=f"In this state: {', '.join(State)}.")
+    ] = None,
+    *,
+    which: Which,
+    limit: options.Limit = PAGE,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last job seen.")
+    ] = None,
+) -> None:
+    """List jobs, newest first."""
+    with session.connect() as client:
+        now = client.run(client.verbs.now())
+        wanted = JobFilter(
+            tenant=client.tenant,
+            state=state,
+            **which.wanted(now),
+            before=after,
+            limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
+        )
+        found = client.run(page(client.verbs, wanted))
+    jobs, more = found.jobs[:limit], len(found.jobs) > limit or len(found.jobs) == MOST
+    session.print_list(
+        jobs,
+        {
+            "id": lambda job: job.id,
+            **session.tenants,
+            "kind": lambda job: line(job.kind),
+            "state": lambda job: state_text(job.state),
+            "try": lambda job: str(job.attempt),
+            "age": lambda job: age(job.created_at, now),
+            "why": lambda job: _why(job, found.notes.get(job.id, {})),
+        },
+        none="There are no such jobs.",
+        keep=("id", "state", "try", "age"),
+    )
+    if more:
+        say(f"There are more: --after {jobs[-1].id}")
+
+
+def _why(job: Job, note: dict[str, Any]) -> str:
+    """The error it has, or what it waits for."""
+    return line(f"{job.error_code}: {job.error_message}") if job.error_code else short_reason(job, note)
+
+
+@commands.add("show", "holdfast jobs show 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def show(session: AnyTenant, job: options.JobId) -> None:
+    """Show a job: its facts, what it waits for, its way, attempts and steps, what it was given and what it gave."""
+    found = _story(session, job)
+    if session.as_json:
+        emit(found)
+        return
+    _print_facts(found)
+    heading("Way")
+    print_timeline(found.history)
+    if found.attempts:
+        heading("Attempts")
+        print_attempts(found.attempts)
+        last = found.attempts[-1]
+        if last.traceback and found.job.state is not State.SUCCEEDED:
+            write(f"\n{plain(last.traceback).rstrip()}")
+    if len(found.chain) > 1:
+        heading("Tries, each a job of its own")
+        table(("try", "job", "state", "error"), [_try(n, each, job) for n, each in enumerate(found.chain, 1)])
+    if found.steps:
+        heading("Steps")
+        print_steps(found.steps, found.job)
+    print_document("Payload", shown(found.job.payload))
+    if found.result is not None and found.result.value is not None:
+        print_document("Result", shown(found.result.value))
+    checkpoints = {name: shown(value) for name, value in found.checkpoints.items() if name != RESERVED}
+    if checkpoints:
+        print_document("Checkpoints", checkpoints)
+    if found.artifacts:
+        heading("Artifacts")
+        table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in found.artifacts])
+
+
+@commands.add("history", "holdfast jobs history 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def history(session: AnyTenant, job: options.JobId) -> None:
+    """Show the events of a job, oldest first."""
+    events = _story(session, job).history
+    if session.as_json:
+        emit(events)
+    else:
+        print_timeline(events)
+
+
+def _story(session: AnyTenant, job_id: str) -> Story:
+    tenant = session.scope
+    with session.connect() as client:
+        found = client.run(story(client.verbs, job_id, tenant))
+    if found is None:
+        where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"
+        raise NotFound(f"there is no job {job_id} in {where}", fix="Is it another tenant's? Try --all-tenants.")
+    return found
+
+
+def _try(n: int, each: Job, shown: str) -> list[Cell]:
+    here = " (this one)" if each.id == shown else ""
+    error = line(f"{each.error_code}: {each.error_message}") if each.error_code else ""
+    return [str(n), f"{each.id}{here}", state_text(each.state), error]
+
+
+def _said(progress: Progress | None) -> str | None:
+    """``42 %: reading page 7``"""
+    if progress is None:
+        return None
+    share = None if progress.fraction is None else f"{progress.fraction:.0%}".replace("%", " %")
+    told = ": ".join(part for part in (share, progress.message) if part)
+    return f"{told} (attempt {progress.attempt})" if told else None
+
+
+def _made_from(made: MadeFrom | None) -> str | None:
+    """``schedule nightly, for 2027-01-31 03:00:00.000; template monthly, version 3``"""
+    if made is None:
+        return None
+    schedule = None if made.due_at is None else f"schedule {made.schedule}, for {moment(made.due_at)}"
+    template = None if made.template is None else f"template {made.template}, version {made.template_version}"
+    return "; ".join(part for part in (schedule, template) if part)
+
+
+def _group(group: DeadLetterGroup | None) -> str | None:
+    """``3f2a9c0b1d4e5f60: 17 open, 20 times since 2027-01-31 03:00:00.000``"""
+    if group is None:
+        return None
+    noted = f"; {group.noted_by}: {group.note}" if group.note else ""
+    return f"{group.fingerprint}: {group.open:,} open, {group.times:,} times since {moment(group.first_at)}{noted}"
+
+
+def _print_facts(found: Story) -> None:
+    job, call = found.job, found.waits_in
+    endless = call is not None and call.until is None
+
+    def when(at: datetime | None) -> str | None:
+        return None if at is None else moment(at)
+
+    write(f"{job.kind}  {job.id}")
+    facts(
+        [
+            ("state", state_text(job.state)),
+            ("why", reason_text(found)),
+            ("error", f"{job.error_code}: {job.error_message}" if job.error_code else None),
+            ("progress", _said(Progress.saved(found.checkpoints))),
+            ("tenant", job.tenant),
+            ("queue", job.queue),
+            ("priority", str(job.priority)),
+            ("tries", f"{job.attempt} begun, {job.retries} of {job.max_retries} retries, {job.crashes} lost workers"),
+            ("enqueued", f"{moment(job.created_at)} by {job.enqueued_by} ({job.source_system})"),
+            ("made from", _made_from(found.made_from)),
+            ("not before", when(job.process_after)),
+            ("due", None if endless else when(job.due_at)),
+            ("deadline", when(job.deadline_at)),
+            ("started", when(job.started_at)),
+            ("finished", when(job.finished_at)),
+            ("key", job.idempotency_key),
+            ("tags", ", ".join(plain_tags(job.tags))),
+            ("trace", None if job.trace is None else job.trace.traceparent),
+            ("agent", job.agent),
+            ("agent disabled", disabled_since(found.agent)),
+            ("correlation", job.correlation_id),
+            ("causation", job.causation_id),
+            ("parent", job.parent_id),
+            ("workflow", job.workflow_id),
+            ("reference", job.external_ref),
+            ("source", found.references.source_ref),
+            ("target", found.references.target_ref),
+            ("payload at", found.references.payload_ref),
+            ("result at", None if found.result is None else found.result.ref),
+            ("retry of", job.retry_of),
+            ("group", _group(found.group)),
+            ("redriven as", next((each.new_id for each in found.remade if each.job_id == job.id), None)),
+            ("in place of", next((each.job_id for each in found.remade if each.new_id == job.id), None)),
+            ("depth", None if job.depth is None else f"{job.depth} subscriptions behind it"),
+        ]
+    )
+
+
+class Dedupe(StrEnum):
+    SKIP = "skip"
+    COALESCE = "coalesce"
+
+
+def enqueue(
+    session: OneTenant,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The job's kind.")],
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Higher goes first.")] = None,
+    delay: Annotated[str | None, typer.Option("--delay", metavar="SPAN", help="Not before: 90s, 5m, 2h.")] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before: 2027-01-31T09:00Z.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job a key.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent it is for.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None,
+    dedupe: Annotated[
+        Dedupe | None,
+        typer.Option(
+            "--dedupe", metavar="HOW", help="No second job like one that is active (skip) or waits (coalesce)."
+        ),
+    ] = None,
+    source_ref: Annotated[
+        str | None, typer.Option("--source-ref", metavar="TEXT", help="Where what it is about lies.")
+    ] = None,
+    target_ref: Annotated[
+        str | None, typer.Option("--target-ref", metavar="TEXT", help="Where what it makes is to lie.")
+    ] = None,
+    payload_ref: Annotated[
+        str | None, typer.Option("--payload-ref", metavar="TEXT", help="Where its data lies, if not in the payload.")
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="MODULE:APP", help="Check the payload by the handler's signature.")
+    ] = None,
+) -> None:
+    """Enqueue one job and print its id."""
+    chosen: Options = {"tenant": session.scope}
+    if queue is not None:
+        chosen["queue"] = queue
+    if priority is not None:
+        chosen["priority"] = priority
+    if delay is not None:
+        chosen["delay"] = duration(delay, "delay")
+    if at is not None:
+        chosen["run_at"] = instant(at, "--at")
+    if key is not None:
+        chosen["key"] = key
+    if agent is not None:
+        chosen["agent"] = agent
+    if tag:
+        chosen["tags"] = tag
+    if dedupe is not None:
+        chosen["dedupe"] = dedupe.value
+    if source_ref is not None:
+        chosen["source_ref"] = source_ref
+    if target_ref is not None:
+        chosen["target_ref"] = target_ref
+    if payload_ref is not None:
+        chosen["payload_ref"] = payload_ref
+    value = document(payload)
+    with closing(_app(session, app, kind)) as target:
+        handle = target.enqueue(kind, value, **chosen)
+    if session.as_json:
+        emit({"id": handle.id, "tenant": handle.tenant, "created": handle.created, "reason": handle.reason})
+        return
+    write(handle.id)
+    if not handle.created:
+        say(f"No new job: this one stands for it ({handle.reason}).")
+
+
+def _app(session: OneTenant, name: str | None, kind: str) -> App:
+    if name is None:
+        app = App(config.database_url(session.url), name=NAME, schema=session.schema)
+    else:
+        app = load_app(name, session.url)
+        if kind not in app.kinds:
+            known = ", ".join(sorted(app.kinds)) or "none"
+            raise NotFound(f"{name} declares no job {kind!r}", code="unknown_kind", fix=f"It has: {known}.")
+    if not app.store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
+        refuse_unready(app.store)
+    return app
+
+
+def why(session: AnyTenant, job: options.JobId) -> None:
+    """Say why a job is where it is and does not run: every reason that holds, and what would change it."""
+    whose = session.scope
+    with session.connect() as client:
+        found = client.run(ask(client.verbs, job, whose))
+    if session.as_json:
+        emit({"job": found.job.id, "state": found.job.state, "reasons": found.reasons})
+        return
+    write(Text.assemble(f"{line(found.job.kind)}  {found.job.id}  ", state_text(found.job.state)))
+    for reason in found.reasons:
+        write(Text.assemble(("- ", "dim"), plain(reason.says)))
+        if reason.change is not None:
+            write(Text.assemble(("  → ", "dim"), plain(reason.change)))

@@ -1,0 +1,223 @@
+"""``holdfast jobs cancel | redrive | discard | reschedule | move``: what people do to jobs.
+
+A refusal is an answer, one line each.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from holdfast import config
+from holdfast.cli import options
+from holdfast.cli.failures import NOT_FOUND, REFUSED
+from holdfast.cli.options import document
+from holdfast.cli.output import duration, emit, instant, state_text, table
+from holdfast.cli.session import AnyTenant
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import JobSpec, Verdict
+from holdfast.engine.order import Move
+from holdfast.engine.payload import encode
+from holdfast.errors import InvalidInput, InvalidSetting
+from holdfast.features.dead_letters.operations import DeadLetters, Operations
+from holdfast.features.jobs.commands import commands
+from holdfast.features.payloads.model import NO_RULE
+from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
+from holdfast.stores.ids import new_id
+from holdfast.stores.requests import OperatorVerb, Reschedule
+from holdfast.stores.session import Client
+from holdfast.stores.vault import Vault
+
+# What a stable reason means to somebody who reads it.
+REASONS = {
+    "not_found": "no such job in this tenant",
+    "already_finished": "it has ended already",
+    "not_dead": "it is not a dead letter",
+    "not_waiting": "it does not wait: it runs or has ended (a dead letter is redriven)",
+    "job_held": "it waits for something else than a time (see: jobs show)",
+    "limit_too_low": "it has had more retries than that",
+    "target_not_found": "the job to stand next to is not in this tenant",
+    "target_not_waiting": "the job to stand next to does not wait",
+    "other_queue": "the job to stand next to is in another queue",
+    "reason_required": "a reason is required",
+    "no_such_step": "it has no such step behind it",
+    "step_ambiguous": "several of its steps have this name: give a number",
+}
+DONE = {
+    "cancel": "cancelled",
+    "redrive": "redriven",
+    "discard": "discarded",
+    "reschedule": "rescheduled",
+    "move": "moved",
+}
+
+MaxAttempts = Annotated[
+    int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="A new limit, for these jobs.")
+]
+
+
+@commands.add("cancel", "holdfast jobs cancel ID1 ID2 --reason 'wrong month'")
+def cancel(session: AnyTenant, jobs: options.JobIds, reason: options.Reason = None) -> None:
+    """Cancel jobs that have not ended."""
+    _operate(session, "cancel", jobs, reason)
+
+
+@commands.add(
+    "redrive",
+    "holdfast jobs redrive ID",
+    "holdfast jobs redrive ID1 ID2 --max-attempts 10",
+    "holdfast jobs redrive ID --from-step 3 --reason 'the address was wrong'",
+    "holdfast jobs redrive ID --from-step charge",
+    """holdfast jobs redrive ID --payload '{"order": 8}' --reason 'it was the number'""",
+)
+def redrive(
+    session: AnyTenant,
+    jobs: options.JobIds,
+    max_attempts: MaxAttempts = None,
+    from_step: Annotated[
+        str | None,
+        typer.Option("--from-step", metavar="N|NAME", help="Do this step and those after it again (see: jobs show)."),
+    ] = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            "--payload", metavar="JSON", help="A new job with this in place of it: JSON, @file, or - (one job)."
+        ),
+    ] = None,
+    reason: options.Reason = None,
+) -> None:
+    """Put dead letters back into their queue, with all their tries before them.
+
+    Steps that are done are not done again, unless --from-step says from where on. With --payload it is a new job, and
+    the old one is discarded; `jobs show` names the other of each. Groups of them: holdfast dead-letters redrive.
+    """
+    step = None if from_step is None else _step(from_step)
+    if payload is not None:
+        if len(jobs) != 1 or step is not None or max_attempts is not None:
+            raise InvalidSetting("--payload is for one job, without other options", code="conflicting_options")
+        _redrive_as(session, jobs[0], payload, reason)
+        return
+    with session.connect() as client:
+        verdicts = client.redrive(_ids(jobs), reason, from_step=step, max_attempts=max_attempts)
+    _show("redrive", verdicts, session.as_json)
+
+
+@commands.add("discard", "holdfast jobs discard ID --reason 'customer is gone'")
+def discard(session: AnyTenant, jobs: options.JobIds, reason: options.NeededReason) -> None:
+    """Give dead letters up for good."""
+    if not reason.strip():
+        raise InvalidInput("a dead letter is not discarded without a reason", code="reason_required")
+    _operate(session, "discard", jobs, reason)
+
+
+@commands.add(
+    "reschedule",
+    "holdfast jobs reschedule ID",
+    "holdfast jobs reschedule ID1 ID2 --in 10m --reason 'the service is back at noon'",
+    "holdfast jobs reschedule ID --at 2027-01-31T09:00:00Z --max-attempts 10",
+)
+def reschedule(
+    session: AnyTenant,
+    jobs: options.JobIds,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="When: ISO 8601 with a zone.")] = None,
+    delay: Annotated[str | None, typer.Option("--in", metavar="SPAN", help="How long from now: 90, 5m, 1h30m.")] = None,
+    max_attempts: MaxAttempts = None,
+    reason: options.Reason = None,
+) -> None:
+    """Give jobs that wait, for their time or their retry, another time; with neither option, now."""
+    when = Reschedule.of(
+        None if at is None else instant(at, "--at"), None if delay is None else duration(delay, "--in"), max_attempts
+    )
+    with session.connect() as client:
+        verdicts = client.reschedule(_ids(jobs), when, reason)
+    _show("reschedule", verdicts, session.as_json)
+
+
+@commands.add(
+    "move",
+    "holdfast jobs move ID --first",
+    "holdfast jobs move ID --before OTHER --reason 'the auditors are here'",
+    "holdfast jobs move ID --priority 10",
+)
+def move(
+    session: AnyTenant,
+    job: Annotated[str, typer.Argument(metavar="ID", help="A job that waits.")],
+    first: Annotated[bool, typer.Option("--first", help="Before all others of its priority.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Behind all others of its priority.")] = False,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="ID", help="Right before this job, with its priority.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Right behind this job, with its priority.")
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", metavar="N", help="Another priority; alone: last among those of it.")
+    ] = None,
+    reason: options.Reason = None,
+) -> None:
+    """Give a job that waits another place in its queue."""
+    place = Move.of(first, last, before, after, priority)
+    with session.connect() as client:
+        verdict = client.move(parse_id(job), place, reason)
+    _show("move", [verdict], session.as_json)
+
+
+def _operate(session: AnyTenant, verb: OperatorVerb, jobs: list[str], reason: str | None) -> None:
+    with session.connect() as client:
+        verdicts = client.operate(verb, _ids(jobs), reason)
+    _show(verb, verdicts, session.as_json)
+
+
+def _redrive_as(session: AnyTenant, job: str, payload: str, reason: str | None) -> None:
+    with session.connect() as client:
+        new = letters_of(client, session.url).redrive_as(parse_id(job), document(payload), reason=reason)
+    if session.as_json:
+        emit({"id": parse_id(job), "redriven_as": new})
+    else:
+        table(("id", "redriven as"), [[parse_id(job), new]])
+
+
+def letters_of(client: Client, url: str | None = None) -> DeadLetters:
+    """What was given is the payload: no handler is known here that would say what it should look like. It is sealed as
+    the environment says."""
+
+    def prepare(kind: str, given: Any, tenant: str) -> JobSpec:
+        vault = Vault.of(config.artifact_place(config.database_url(url)), config.key_text())
+        spec, _ = make_spec(kind, encode(given, limit=PAYLOAD_LIMIT), Options(tenant=tenant), client)
+        pack_payload(spec, tenant, NO_RULE, vault)
+        return spec
+
+    return DeadLetters(client, Operations(client, new_id).starting, prepare)
+
+
+def _ids(jobs: list[str]) -> list[str]:
+    return list(dict.fromkeys(map(parse_id, jobs)))
+
+
+def _step(text: str) -> int | str:
+    """A number is a place; a step that is called by a number has a place, too."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
+
+
+def _show(verb: str, verdicts: list[Verdict], as_json: bool) -> None:
+    if as_json:
+        emit(verdicts)
+    else:
+        table(("id", "state", "answer"), [[v.id, state_text(v.state), answer(verb, v)] for v in verdicts])
+    raise typer.Exit(code(verdicts))
+
+
+def answer(verb: str, verdict: Verdict) -> str:
+    if not verdict.refused:
+        return DONE[verb]
+    reason = verdict.reason or "refused"
+    return f"refused: {REASONS.get(reason, reason)} [{reason}]"
+
+
+def code(verdicts: list[Verdict]) -> int:
+    """A refusal weighs more than an id that is not there."""
+    reasons = {verdict.reason for verdict in verdicts if verdict.refused}
+    if reasons - {"not_found"}:
+        return REFUSED
+    return NOT_FOUND if reasons else 0

@@ -1,0 +1,332 @@
+"""``holdfast limits, pause, resume, pauses, reservations, queues``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.output import duration, emit, facts, line, moment, rate, say, span, state_text, time_or_span, write
+from holdfast.cli.session import AnyTenant, NoTenant
+from holdfast.cli.tree import Commands
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import NotFound
+from holdfast.features.limits.model import Limit, Named, Reservation, Rule, counted
+from holdfast.features.limits.operations import Limits, Queues, Reservations, Switches
+from holdfast.stores.session import Client
+
+commands = Commands("Limit how many jobs run at once, or begin in a time.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class What:
+    """The jobs that a limit is on; without a name all of them."""
+
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue; '*' is each queue.")
+    ] = None
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="NAME", help="The jobs of a kind; '*' is each kind.")
+    ] = None
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="NAME", help="The jobs with a limit key; '*' is each key.")
+    ] = None
+    resource: Annotated[
+        str | None, typer.Option("--resource", metavar="NAME", help="The jobs that use a resource; '*' is each.")
+    ] = None
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="ID", help="The jobs of an agent; '*' is each agent.")
+    ] = None
+    of_tenant: Annotated[
+        str | None,
+        typer.Option("--of-tenant", metavar="NAME", help="With --all-tenants: the jobs of a tenant; '*' is each."),
+    ] = None
+
+    @property
+    def named(self) -> dict[str, str]:
+        names = {"queue": self.queue, "kind": self.kind, "key": self.key, "resource": self.resource}
+        names |= {"agent": self.agent, "tenant": self.of_tenant}
+        return {name: value for name, value in names.items() if value is not None}
+
+
+@commands.add("list", "holdfast limits list")
+def list_limits(session: AnyTenant) -> None:
+    """List the limits, with how many jobs run under each and how many it holds back."""
+    with session.connect() as client:
+        found = Limits(client).list()
+    session.print_list(
+        found,
+        {
+            "what": lambda limit: line(_what(limit)),
+            "tenant": lambda limit: line(limit.tenant),
+            "at once": lambda limit: "" if limit.concurrency is None else f"{limit.concurrency:,}",
+            "rate": lambda limit: rate(limit.rate, limit.per, limit.burst) or "",
+            "running": lambda limit: f"{limit.running:,}",
+            "held back": lambda limit: f"{limit.waiting:,}",
+        },
+        none="Nothing is limited.",
+        keep=("what", "at once", "rate", "running", "held back"),
+    )
+
+
+@commands.add("show", "holdfast limits show --queue mail")
+def show(session: AnyTenant, what: What) -> None:
+    """Show one limit; without a name the one on all jobs."""
+    with session.connect() as client:
+        found = _find(client, counted(**what.named))
+    _print(found, session.as_json)
+
+
+@commands.add(
+    "set",
+    "holdfast limits set --queue mail --concurrency 5",
+    "holdfast limits set --kind call --rate 100/m --burst 10",
+    "holdfast limits set --key '*' --concurrency 1",
+    "holdfast limits set --all-tenants --of-tenant '*' --concurrency 20",
+)
+def set_limit(
+    session: AnyTenant,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", metavar="N", min=0, max=1_000_000, help="At most so many at once.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="N/SPAN", help="At most so many begun in a time: 10/s, 100/5m.")
+    ] = None,
+    burst: Annotated[
+        int | None, typer.Option("--burst", metavar="N", min=1, help="So many of a rate at once; else the whole rate.")
+    ] = None,
+    *,
+    what: What,
+) -> None:
+    """Limit the jobs of a queue, a kind, a key, a resource or an agent; without a name all jobs. It holds at once."""
+    rule = Rule.of(*counted(**what.named), concurrency, rate, burst)
+    with session.connect() as client:
+        client.run(client.verbs.set_limit(rule, client.actor, client.tenant))
+        found = _find(client, (rule.scope, rule.name))
+    _print(found, session.as_json)
+
+
+@commands.add("remove", "holdfast limits remove --queue mail")
+def remove(session: AnyTenant, what: What) -> None:
+    """Remove a limit; what it held back goes on."""
+    with session.connect() as client:
+        Limits(client).remove(**what.named)
+    session.answer({"removed": True}, "Removed.")
+
+
+def _find(client: Client, what: tuple[str, str]) -> Limit:
+    wanted = (client.tenant, *what)
+    for each in Limits(client).list():
+        if (each.tenant, each.scope, each.name) == wanted:
+            return each
+    raise NotFound(f"there is no limit on {' '.join(what)} in tenant {client.tenant}", code="limit_not_found")
+
+
+def _what(limit: Limit) -> str:
+    if limit.scope == "all":
+        return "all jobs"
+    return f"each {limit.scope}" if limit.name == "*" else f"{limit.scope} {limit.name}"
+
+
+def _print(limit: Limit, as_json: bool) -> None:
+    if as_json:
+        emit(limit)
+        return
+    write(_what(limit))
+    facts(
+        [
+            ("tenant", "every tenant together" if limit.tenant == EVERY_TENANT else limit.tenant),
+            ("at once", None if limit.concurrency is None else f"{limit.concurrency:,}"),
+            ("rate", rate(limit.rate, limit.per, limit.burst)),
+            ("running", f"{limit.running:,}"),
+            ("held back", f"{limit.waiting:,}"),
+            ("set", f"{moment(limit.updated_at)} by {limit.set_by}"),
+        ]
+    )
+
+
+Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue.")]
+Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The jobs of a kind.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="The jobs of an agent.")]
+Whose = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Of this tenant alone; else of every tenant.")
+]
+Everything = Annotated[bool, typer.Option("--all", help="Everything: the whole system.")]
+
+
+def pause(
+    session: NoTenant,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; whoever is refused is told.")],
+    queue: Queue = None,
+    kind: Kind = None,
+    agent: Agent = None,
+    tenant: Whose = None,
+    everything: Everything = False,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME|SPAN", help="When it goes on by itself: a time, or 2h.")
+    ] = None,
+    refuse_enqueue: Annotated[
+        bool | None,
+        typer.Option("--refuse-enqueue/--accept-enqueue", help="New jobs too; by itself only with --all."),
+    ] = None,
+) -> None:
+    """Begin nothing more of a queue, a kind, an agent, a tenant, or everything. What runs may end."""
+    what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
+    with session.connect(EVERY_TENANT if tenant is None else tenant) as client:
+        found = Switches(client).pause(
+            reason=reason,
+            until=None if until is None else time_or_span(until, "--until"),
+            refuse_enqueue=refuse_enqueue,
+            **what,
+        )
+    if session.as_json:
+        emit(found)
+        return
+    write(f"{found.what} is paused")
+    facts(
+        [
+            ("reason", found.reason),
+            ("since", f"{moment(found.since)} by {found.set_by}"),
+            ("until", "somebody resumes it" if found.until is None else moment(found.until)),
+            ("new jobs", "refused" if found.refuse_enqueue else "accepted, and wait"),
+        ]
+    )
+
+
+def resume(
+    session: NoTenant,
+    queue: Queue = None,
+    kind: Kind = None,
+    agent: Agent = None,
+    tenant: Whose = None,
+    everything: Everything = False,
+) -> None:
+    """Go on with what was paused; it is named as it was then."""
+    what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
+    with session.connect() as client:
+        Switches(client).resume(**what)
+    session.answer({"resumed": True}, "It goes on.")
+
+
+def switches(session: AnyTenant) -> None:
+    """List what is paused, of a tenant's and of everybody's; disabled agents are among it."""
+    with session.connect() as client:
+        found = Switches(client).list()
+    session.print_list(
+        found,
+        {
+            "what": lambda switch: line(switch.what),
+            "since": lambda switch: moment(switch.since),
+            "by": lambda switch: line(switch.set_by),
+            "until": lambda switch: "" if switch.until is None else moment(switch.until),
+            "new jobs": lambda switch: "refused" if switch.refuse_enqueue else "wait",
+            "reason": lambda switch: line(switch.reason),
+        },
+        none="Nothing is paused.",
+        keep=("what",),
+    )
+
+
+queue_commands = Commands("How queues are kept: whether waiting counts in them.")
+
+
+@queue_commands.add("list", "holdfast queues list")
+def list_queues(session: AnyTenant) -> None:
+    """List the queues that have settings of their own."""
+    with session.connect() as client:
+        found = Queues(client).list()
+    session.print_list(
+        found,
+        {
+            "queue": lambda each: line(each.queue),
+            "tenant": lambda each: line(each.tenant),
+            "ages every": lambda each: span(each.aging),
+            "by": lambda each: str(each.aging_step),
+            "up to": lambda each: str(each.aging_most),
+        },
+        none="No queue has settings of its own.",
+        keep=("queue", "ages every"),
+    )
+
+
+@queue_commands.add(
+    "age",
+    "holdfast queues age reports --every 10m --most 20",
+    "holdfast queues age reports --never",
+)
+def age(
+    session: AnyTenant,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="SPAN", help="How long a job waits for each step: 10m.")
+    ] = None,
+    never: Annotated[bool, typer.Option("--never", help="No more; what was raised stays so.")] = False,
+    step: Annotated[int, typer.Option("--step", metavar="N", min=1, max=32_767, help="By how much.")] = 1,
+    most: Annotated[int, typer.Option("--most", metavar="N", min=-32_768, max=32_767, help="Up to where.")] = 100,
+) -> None:
+    """Raise the priority of jobs the longer they wait in a queue."""
+    if (every is None) != never:
+        raise typer.BadParameter("say how often with --every, or --never")
+    with session.connect() as client:
+        span_of = None if every is None else duration(every, "--every")
+        found = Queues(client).age(queue, every=span_of, step=step, most=most)
+    if session.as_json:
+        emit(found)
+    else:
+        say(
+            f"Jobs in {queue} keep their priority."
+            if found is None
+            else f"Jobs in {queue} age every {span(found.aging)}."
+        )
+
+
+reservation_commands = Commands("Look at what is reserved, and end it.")
+
+
+@reservation_commands.add("list", "holdfast reservations list --ended")
+def list_reservations(
+    session: AnyTenant,
+    ended: Annotated[bool, typer.Option("--ended", help="Also those that are over, the newest first.")] = False,
+    limit: options.Limit = 50,
+) -> None:
+    """List what is reserved and who waits for it, in their order."""
+    with session.connect() as client:
+        found = Reservations(client).list(ended=ended, limit=limit)
+    session.print_list(
+        found,
+        {
+            "id": lambda each: each.id,
+            "what": lambda each: line(each.what),
+            "state": lambda each: state_text(each.state),
+            "holder": lambda each: line(each.holder),
+            "since": lambda each: moment(each.reserved_at or each.asked_at),
+            "until": lambda each: moment(each.ended_at or each.expires_at),
+            "why": lambda each: line(_why(each)),
+        },
+        none="Nothing is reserved.",
+        keep=("id", "what", "state"),
+    )
+
+
+@reservation_commands.add(
+    "release", "holdfast reservations release 01a1de74-eb8c-70f1-843b-cac5f6817387 --reason 'it hangs'"
+)
+def release(
+    session: AnyTenant,
+    reservation: Annotated[str, typer.Argument(metavar="ID", help="A reservation's id, in full.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with it.")
+    ] = "released by an operator",
+) -> None:
+    """End somebody's reservation: jobs are begun there again, and its holder is told."""
+    with session.connect() as client:
+        Reservations(client).release(parse_id(reservation), reason=reason)
+    session.answer({"released": reservation}, "Released.")
+
+
+def _why(reservation: Reservation) -> str:
+    """What it is for while it lasts, and how it ended."""
+    return (reservation.reason or "") if reservation.ended_why is None else reservation.ended_why

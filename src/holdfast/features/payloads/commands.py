@@ -1,0 +1,218 @@
+"""``holdfast payload-rules, keys``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from holdfast import config
+from holdfast.cli import options
+from holdfast.cli.options import document
+from holdfast.cli.output import emit, facts, line, moment, say, table, write
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
+from holdfast.engine.units import in_words
+from holdfast.errors import InvalidSetting, NotFound
+from holdfast.features.payloads.model import EACH_KIND, PayloadRule, RuleDraft
+from holdfast.features.payloads.operations import PayloadRules, Rotated, rotate
+from holdfast.stores.session import Client
+from holdfast.stores.vault import KeyRing, Vault, new_key
+
+commands = Commands("Rules for payloads: what may be in one, who sees it.")
+
+Kind = Annotated[str, typer.Argument(metavar="[KIND]", help="The kind; without one the rule for each kind.")]
+DeclaredBy = Annotated[
+    str, typer.Option("--declared-by", metavar="NAME", help="The one that a program has in its code.")
+]
+
+
+@commands.add("list", "holdfast rules list --all-tenants")
+def list_rules(session: AnyTenant) -> None:
+    """List the rules for payloads: those of the tenant, and those of every tenant."""
+    with session.connect() as client:
+        found = _rules(client).list()
+    session.print_list(
+        found,
+        {
+            "kind": lambda rule: line(rule.kind),
+            "tenant": lambda rule: line(rule.tenant),
+            "says": lambda rule: line(_says(rule)),
+            "by": lambda rule: line(rule.declared_by or rule.set_by),
+        },
+        none="There are no rules for payloads.",
+        keep=("kind", "tenant"),
+    )
+
+
+@commands.add(
+    "show",
+    "holdfast rules show import",
+    "holdfast rules show import --all-tenants",
+)
+def show(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
+    """Show one rule."""
+    with session.connect() as client:
+        found = _found(client, kind, declared_by)
+    _print(found, session.as_json)
+
+
+@commands.add(
+    "set",
+    "holdfast rules set import --signal-only --max-bytes 16KB",
+    "holdfast rules set --tenant acme --signal-only --forbid iban --forbid password",
+    "holdfast rules set patient.update --restricted --all-tenants",
+    "holdfast rules set report --max-bytes 64KB --max-result-bytes 64KB --store",
+)
+def set_rule(
+    session: AnyTenant,
+    kind: Kind = EACH_KIND,
+    signal_only: Annotated[
+        bool, typer.Option("--signal-only", help="Refuse payloads with forbidden keys, at any depth.")
+    ] = False,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option("--forbid", metavar="KEY", help="With --signal-only, in place of the usual list; repeatable."),
+    ] = None,
+    restricted: Annotated[bool, typer.Option("--restricted", help="Show and log nothing of the payload.")] = False,
+    max_bytes: Annotated[
+        str | None, typer.Option("--max-bytes", metavar="SIZE", help="The largest payload: 4096, 64KB.")
+    ] = None,
+    max_result_bytes: Annotated[
+        str | None, typer.Option("--max-result-bytes", metavar="SIZE", help="The largest result.")
+    ] = None,
+    store: Annotated[
+        bool | None, typer.Option("--store/--no-store", help="What is larger goes to the artifact store, or never.")
+    ] = None,
+) -> None:
+    """Set the rule for a kind (or each) in a tenant (or all), in place of the one there is. It holds at once."""
+    draft = RuleDraft.of(
+        kind,
+        signal_only=signal_only,
+        forbidden=forbid or None,
+        restricted=restricted,
+        max_bytes=_size(max_bytes),
+        max_result_bytes=_size(max_result_bytes),
+        store=store,
+    )
+    with session.connect() as client:
+        made = client.run(client.verbs.set_payload_rule(draft, client.actor, client.tenant))
+    _print(made, session.as_json)
+
+
+@commands.add("delete", "holdfast rules delete import")
+def delete(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
+    """Delete a rule. One that a running program declares comes back when its next worker starts."""
+    with session.connect() as client:
+        _rules(client).delete(kind, declared_by=declared_by)
+    session.answer({"kind": kind, "deleted": True}, "Deleted.")
+
+
+@commands.add("check", """holdfast rules check import '{"row": 7}'""")
+def check(
+    session: OneTenant,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind.")],
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "-",
+) -> None:
+    """Say whether the rules would let a payload be enqueued. Nothing is."""
+    value = document(payload)
+    with session.connect() as client:
+        refusal = _rules(client).check(kind, value)
+    if refusal is not None:
+        raise refusal
+    session.answer({"kind": kind, "allowed": True}, "No rule objects.")
+
+
+def _rules(client: Client) -> PayloadRules:
+    return PayloadRules(client, client.name)
+
+
+def _found(client: Client, kind: str, declared_by: str) -> PayloadRule:
+    wanted = (client.tenant, kind, declared_by)
+    for rule in _rules(client).list():
+        if (rule.tenant, rule.kind, rule.declared_by) == wanted:
+            return rule
+    raise NotFound(f"there is no rule for {kind} in tenant {client.tenant}", code="rule_not_found")
+
+
+def _size(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _says(rule: PayloadRule) -> str:
+    parts = ["signal only"] if rule.signal_only else []
+    parts += ["restricted"] if rule.classification == "restricted" else []
+    parts += [] if rule.max_bytes is None else [f"payload up to {in_words(rule.max_bytes)}"]
+    parts += [] if rule.max_result_bytes is None else [f"result up to {in_words(rule.max_result_bytes)}"]
+    parts += [] if rule.store is None else ["larger is stored" if rule.store else "nothing is stored"]
+    return ", ".join(parts)
+
+
+def _print(rule: PayloadRule, as_json: bool) -> None:
+    if as_json:
+        emit(rule)
+        return
+    write("each kind" if rule.kind == EACH_KIND else rule.kind)
+    facts(
+        [
+            ("tenant", "every tenant" if rule.tenant == "*" else rule.tenant),
+            ("says", _says(rule)),
+            ("forbidden", ", ".join(rule.forbidden) if rule.signal_only else None),
+            ("declared by", rule.declared_by or None),
+            ("set", f"{moment(rule.updated_at)} by {rule.set_by}"),
+        ]
+    )
+
+
+key_commands = Commands("The keys that what jobs bring and keep is sealed with.")
+
+
+@key_commands.add("list", "holdfast keys list")
+def list_keys(as_json: options.Json = False) -> None:
+    """List the names of the keys in HOLDFAST_KEYS; the first seals, all of them open."""
+    text = config.key_text()
+    names = () if text is None else KeyRing.of(text).names
+    if as_json:
+        emit([{"name": name, "current": number == 0} for number, name in enumerate(names)])
+    elif not names:
+        say("There are no keys: nothing is sealed.")
+    else:
+        table(("key", ""), [[name, "current" if number == 0 else ""] for number, name in enumerate(names)])
+
+
+@key_commands.add("generate", "holdfast keys generate --name 2027-01")
+def generate(
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name; else the date.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print a new key, in the form that HOLDFAST_KEYS takes. It is kept nowhere else."""
+    entry = f"{name or datetime.now(UTC).strftime('%Y-%m-%d')}:{new_key()}"
+    KeyRing.of(entry)
+    if as_json:
+        emit({"key": entry})
+        return
+    write(entry)
+    say("Put it first in HOLDFAST_KEYS, before the old ones; then: holdfast keys rotate")
+
+
+@key_commands.add("rotate", "holdfast keys rotate --all-tenants")
+def rotate_keys(
+    session: AnyTenant,
+    page: Annotated[int, typer.Option("--page", metavar="N", min=1, max=1000, help="Jobs read at a time.")] = 100,
+) -> None:
+    """Seal with the current key what is sealed with others. It can be stopped at any time and begun again."""
+    vault = Vault.of(config.artifact_place(config.database_url(session.url)), config.key_text())
+    if vault.keys is None:
+        raise InvalidSetting("there are no keys here", code="no_keys", fix="Set HOLDFAST_KEYS, the new key first.")
+
+    def tell(so_far: Rotated) -> None:
+        if not session.as_json:
+            say(f"{so_far.resealed:,} sealed anew …")
+
+    with session.connect() as client:
+        done = rotate(client, vault, tell, page)
+    session.answer(done, f"{done.resealed:,} sealed with {vault.keys.current}.")
+    if done.unread:
+        say(f"{done.unread:,} could not be opened: their key is not in HOLDFAST_KEYS, or they were changed.")
+        raise typer.Exit(1)

@@ -1,0 +1,224 @@
+"""``holdfast retention, usage``."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast import config
+from holdfast.cli import options
+from holdfast.cli.output import Cell, duration, emit, line, moment, say, span, table
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
+from holdfast.features.retention.model import COUNTS, Retention, Usage, check_groups
+from holdfast.features.retention.operations import Metering, Retentions
+from holdfast.stores.artifacts import open_artifacts
+
+commands = Commands("For how long finished jobs are kept.")
+
+Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only the jobs of a kind.")]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="STATE",
+        help="Only those that ended so: succeeded, failed, cancelled, dead_letter; else all but dead letters.",
+    ),
+]
+
+
+@commands.add("list", "holdfast retention list --all-tenants")
+def list_policies(session: AnyTenant) -> None:
+    """List the policies. Of those that fit a job, one that names the tenant decides, then the kind, then the state."""
+    with session.connect() as client:
+        found = Retentions(client).list()
+    if session.as_json:
+        emit(found)
+    elif not found:
+        say("There is no policy: finished jobs are kept for ever.")
+    else:
+        _print(found)
+
+
+@commands.add(
+    "set",
+    "holdfast retention set --clean-after 30d --purge-after 52w",
+    "holdfast retention set --kind heartbeat --purge-after 1d",
+    "holdfast retention set --kind invoice --for-ever",
+    "holdfast retention set --state dead_letter --purge-after 26w --all-tenants",
+)
+def set_policy(
+    session: AnyTenant,
+    clean_after: Annotated[
+        str | None,
+        typer.Option("--clean-after", metavar="SPAN", help="What a job carried goes; tombstone and ledger stay."),
+    ] = None,
+    purge_after: Annotated[
+        str | None, typer.Option("--purge-after", metavar="SPAN", help="The job goes, with its ledger.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--for-ever", help="Keep what a wider policy would let go.")] = False,
+    kind: Kind = None,
+    state: State = None,
+) -> None:
+    """Say for how long jobs are kept after their end: 12h, 30d, 52w. It replaces what was said of the same."""
+    ages = (clean_after, purge_after)
+    if keep == any(age is not None for age in ages):
+        raise typer.BadParameter("give --clean-after, --purge-after, or both; or --for-ever")
+    clean, purge = (None if age is None else duration(age, "age") for age in ages)
+    with session.connect() as client:
+        made = Retentions(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
+    if session.as_json:
+        emit(made)
+    else:
+        _print([made])
+
+
+@commands.add("delete", "holdfast retention delete --kind heartbeat")
+def delete(session: AnyTenant, kind: Kind = None, state: State = None) -> None:
+    """Remove a policy; the next wider one decides then, and without one jobs are kept for ever."""
+    with session.connect() as client:
+        Retentions(client).delete(kind=kind, state=state)
+    session.answer({"removed": True}, "Removed.")
+
+
+@commands.add("preview", "holdfast retention preview")
+def preview(session: AnyTenant) -> None:
+    """Show what each policy would remove now, and who holds back a purge. Nothing is changed."""
+    with session.connect() as client:
+        found = Retentions(client).preview()
+    if session.as_json:
+        emit(found)
+        return
+    if not found:
+        say("There is no policy: finished jobs are kept for ever.")
+        return
+    rows: list[list[Cell]] = [
+        [
+            line(each.tenant),
+            line(each.kind),
+            each.state,
+            each.verb,
+            f"{each.due:,}" + ("+" if each.capped else ""),
+            "" if each.oldest_at is None else moment(each.oldest_at),
+            "" if each.held_by is None else f"{each.held:,} by {line(each.held_by)}",
+        ]
+        for each in found
+    ]
+    table(["tenant", "kind", "state", "what", "due", "oldest end", "held back"], rows, keep=("kind", "what", "due"))
+
+
+@commands.add("run", "holdfast retention run --all-tenants --limit 1000000")
+def run(
+    session: AnyTenant,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=100_000_000, help="Stop after so many jobs.")
+    ] = 100_000,
+) -> None:
+    """Remove what is due here and now, without the rests that workers take between their slices."""
+    with session.connect() as client:
+        artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
+        done = Retentions(client, artifacts).run(limit=limit)
+    session.answer(
+        done,
+        f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned,"
+        f" {done['delete']:,} deleted in the artifact store.",
+    )
+
+
+@commands.add("orphans", "holdfast retention orphans --all-tenants")
+def orphans(session: AnyTenant) -> None:
+    """Walk the artifact store, which must be this database's alone, for what is of no job or of a cleaned one, and is
+    older than a week. What is found is deleted by workers, or by "run"."""
+    with session.connect() as client:
+        artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
+        found = Retentions(client, artifacts).orphans()
+    session.answer({"found": found}, f"{found:,} found that no job has any more.")
+
+
+def _print(found: list[Retention]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            line(each.tenant),
+            line(each.kind),
+            each.state,
+            "never" if each.clean_after is None else span(each.clean_after),
+            "never" if each.purge_after is None else span(each.purge_after),
+            f"{line(each.set_by)}{' (declared)' if each.declared else ''}",
+        ]
+        for each in found
+    ]
+    table(["tenant", "kind", "state", "clean after", "purge after", "set by"], rows, keep=("kind", "state"))
+
+
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_HIDDEN = ("crashed", "cancelled", "expired")
+
+
+def usage(
+    session: AnyTenant,
+    by: Annotated[
+        str, typer.Option("--by", metavar="A,B", help="Any of tenant, kind, day; an empty text for one sum.")
+    ] = "kind,day",
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DAY", help="From this day on (UTC): 2027-01-31, or 30d ago.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="DAY", help="Up to this day, which counts.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only the jobs of a kind.")] = None,
+    count: Annotated[
+        bool, typer.Option("--count/--no-count", help="Count first what happened since; or show what was counted.")
+    ] = True,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, times in seconds.")] = False,
+) -> None:
+    """Show what was used: jobs, attempts, run time, wait time and cost. It outlives the jobs that are purged."""
+    if as_csv and session.as_json:
+        raise typer.BadParameter("give --csv or --json, not both")
+    groups = check_groups(options.listed(by))
+    with session.connect() as client:
+        meter = Metering(client)
+        found = meter(by=groups, since=_day(since), until=_day(until), kind=kind, count=count)
+    if session.as_json:
+        emit(found)
+    elif as_csv:
+        _write_csv(found)
+    elif not found:
+        say("Nothing was counted.")
+    else:
+        _usage_print(found, groups)
+
+
+def _day(text: str | None) -> str | int | None:
+    """``30d`` is so many days ago."""
+    return int(text[:-1]) if text is not None and text[-1:] == "d" and text[:-1].isdecimal() else text
+
+
+def _write_csv(found: list[Usage]) -> None:
+    names = [field.name for field in dataclasses.fields(Usage)]
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(names)
+    for each in found:
+        out.writerow([_safe(getattr(each, name)) for name in names])
+
+
+def _safe(value: object) -> object:
+    """A name that a spreadsheet would take for a formula is quoted."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
+
+
+def _usage_print(found: list[Usage], groups: tuple[str, ...]) -> None:
+    counts = [name for name in COUNTS if name not in _HIDDEN or any(getattr(each, name) for each in found)]
+    rows: list[list[Cell]] = [
+        [
+            *(line(getattr(each, group)) for group in groups),
+            *(f"{getattr(each, name):,}" for name in counts),
+            span(each.run_time),
+            span(each.wait_time),
+            f"{each.cost:,.6f}".rstrip("0").rstrip("."),
+        ]
+        for each in found
+    ]
+    headers = [*groups, *counts, "run time", "wait time", "cost"]
+    table(headers, rows, keep=(*groups, "succeeded", "run time", "cost"))

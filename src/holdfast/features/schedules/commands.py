@@ -1,0 +1,341 @@
+"""``holdfast schedules …``."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast.cli import options
+from holdfast.cli.options import document
+from holdfast.cli.output import (
+    Cell,
+    emit,
+    facts,
+    heading,
+    instant,
+    line,
+    moment,
+    print_document,
+    say,
+    span,
+    table,
+    write,
+)
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
+from holdfast.errors import InvalidSetting, NotFound
+from holdfast.features.schedules import template_commands
+from holdfast.features.schedules.model import Fire, Schedule
+from holdfast.features.schedules.timing import Coming, Timing, preview
+
+commands = Commands("When jobs are made by themselves: look, and change.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+Count = Annotated[int, typer.Option("--count", metavar="N", min=1, max=100, help="How many times.")]
+COLOURS = {
+    "active": "green",
+    "paused": "yellow",
+    "ended": "dim",
+    "fired": "green",
+    "skipped": "yellow",
+    "waiting": "cyan",
+    "missed": "yellow",
+    "failed": "bold red",
+}
+
+
+class State(StrEnum):
+    ACTIVE = "active"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+@commands.add("list", "holdfast schedules list --state paused")
+def list_schedules(
+    session: AnyTenant,
+    state: Annotated[
+        State | None, typer.Option("--state", metavar="NAME", help=f"Only those: {', '.join(State)}.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="For jobs of this kind.")] = None,
+) -> None:
+    """List the schedules, with their next times and what is wrong with them."""
+    with template_commands.scheduling(session) as (_, schedules):
+        found = schedules.list(state=None if state is None else state.value, kind=kind)
+    session.print_list(
+        found,
+        {
+            "name": lambda each: line(each.name),
+            **session.tenants,
+            "when": lambda each: line(each.timing),
+            "zone": lambda each: each.zone,
+            "makes": lambda each: line(each.template or each.kind),
+            "state": lambda each: coloured(each.state),
+            "next (UTC)": lambda each: "" if each.next_fire_at is None else moment(each.next_fire_at),
+            "note": lambda each: line(_trouble(each) or ""),
+        },
+        none="There are no such schedules.",
+        keep=("name", "state", "next (UTC)"),
+        described=lambda each: as_data(each),
+    )
+
+
+@commands.add("show", "holdfast schedules show nightly")
+def show(session: OneTenant, name: Name) -> None:
+    """Show a schedule: what it makes and when, and what became of its last times."""
+    with template_commands.scheduling(session) as (client, schedules):
+        found = schedules.get(name)
+        if found is None:
+            raise NotFound(f"there is no schedule {name} in tenant {client.tenant}", code="schedule_not_found")
+        fires = schedules.history(name, limit=5)
+    if session.as_json:
+        emit({**as_data(found), "history": fires})
+        return
+    print_schedule(found)
+    if fires:
+        heading("Times")
+        _print_fires(fires)
+
+
+@commands.add(
+    "preview",
+    "holdfast schedules preview nightly",
+    "holdfast schedules preview --timing '30 2 * * *' --tz Europe/London --count 100",
+)
+def preview_schedule(
+    session: OneTenant,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A schedule, or none with --timing.")] = None,
+    timing: Annotated[
+        str | None, typer.Option("--timing", metavar="TEXT", help='Times to try: "0 9 * * MON-FRI", "every 90s".')
+    ] = None,
+    tz: template_commands.Zone = None,
+    count: Count = 10,
+) -> None:
+    """Show the next times in the schedule's zone, with a warning where a change of the clock touches one."""
+    if (name is None) == (timing is None):
+        raise InvalidSetting("name a schedule, or give --timing", code="conflicting_options")
+    with template_commands.scheduling(session) as (client, schedules):
+        if name is not None:
+            found, coming = schedules.get(name), schedules.preview(name, count)
+            assert found is not None
+            times = found.timed
+        else:
+            times, now = Timing.of(timing, tz or "UTC"), client.run(client.verbs.now())
+            coming = preview(times, now, now.replace(microsecond=0), count)
+    if session.as_json:
+        emit({"timing": times.text, "zone": times.zone, "words": times.words, "times": coming})
+        return
+    write(f"{times.words} ({times.zone})")
+    table(("UTC", f"in {times.zone}", ""), [_row(each) for each in coming], keep=("UTC",))
+
+
+@commands.add("history", "holdfast schedules history nightly --limit 10")
+def history(
+    session: OneTenant,
+    name: Name,
+    limit: options.Limit = 50,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Only times before: 2027-01-31T09:00Z.")
+    ] = None,
+) -> None:
+    """Show what became of its times, the latest first: fired, skipped, waiting, missed or failed."""
+    earlier = None if before is None else instant(before, "--before")
+    with template_commands.scheduling(session) as (_, schedules):
+        fires = schedules.history(name, limit=limit, before=earlier)
+    if session.as_json:
+        emit(fires)
+    elif not fires:
+        say("None of its times has come yet.")
+    else:
+        _print_fires(fires)
+
+
+def as_data(schedule: Schedule) -> dict[str, Any]:
+    return {**dataclasses.asdict(schedule), "words": _words(schedule)}
+
+
+def print_schedule(schedule: Schedule) -> None:
+    def when(at: Any) -> str | None:
+        return None if at is None else moment(at)
+
+    write(schedule.name)
+    facts(
+        [
+            ("state", coloured(schedule.state)),
+            ("note", _trouble(schedule)),
+            ("when", f"{schedule.timing} ({schedule.zone})"),
+            ("in words", _words(schedule)),
+            ("makes", f"template {schedule.template} ({schedule.kind})" if schedule.template else schedule.kind),
+            ("next", when(schedule.next_fire_at)),
+            ("last", when(schedule.last_fire_at)),
+            ("missed times", schedule.missed),
+            ("overlap", schedule.overlap),
+            ("jitter", span(schedule.jitter) if schedule.jitter else None),
+            ("tenant", schedule.tenant),
+            ("declared by", schedule.declared_by),
+            ("created", f"{moment(schedule.created_at)} by {schedule.created_by}"),
+            ("changed", f"{moment(schedule.updated_at)} by {schedule.updated_by}"),
+        ]
+    )
+    if schedule.payload:
+        print_document("Payload", schedule.payload)
+    if schedule.options:
+        print_document("Options", schedule.options)
+
+
+def coloured(word: str) -> Text:
+    return Text(word, COLOURS.get(word, ""))
+
+
+def _trouble(schedule: Schedule) -> str | None:
+    if schedule.problem == "unknown_kind":
+        return f"no worker that is alive knows kind {schedule.kind}"
+    if schedule.problem is not None:
+        return f"the last time failed: {schedule.problem}"
+    if schedule.undeclared_at is not None:
+        return f"the code of {schedule.declared_by} does not declare it any more"
+    return None
+
+
+def _words(schedule: Schedule) -> str | None:
+    try:
+        return schedule.timed.words
+    except InvalidSetting as error:  # written by hand, or in a zone that this machine does not know
+        return error.message
+
+
+def _print_fires(fires: list[Fire]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            moment(fire.due_at),
+            coloured(fire.status),
+            fire.job_id or "",
+            f"by {line(fire.actor)}" if fire.manual else _said(fire),
+        ]
+        for fire in fires
+    ]
+    table(("time (UTC)", "status", "job", ""), rows, keep=("time (UTC)", "status", "job"))
+
+
+def _said(fire: Fire) -> str:
+    if fire.count > 1 and fire.since_at is not None:
+        return f"{fire.count:,} times from {moment(fire.since_at)}"
+    return line(f"{fire.error_code}: {fire.error_message}") if fire.error_code else ""
+
+
+def _row(coming: Coming) -> list[Cell]:
+    return [moment(coming.at)[:19], f"{coming.local:%a %Y-%m-%d %H:%M:%S %Z}", Text(coming.warning or "", "yellow")]
+
+
+@commands.add(
+    "create",
+    "holdfast schedules create nightly '0 3 * * *' --kind report --tz Europe/Paris --overlap skip",
+    """holdfast schedules create beat 'every 90s' '{"host": "a"}' --kind ping --app shop.jobs:app""",
+    "holdfast schedules create launch 'at 2027-01-31 09:00' --template launch --tz America/New_York",
+)
+def create(
+    session: OneTenant,
+    name: Name,
+    timing: Annotated[
+        str, typer.Argument(metavar="WHEN", help='"0 9 * * MON-FRI", "@daily", "every 90s", "at 2027-01-31 09:00".')
+    ],
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The kind of its jobs.")] = None,
+    template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="Or the template.")] = None,
+    *,
+    times: template_commands.Timed,
+    made: template_commands.Made,
+    app: template_commands.FromApp = None,
+) -> None:
+    """Create a schedule: a kind or a template, and when jobs of it are made."""
+    definition = {
+        **_named(kind, template),
+        **times.given,
+        **made.given,
+        "payload": document(payload),
+    }
+    with template_commands.scheduling(session, app) as (_, schedules):
+        _print(schedules.create(name, timing, **definition), session.as_json)
+
+
+@commands.add(
+    "edit",
+    "holdfast schedules edit nightly --timing '30 4 * * *'",
+    "holdfast schedules edit nightly --missed all",
+)
+def edit(
+    session: OneTenant,
+    name: Name,
+    timing: Annotated[str | None, typer.Option("--timing", metavar="WHEN", help="Other times.")] = None,
+    payload: Annotated[
+        str | None, typer.Option("--payload", metavar="JSON", help="Another payload: JSON, @file, or -.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Another kind.")] = None,
+    template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="Another template.")] = None,
+    *,
+    times: template_commands.Timed,
+    made: template_commands.Made,
+    app: template_commands.FromApp = None,
+) -> None:
+    """Change what is named here. Other times count from now on; with the same ones the next time stays."""
+    changes = {
+        **_named(kind, template),
+        **times.given,
+        **made.given,
+        **({} if timing is None else {"timing": timing}),
+        **({} if payload is None else {"payload": document(payload)}),
+    }
+    with template_commands.scheduling(session, app) as (_, schedules):
+        _print(schedules.edit(name, **changes), session.as_json)
+
+
+@commands.add("pause", "holdfast schedules pause nightly")
+def pause(session: OneTenant, name: Name) -> None:
+    """Fire nothing until it is resumed; times that come meanwhile do not count."""
+    with template_commands.scheduling(session) as (_, schedules):
+        _print(schedules.pause(name), session.as_json)
+
+
+@commands.add("resume", "holdfast schedules resume nightly")
+def resume(session: OneTenant, name: Name) -> None:
+    """Fire again, from the next time on."""
+    with template_commands.scheduling(session) as (_, schedules):
+        _print(schedules.resume(name), session.as_json)
+
+
+@commands.add("run", "holdfast schedules run nightly --app shop.jobs:app")
+def run(
+    session: OneTenant,
+    name: Name,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also while a job of it runs.")] = False,
+    app: template_commands.FromApp = None,
+) -> None:
+    """Run it now, besides its times, and print the job's id."""
+    with template_commands.scheduling(session, app) as (_, schedules):
+        job_id = schedules.run(name, anyway=anyway)
+    if session.as_json:
+        emit({"schedule": name, "job_id": job_id})
+    else:
+        write(job_id)
+
+
+@commands.add("delete", "holdfast schedules delete nightly")
+def delete(session: OneTenant, name: Name) -> None:
+    """Delete a schedule; its jobs stay, and its name is free."""
+    with template_commands.scheduling(session) as (_, schedules):
+        schedules.delete(name)
+    session.answer({"schedule": name, "deleted": True}, f"Schedule {name} fires no more.")
+
+
+def _named(kind: str | None, template: str | None) -> dict[str, str]:
+    return {name: said for name, said in (("kind", kind), ("template", template)) if said is not None}
+
+
+def _print(schedule: Schedule, as_json: bool) -> None:
+    if as_json:
+        emit(as_data(schedule))
+    else:
+        print_schedule(schedule)

@@ -1,0 +1,254 @@
+"""``holdfast templates …``; options both share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.app.declarations import Desk
+from holdfast.cli import options
+from holdfast.cli.options import document
+from holdfast.cli.output import Cell, duration, emit, facts, line, moment, print_document, say, table, write
+from holdfast.cli.session import AnyTenant, OneTenant, Session, load_app
+from holdfast.cli.tree import Commands
+from holdfast.engine.job import JobSpec
+from holdfast.engine.payload import encode
+from holdfast.engine.retry import Retry
+from holdfast.features.schedules.model import Template
+from holdfast.features.schedules.operations import Schedules
+from holdfast.features.schedules.templates import Templates, not_found
+from holdfast.kind import PAYLOAD_LIMIT, Prepared, make_spec
+from holdfast.stores.ids import new_id
+from holdfast.stores.session import Client
+
+Make = Callable[[str, Any, dict[str, Any]], JobSpec]
+
+FromApp = Annotated[
+    str | None, typer.Option("--app", metavar="MODULE:APP", help="Check against its kinds, and use their defaults.")
+]
+
+
+Zone = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone: Europe/Paris; else UTC.")]
+
+
+class MissedPolicy(StrEnum):
+    SKIP = "skip"
+    ONCE = "once"
+    ALL = "all"
+
+
+class OverlapPolicy(StrEnum):
+    ALLOW = "allow"
+    SKIP = "skip"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """How a schedule takes its times."""
+
+    tz: Zone = None
+    missed: Annotated[
+        MissedPolicy | None,
+        typer.Option(
+            "--missed", metavar="HOW", help="Times missed: skip, fire once for all of them, or all (up to 100)."
+        ),
+    ] = None
+    overlap: Annotated[
+        OverlapPolicy | None,
+        typer.Option(
+            "--overlap", metavar="HOW", help="While a job of it runs: allow another, skip the time, or queue it."
+        ),
+    ] = None
+    jitter: Annotated[
+        str | None, typer.Option("--jitter", metavar="SPAN", help="Spread each time over this: 30s, 5m.")
+    ] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        said = {
+            "tz": self.tz,
+            "missed": None if self.missed is None else self.missed.value,
+            "overlap": None if self.overlap is None else self.overlap.value,
+            "jitter": None if self.jitter is None else duration(self.jitter, "--jitter"),
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What the jobs that are made begin with."""
+
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="The queue of its jobs; else their kind's.")
+    ] = None
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Higher goes first.")] = None
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent its jobs are for.")] = None
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="Tries of a job.")
+    ] = None
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="SPAN", help="Not begun later than this after its time: 5m, 2h.")
+    ] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """In the words of ``Options``."""
+        said = {
+            "queue": self.queue,
+            "priority": self.priority,
+            "agent": self.agent,
+            "tags": list(self.tag) if self.tag else None,
+            "retry": None if self.max_attempts is None else Retry(max_attempts=self.max_attempts),
+            "deadline": None if self.deadline is None else duration(self.deadline, "--deadline"),
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+@contextmanager
+def scheduling(session: Session, app: str | None = None) -> Iterator[tuple[Client, Schedules]]:
+    with session.connect() as client:
+        yield client, Schedules(client, _maker(client, app, session.url), new_id)
+
+
+@contextmanager
+def templating(session: Session, app: str | None = None) -> Iterator[Templates]:
+    with session.connect() as client:
+        make, known = _maker(client, app, session.url), load_app(app, session.url).kinds if app else {}
+
+        def prepare(kind: str, payload: Any, chosen: Any) -> Prepared[Any]:
+            return Prepared(make(kind, payload, chosen), chosen.get("tenant", client.tenant), lambda value: value)
+
+        yield Templates(client, Desk(client, known, prepare))
+
+
+def _maker(client: Client, app: str | None, url: str | None) -> Make:
+    """Without an app nothing is known of a kind: what is made has the options that were given, and no others."""
+    if app is not None:
+        return load_app(app, url).scheduler.make
+
+    def make(kind: str, payload: Any, chosen: Any) -> JobSpec:
+        text = encode(payload, limit=PAYLOAD_LIMIT)
+        return make_spec(kind, text, chosen, client, "retry" in chosen)[0]
+
+    return make
+
+
+commands = Commands("Job definitions with a name and versions.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The template's name.")]
+Version = Annotated[int | None, typer.Option("--version", metavar="N", min=1, help="This version; else the newest.")]
+Payload = Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")]
+
+
+@commands.add("list", "holdfast templates list")
+def list_templates(session: AnyTenant) -> None:
+    """List the templates, each in its newest version."""
+    with templating(session) as templates:
+        found = templates.list()
+    if session.as_json:
+        emit(found)
+    elif not found:
+        say("There are no templates.")
+    else:
+        _print_table(found)
+
+
+@commands.add("show", "holdfast templates show monthly --version 3")
+def show(session: OneTenant, name: Name, version: Version = None) -> None:
+    """Show a template: what jobs made from it begin with."""
+    with templating(session) as templates:
+        found = templates.get(name, version)
+    if found is None:
+        raise not_found(name)
+    _print(found, session.as_json)
+
+
+@commands.add("versions", "holdfast templates versions monthly --limit 10")
+def versions(session: OneTenant, name: Name, limit: options.Limit = 50) -> None:
+    """List the versions of a template, the newest first."""
+    with templating(session) as templates:
+        found = templates.versions(name, limit=limit)
+    if not found:
+        raise not_found(name)
+    if session.as_json:
+        emit(found)
+    else:
+        _print_table(found)
+
+
+@commands.add("put", """holdfast templates put monthly report '{"scope": "month"}' --queue slow --max-attempts 3""")
+def put(
+    session: OneTenant,
+    name: Name,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind of its jobs.")],
+    payload: Payload = "{}",
+    *,
+    made: Made,
+    app: FromApp = None,
+) -> None:
+    """Define a template, or change it: that is a new version, and the others stay."""
+    with templating(session, app) as templates:
+        _print(templates.put(name, kind, document(payload), **made.given), session.as_json)
+
+
+@commands.add("remove", "holdfast templates remove monthly")
+def remove(session: OneTenant, name: Name) -> None:
+    """Make no more jobs from a template; its versions stay."""
+    with templating(session) as templates:
+        templates.remove(name)
+    session.answer({"template": name, "removed": True}, f"Template {name} makes no more jobs.")
+
+
+@commands.add("enqueue", """holdfast templates enqueue monthly '{"month": 3}'""")
+def enqueue(
+    session: OneTenant, name: Name, payload: Payload = "{}", version: Version = None, app: FromApp = None
+) -> None:
+    """Enqueue a job made from a template, with these arguments on top, and print its id."""
+    with templating(session, app) as templates:
+        handle = templates.using(version=version).enqueue(name, **document(payload))
+    if session.as_json:
+        emit({"id": handle.id, "tenant": handle.tenant, "created": handle.created, "reason": handle.reason})
+    else:
+        write(handle.id)
+
+
+def _print_table(found: list[Template]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            line(each.name),
+            str(each.version),
+            line(each.kind),
+            "removed" if each.removed else "",
+            moment(each.created_at),
+            line(each.created_by),
+        ]
+        for each in found
+    ]
+    table(("name", "version", "kind", "", "made", "by"), rows, keep=("name", "version"))
+
+
+def _print(template: Template, as_json: bool) -> None:
+    if as_json:
+        emit(template)
+        return
+    write(template.name)
+    facts(
+        [
+            ("version", str(template.version)),
+            ("removed", "yes" if template.removed else None),
+            ("kind", template.kind),
+            ("tenant", template.tenant),
+            ("made", f"{moment(template.created_at)} by {template.created_by}"),
+        ]
+    )
+    if template.payload:
+        print_document("Payload", template.payload)
+    if template.options:
+        print_document("Options", template.options)

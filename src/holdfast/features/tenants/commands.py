@@ -1,0 +1,176 @@
+"""``holdfast tenants list | show | set | delete | fair | registered-only``: what tenants are held to, and how they
+share queues."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.output import emit, facts, line, moment, say, write
+from holdfast.cli.session import NoTenant
+from holdfast.cli.tree import Commands
+from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
+from holdfast.features.tenants.operations import Tenants
+
+commands = Commands("Tenants: what they are held to, and how they share queues.")
+
+Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]
+NONE = "none"
+
+
+@commands.add("list", "holdfast tenants list")
+def list_tenants(session: NoTenant) -> None:
+    """List the tenants that are registered or have jobs, with what they use of what they may."""
+    with session.connect() as client:
+        found = Tenants(client).list()
+    session.print_list(
+        found,
+        {
+            "tenant": lambda each: line(each.name),
+            "title": lambda each: line(each.title or ""),
+            "waiting": lambda each: _of(each.pending, each.max_pending),
+            "running": lambda each: _of(each.running, each.max_running),
+            "rate": lambda each: output.rate(each.rate, each.per, each.burst) or "",
+            "weight": lambda each: str(each.weight),
+            "share": lambda each: _share(each) or "",
+        },
+        none="There is no tenant.",
+        keep=("tenant", "waiting", "running", "share"),
+    )
+
+
+@commands.add("show", "holdfast tenants show acme")
+def show(session: NoTenant, name: Name) -> None:
+    """Show one tenant."""
+    with session.connect() as client:
+        found = Tenants(client).get(name)
+    _print(found, session.as_json)
+
+
+@commands.add(
+    "set",
+    "holdfast tenants set acme --max-pending 100000 --max-running 20 --rate 50/s",
+    "holdfast tenants set acme --weight 3",
+    "holdfast tenants set acme --max-running none",
+)
+def set_tenant(
+    session: NoTenant,
+    name: Name,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Its name for people.")] = None,
+    max_pending: Annotated[
+        str | None, typer.Option("--max-pending", metavar="N", help="So many may wait; more are refused. 'none': any.")
+    ] = None,
+    max_running: Annotated[
+        str | None, typer.Option("--max-running", metavar="N", help="So many run at once; more wait. 'none': any.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="N/SPAN", help="So many are begun in a time: 10/s. 'none': any.")
+    ] = None,
+    burst: Annotated[
+        int | None, typer.Option("--burst", metavar="N", min=1, help="So many of a rate at once; else the whole rate.")
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option("--weight", metavar="N", help="Its share against others; 'none' is 1.")
+    ] = None,
+) -> None:
+    """Register a tenant, or change what is said; the rest stays. The first weight has all queues shared fairly."""
+    what = TenantOptions()
+    if title is not None:
+        what["title"] = None if title == NONE else title
+    if max_pending is not None:
+        what["max_pending"] = _number(max_pending, "--max-pending", 0, MOST_PENDING)
+    if max_running is not None:
+        what["max_running"] = _number(max_running, "--max-running", 0, 1_000_000)
+    if weight is not None:
+        what["weight"] = _number(weight, "--weight", 1, MOST_WEIGHT)
+    if rate is not None:
+        what["rate"] = None if rate == NONE else rate
+    if burst is not None:
+        what["burst"] = burst
+    with session.connect() as client:
+        found = Tenants(client).set(name, **what)
+    _print(found, session.as_json)
+
+
+@commands.add("delete", "holdfast tenants delete acme")
+def delete(session: NoTenant, name: Name) -> None:
+    """Forget what was set for a tenant; its jobs stay."""
+    with session.connect() as client:
+        Tenants(client).delete(name)
+    session.answer({"tenant": name, "deleted": True}, f"Nothing is set for {name} any more. Its jobs are as they were.")
+
+
+@commands.add(
+    "fair",
+    "holdfast tenants fair on",
+    "holdfast tenants fair off",
+)
+def fair(
+    session: NoTenant,
+    state: Annotated[Literal["on", "off"] | None, typer.Argument(metavar="[on|off]", help="Without it: look.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="One queue instead of all.")] = None,
+) -> None:
+    """Have tenants share queues fairly, or no more. While the index for it is made, those who write wait."""
+    with session.connect() as client:
+        tenants = Tenants(client)
+        shared = tenants.shared() if state is None else tenants.fair(state == "on", queue=queue)
+    if session.as_json:
+        emit({"fair": shared})
+    elif not shared:
+        say("No queue is shared: jobs are taken in the order of the queue, whoever's they are.")
+    else:
+        say("Every queue is shared fairly." if shared == ["*"] else f"Shared fairly: {', '.join(shared)}.")
+
+
+@commands.add("registered-only", "holdfast tenants registered-only on")
+def registered_only(
+    session: NoTenant,
+    state: Annotated[Literal["on", "off"] | None, typer.Argument(metavar="[on|off]", help="Without it: look.")] = None,
+) -> None:
+    """Refuse jobs of tenants that are not registered, or no more. What waits already runs to its end."""
+    with session.connect() as client:
+        tenants = Tenants(client)
+        on = tenants.registered_only(None if state is None else state == "on")
+        others = [each.name for each in tenants.list() if each.updated_at is None] if on else []
+    if session.as_json:
+        emit({"registered_only": on, "unregistered": others})
+        return
+    say("Only registered tenants may have jobs." if on else "Any tenant may have jobs.")
+    if others:
+        say(f"Not registered, and with jobs: {', '.join(map(line, others))}.")
+
+
+def _number(text: str, option: str, least: int, most: int) -> int | None:
+    if text == NONE:
+        return None
+    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+        raise typer.BadParameter(f"{option} is a number from {least} to {most:,}, or {NONE}")
+    return int(text)
+
+
+def _of(used: int, most: int | None) -> str:
+    return f"{used:,}" if most is None else f"{used:,} of {most:,}"
+
+
+def _share(each: Tenant) -> str | None:
+    return None if each.share is None else f"{each.share:.1%}"
+
+
+def _print(found: Tenant, as_json: bool) -> None:
+    if as_json:
+        emit(found)
+        return
+    write(found.name)
+    facts(
+        [
+            ("title", found.title),
+            ("waiting", _of(found.pending, found.max_pending)),
+            ("running", _of(found.running, found.max_running)),
+            ("rate", output.rate(found.rate, found.per, found.burst)),
+            ("weight", str(found.weight)),
+            ("share", _share(found)),
+            ("set", "never" if found.updated_at is None else f"{moment(found.updated_at)} by {found.set_by}"),
+        ]
+    )

@@ -1,0 +1,111 @@
+"""``holdfast tokens``: who may ask over HTTP, and for what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.output import emit, facts, line, moment, say, time_or_span, write
+from holdfast.cli.session import AnyTenant
+from holdfast.cli.tree import Commands
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.tokens.model import ApiToken, Role, Scope
+from holdfast.features.tokens.operations import Tokens
+from holdfast.stores.ids import new_id
+
+commands = Commands("Who may ask over HTTP: issue, list and revoke API tokens.")
+
+
+@commands.add(
+    "issue",
+    "holdfast tokens issue ci --role producer --expires 90d",
+    "holdfast tokens issue ada --role operator --role approver --tenant acme",
+    "holdfast tokens issue ops --role admin --all-tenants",
+)
+def issue(
+    session: AnyTenant,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whom the ledger names: a person, or a program.")],
+    role: Annotated[
+        list[Role], typer.Option("--role", metavar="ROLE", help=f"What it may: {', '.join(Role)}. Repeat it.")
+    ],
+    only: Annotated[
+        list[Scope] | None,
+        typer.Option("--scope", metavar="SCOPE", help=f"No more than this of it: {', '.join(Scope)}. Repeat it."),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="TIME|SPAN", help="When it ends: a time, or 90d. Else never.")
+    ] = None,
+) -> None:
+    """Issue an API token. It is shown here, once; what is kept is a hash."""
+    whose = session.scope
+    with session.connect() as client:
+        issued = Tokens(client, new_id).issue(
+            name,
+            roles=role,
+            scopes=only or (),
+            expires=None if expires is None else time_or_span(expires, "--expires"),
+            every_tenant=whose == EVERY_TENANT,
+        )
+    if session.as_json:
+        emit({"text": issued.text, "token": issued.token})
+        return
+    write(issued.text)
+    say(f"It is not shown again. It may {', '.join(sorted(issued.token.allows))} {_whose(issued.token)}.")
+
+
+@commands.add("list", "holdfast tokens list --all-tenants")
+def list_tokens(
+    session: AnyTenant,
+    sessions: Annotated[bool, typer.Option("--sessions", help="Browsers that were logged in with them, too.")] = False,
+    limit: options.Limit = 50,
+) -> None:
+    """List tokens, newest first; those that are over are among them."""
+    with session.connect() as client:
+        found = Tokens(client, new_id).list(sessions=sessions, limit=limit)
+    now = datetime.now(UTC)
+    session.print_list(
+        found,
+        {
+            "id": lambda token: token.id,
+            "begins with": lambda token: f"{line(token.prefix)}…",
+            "name": lambda token: line(token.name),
+            "tenant": lambda token: line(token.tenant),
+            "roles": _roles,
+            "last used": lambda token: "never" if token.last_used_at is None else moment(token.last_used_at),
+            "state": lambda token: _state(token, now),
+        },
+        none="No token has been issued.",
+        keep=("id", "begins with"),
+    )
+
+
+@commands.add("revoke", "holdfast tokens revoke 01a1de74-eb8c-70f1-843b-cac5f6817387")
+def revoke(session: AnyTenant, id: Annotated[str, typer.Argument(metavar="ID", help="A token's id, in full.")]) -> None:
+    """Revoke a token, and the sessions that were opened with it."""
+    with session.connect() as client:
+        found = Tokens(client, new_id).revoke(id)
+    if session.as_json:
+        emit(found)
+        return
+    write(f"{found.prefix}… is revoked")
+    facts([("name", found.name), ("since", f"{moment(found.revoked_at or found.created_at)} by {found.revoked_by}")])
+
+
+def _roles(token: ApiToken) -> str:
+    roles = "session" if token.is_session else ", ".join(token.roles)
+    return roles + (f" ({', '.join(token.scopes)})" if token.scopes else "")
+
+
+def _state(token: ApiToken, now: datetime) -> str:
+    if token.revoked_at is not None:
+        return f"revoked by {line(token.revoked_by)}"
+    if token.expires_at is None:
+        return "good"
+    return f"over since {moment(token.expires_at)}" if token.expires_at <= now else f"until {moment(token.expires_at)}"
+
+
+def _whose(token: ApiToken) -> str:
+    return "for every tenant" if token.tenant == EVERY_TENANT else f"for tenant {token.tenant}"

@@ -1,0 +1,268 @@
+"""``holdfast endpoints …``: who is told of events by webhooks, and what became of the messages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.cli import options
+from holdfast.cli.output import Cell, emit, facts, line, moment, say, table, write
+from holdfast.cli.session import AnyTenant, OneTenant
+from holdfast.cli.tree import Commands
+from holdfast.features.events.model import JobOptions
+from holdfast.features.webhooks.model import NOTICES, Endpoint, EndpointDelivery
+from holdfast.features.webhooks.operations import Changes, Endpoints, Looking
+from holdfast.webhooks import new_secret
+
+commands = Commands("Tell others of events: webhooks, and what became of them.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The endpoint's name.")]
+Wants = Annotated[
+    list[str] | None,
+    typer.Option("--on", metavar="EVENT", help=f"What it is told, again and again: {', '.join(NOTICES)}, order.*"),
+]
+OfKind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only of jobs of this kind; * is anything.")]
+OfQueue = Annotated[
+    str | None, typer.Option("--of-queue", metavar="NAME", help="Only of jobs that were enqueued there.")
+]
+Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue of its deliveries.")]
+Secret = Annotated[
+    list[str], typer.Option("--secret", metavar="VARIABLE", help="The name of a secret, the newest first; not itself.")
+]
+
+
+@commands.add("list", "holdfast endpoints list")
+def list_endpoints(session: AnyTenant) -> None:
+    """List the endpoints: where webhooks go, and what each is told."""
+    with session.connect() as client:
+        found = Endpoints(client).list()
+    session.print_list(
+        found,
+        {
+            "name": lambda each: line(each.name),
+            **session.tenants,
+            "url": lambda each: line(each.shown_url),
+            "told": lambda each: line(", ".join(each.wants)),
+            "state": lambda each: _state(each),
+        },
+        none="There are no endpoints.",
+        keep=("name", "state"),
+        described=lambda each: each.described(),
+    )
+
+
+@commands.add("show", "holdfast endpoints show ops")
+def show(session: OneTenant, name: Name) -> None:
+    """Show an endpoint, and the last attempts to deliver something to it."""
+    with session.connect() as client:
+        feature = Endpoints(client)
+        found, log = feature.show(name), feature.deliveries(name, limit=10)
+    if session.as_json:
+        emit(found.described() | {"deliveries": [each.described() for each in log]})
+        return
+    _print(found)
+    if log:
+        _attempts(log)
+
+
+@commands.add(
+    "add",
+    "holdfast endpoints add ops https://ops.example.com/hooks --secret OPS_HOOK",
+    "holdfast endpoints add shop https://shop.example.com/hooks --secret SHOP_HOOK \\",
+    "  --on job.succeeded --kind 'order*'",
+)
+def add(
+    session: OneTenant,
+    name: Name,
+    to: Annotated[str, typer.Argument(metavar="URL", help="Where messages are posted to.")],
+    secret: Secret,
+    wants: Wants = None,
+    kind: OfKind = None,
+    of_queue: OfQueue = None,
+    queue: Queue = None,
+) -> None:
+    """Tell a URL of events from now on, with signed messages (Standard Webhooks)."""
+    how = JobOptions() if queue is None else JobOptions(queue=queue)
+    if of_queue is not None:
+        how["of_queue"] = of_queue
+    with session.connect() as client:
+        _told(Endpoints(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **how), session.as_json)
+
+
+@commands.add("change", "holdfast endpoints change ops --on job.dead_letter --on job.crashed")
+def change(
+    session: OneTenant,
+    name: Name,
+    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Where messages are posted to.")] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="VARIABLE", help="Names of secrets, the newest first, instead of those."),
+    ] = None,
+    wants: Wants = None,
+    kind: OfKind = None,
+    of_queue: OfQueue = None,
+    queue: Queue = None,
+) -> None:
+    """Give an endpoint another URL, other secrets, another queue, or have it told of something else."""
+    how = {name: value for name, value in (("queue", queue), ("of_queue", of_queue)) if value is not None}
+    given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind, "options": how or None}
+    changes = Changes(**{key: value for key, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+    with session.connect() as client:
+        _told(Endpoints(client).change(name, **changes), session.as_json)
+
+
+@commands.add(
+    "rotate",
+    "holdfast endpoints rotate ops OPS_HOOK_2",
+    "holdfast endpoints rotate ops OPS_HOOK_2 --keep 0",
+)
+def rotate(
+    session: OneTenant,
+    name: Name,
+    secret: Annotated[str, typer.Argument(metavar="VARIABLE", help="The name of the new secret.")],
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=0, max=4, help="How many of the old ones still sign.")
+    ] = 1,
+) -> None:
+    """Sign with a new secret as well as with the last one; with --keep 0 with the new one alone."""
+    with session.connect() as client:
+        _told(Endpoints(client).rotate(name, secret, keep=keep), session.as_json)
+
+
+@commands.add("disable", "holdfast endpoints disable ops --reason 'it is moved'")
+def disable(
+    session: OneTenant, name: Name, reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")]
+) -> None:
+    """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
+    with session.connect() as client:
+        _told(Endpoints(client).disable(name, reason=reason), session.as_json)
+
+
+@commands.add("enable", "holdfast endpoints enable ops --skip")
+def enable(
+    session: OneTenant,
+    name: Name,
+    skip: Annotated[bool, typer.Option("--skip", help="Without what happened meanwhile.")] = False,
+) -> None:
+    """Go on, with what happened meanwhile."""
+    with session.connect() as client:
+        _told(Endpoints(client).enable(name, skip=skip), session.as_json)
+
+
+@commands.add("remove", "holdfast endpoints remove ops")
+def remove(session: OneTenant, name: Name) -> None:
+    """Remove an endpoint and the log of its deliveries."""
+    with session.connect() as client:
+        Endpoints(client).remove(name)
+    session.answer({"name": name, "removed": True}, f"{name} is gone.")
+
+
+@commands.add("test", "holdfast endpoints test ops")
+def ping(session: OneTenant, name: Name) -> None:
+    """Send it a ping. A worker delivers it; `holdfast endpoints deliveries` shows how that went."""
+    with session.connect() as client:
+        _enqueued(Endpoints(client).test(name), session.as_json)
+
+
+@commands.add("deliveries", "holdfast endpoints deliveries ops --failed")
+def deliveries(
+    session: OneTenant,
+    name: Name,
+    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
+    message: Annotated[str | None, typer.Option("--message", metavar="ID", help="Only of this message.")] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="ID", help="Those before the attempt of this id: the next page.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="How many at most.")] = 50,
+) -> None:
+    """List attempts to deliver messages to an endpoint, the newest first."""
+    wanted = Looking(failed=failed, limit=limit)
+    if message is not None:
+        wanted["message"] = message
+    if before is not None:
+        wanted["before"] = before
+    with session.connect() as client:
+        found = Endpoints(client).deliveries(name, **wanted)
+    if session.as_json:
+        emit([each.described() for each in found])
+    elif not found:
+        say("Nothing was sent.")
+    else:
+        _attempts(found)
+
+
+@commands.add("resend", "holdfast endpoints resend ops msg_01a1de74eb8c70f1843bcac5f6817387")
+def resend(
+    session: OneTenant,
+    name: Name,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message's id: msg_….")],
+) -> None:
+    """Send a message once more, the same under the same id."""
+    with session.connect() as client:
+        _enqueued(Endpoints(client).resend(name, message), session.as_json)
+
+
+@commands.add("secret", "holdfast endpoints secret")
+def secret(as_json: options.Json = False) -> None:
+    """Make a secret to sign with. It is printed once, and stored nowhere: put it where workers and receiver find it."""
+    made = new_secret()
+    if as_json:
+        emit({"secret": made})
+    else:
+        write(made)
+
+
+def _enqueued(job: str, as_json: bool) -> None:
+    if as_json:
+        emit({"job_id": job})
+    else:
+        write(job)
+
+
+def _told(found: Endpoint, as_json: bool) -> None:
+    if as_json:
+        emit(found.described())
+    else:
+        _print(found)
+
+
+def _state(each: Endpoint) -> Text:
+    return Text("enabled", "green") if each.enabled else Text("disabled", "bold red")
+
+
+def _print(found: Endpoint) -> None:
+    disabled = None
+    if found.disabled_at is not None:
+        disabled = f"since {moment(found.disabled_at)} by {found.disabled_by}: {found.disabled_reason}"
+    write(found.name)
+    facts(
+        [
+            ("state", _state(found)),
+            ("disabled", disabled),
+            ("tenant", found.tenant),
+            ("url", found.shown_url),
+            ("told", ", ".join(found.wants)),
+            ("of kind", found.kind),
+            ("of queue", found.job_options.get("of_queue")),
+            ("secrets", ", ".join(found.secrets)),
+            ("created", f"{moment(found.created_at)} by {found.created_by}"),
+        ]
+    )
+
+
+def _attempts(found: list[EndpointDelivery]) -> None:
+    rows: list[list[Cell]] = [
+        [
+            moment(each.at) if each.at else "",
+            line(each.type),
+            line(each.message),
+            str(each.attempt),
+            "" if each.status is None else str(each.status),
+            Text("delivered", "green") if each.delivered else Text(line(each.error_code or ""), "red"),
+            f"{each.duration_ms:,} ms",
+        ]
+        for each in found
+    ]
+    table(("at", "type", "message", "attempt", "status", "what became of it", "took"), rows, keep=("message", "status"))
