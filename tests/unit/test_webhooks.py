@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from holdfast import webhooks
 from holdfast.engine.job import DEFAULT_RETRY
+from holdfast.engine.times import EPOCH
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.features.webhooks.model import EndpointDraft, check_url, fate_of, message_of
 from holdfast.features.webhooks.signing import key_of, secret_of
-from holdfast.stores.codecs import EPOCH
 
 pytestmark = pytest.mark.req("JF-9")
 

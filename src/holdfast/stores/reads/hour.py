@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.times import EPOCH, MICROSECOND
 from holdfast.features.health.statistics import MINUTE, SPAN, Due, Hour, Minute, Spread, filled
-from holdfast.stores.codecs import EPOCH, MICROSECOND
 from holdfast.stores.flow import Rows, Steps, flow, side_by_side
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.reader import within

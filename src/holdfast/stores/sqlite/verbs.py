@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from holdfast.stores.codecs import MICROSECOND, micros
+from holdfast.engine.times import MICROSECOND
+from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.reads import Dialect
 from holdfast.stores.sqlite.base import ids_json

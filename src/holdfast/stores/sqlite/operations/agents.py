@@ -9,9 +9,10 @@ import json
 from collections.abc import Iterable, Sequence
 
 from holdfast.engine.job import JobSpec
+from holdfast.engine.times import MICROSECOND
 from holdfast.errors import InvalidInput
 from holdfast.features.agents.model import HOLD, Agent, Definition
-from holdfast.stores.codecs import MICROSECOND, Record
+from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.reads import Reads
 from holdfast.stores.sqlite.base import ids_json, sign, unsign
