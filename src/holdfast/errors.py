@@ -42,7 +42,6 @@ __all__ = [
     "EgressUnreachable",
     "EventTimeout",
     "EventsGone",
-    "FIXES",
     "HoldfastError",
     "IllegalTransition",
     "InvalidArguments",

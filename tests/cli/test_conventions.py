@@ -192,7 +192,7 @@ def test_without_the_extra_one_line_says_how_to_get_it() -> None:
 @pytest.mark.req("ARCH")
 def test_the_package_itself_needs_no_library_of_the_command_line() -> None:
     script = (
-        "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import holdfast, holdfast.insights;"
+        "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import holdfast, holdfast.features.jobs.views;"
         "holdfast.App('sqlite:///:memory:').enqueue('x')"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -46,7 +46,7 @@ def did(store: Store, **wanted: Any) -> list[tuple[str, str, str, str]]:
 
 
 def test_every_table_that_people_set_something_in_is_recorded(store: Store, by_hand: ByHand) -> None:
-    """Name a new one in stores/recording.py, one line, or say here why it is none."""
+    """Name a new one in stores/action_triggers.py, one line, or say here why it is none."""
     tables = {table for table in by_hand.tables() if not table.startswith("sqlite_")}
     assert tables - {each.table for each in RECORDED} - NOT_RECORDED == set()
     assert {each.table for each in RECORDED} <= tables

@@ -84,10 +84,10 @@ def test_what_a_page_names_is_there() -> None:
                 wrong += [f"{page.relative_to(ROOT)}: there is no {name}" for name in unknown(tree, roots)]
         assert wrong == []
         page_with_mistakes = (
-            "```python\nfrom holdfast.http import Cleint\napp.limits.sett(1)\nctx.stepp()\nholdfast.Retri\n```\n"
+            "```python\nfrom holdfast.remote import Cleint\napp.limits.sett(1)\nctx.stepp()\nholdfast.Retri\n```\n"
         )
         (tree,) = trees(page_with_mistakes)
         assert sorted(unknown(tree, roots)) == [
             *("app.limits.sett", "ctx.stepp", "holdfast.Retri"),
-            "holdfast.http.Cleint",
+            "holdfast.remote.Cleint",
         ]

@@ -130,7 +130,7 @@ def test_a_policy_and_a_request_that_make_no_sense_are_refused() -> None:
 def test_the_package_needs_no_extra_until_something_is_sent() -> None:
     script = (
         "import sys; sys.modules['httpcore2'] = sys.modules['httpx2'] = sys.modules['idna'] = None;"
-        "import asyncio, holdfast; from holdfast.egress import *;"
+        "import asyncio, holdfast; from holdfast.outgoing import *;"
         "asyncio.run(send(Outgoing('GET', 'http://127.0.0.1/'), EgressPolicy(allow=('127.0.0.1/32',))))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

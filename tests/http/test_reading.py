@@ -144,7 +144,7 @@ PACKAGE = Path(remote.__file__).parent
 def test_the_client_is_written_once_and_knows_no_store() -> None:
     """Only the runners, what carries bytes, and blocks, of which there are two, may await; everything else is there
     once (ADR 0031)."""
-    coloured = {"runners.py", "transport.py", "client.py", "reserving.py"}
+    coloured = {"runners.py", "transport.py", "client.py", "limits.py"}
     for path in PACKAGE.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         awaits = [node for node in ast.walk(tree) if isinstance(node, (ast.AsyncFunctionDef, ast.Await))]
@@ -158,7 +158,7 @@ def test_the_client_is_written_once_and_knows_no_store() -> None:
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "httpx2.py").write_text("raise ImportError('not here')\n")
     program = (
-        "import holdfast, holdfast.http, sys\n"
+        "import holdfast, holdfast.remote, sys\n"
         "assert 'httpx2' not in sys.modules\n"
         "try:\n    holdfast.remote.Client('http://127.0.0.1')\n"
         "except holdfast.HoldfastError as error:\n    print(error)\n"

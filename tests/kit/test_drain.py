@@ -92,7 +92,7 @@ def test_a_failure_is_not_hidden_by_the_tries_that_are_left(kit: Kit) -> None:
     assert "is retry_waiting after 1 attempt: tests.kit.shop.CardDeclined: order 7 was declined" in said
     second = said.partition("order 8 was declined")[2]
     assert 'shop.py", line' in second, "the traceback of one that is not chained"
-    assert "testing/running.py" not in second, "no frames of the machinery"
+    assert "testing/runner.py" not in second, "no frames of the machinery"
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ async def test_the_frames_of_the_machinery_are_cut_off() -> None:
     assert isinstance(outcome, Failed)
     trace = str(outcome.traceback)
     assert "in handler" in trace
-    for internal in ("execution.py", "threads.py", "asyncio"):
+    for internal in ("executor.py", "threads.py", "asyncio"):
         assert internal not in trace
 
 

@@ -1,7 +1,7 @@
 """Connections of the web server that never come to a request: closed after a while.
 
 uvicorn waits for ever for the first request of a connection, for the rest of a request's head, and for the rest of a
-body whose request has been answered. Bodies that are being read have a limit of their own (``api/limits.py``).
+body whose request has been answered. Bodies that are being read have a limit of their own (``server/middleware.py``).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class JobSpec:
     workflow_id: str | None = None
     external_ref: str | None = None
     uses: tuple[str, ...] = ()
-    """What it counts against besides its queue and kind: ``key:…`` and ``resource:…`` (domain/limits.py)."""
+    """What it counts against besides its queue and kind: ``key:…`` and ``resource:…`` (features/limits/model.py)."""
     retry_as: str | None = None
     """``new_job``: each retry is a job of its own, which names the one before."""
     depth: int | None = None

@@ -87,7 +87,7 @@ class Cancelled:
 class Paused:
     """The handler waits for a time, an event or people, and holds nothing meanwhile: it is run again then.
 
-    ``pause`` is a ``Pause`` as JSON, ``steps`` are entries to be remembered with it (``domain/steps.py``).
+    ``pause`` is a ``Pause`` as JSON, ``steps`` are entries to be remembered with it (``engine/steps.py``).
     """
 
     pause: dict[str, Any]

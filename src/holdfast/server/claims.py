@@ -4,12 +4,12 @@ Jobs for workers of other languages: handed out as our own worker would take the
 
 Before a job leaves: people are asked where its kind or its agent wants that, and its payload is opened where it is
 sealed or lies elsewhere. A job that comes no further is settled here, and the caller never hears of it. Somebody has
-to promote, reap and fire schedules where no worker of ours runs: the service itself (attending.py), or else whoever
+to promote, reap and fire schedules where no worker of ours runs: the service itself (maintenance.py), or else whoever
 claims sees to it, now and then.
 
 How an attempt that ran elsewhere has ended: from what its worker says to a settlement, by the same rules as ours.
 
-The policy is ``domain/settlement.decide``, the fence is the store's, and what is said of a failure is cut to length and
+The policy is ``engine/settlement.decide``, the fence is the store's, and what is said of a failure is cut to length and
 redacted as if it had happened here.
 """
 

@@ -1,7 +1,7 @@
 """The dashboard: pages rendered here, which read and act without JavaScript and are livelier with it.
 
-One file a screen under ``pages``; each has ``routes`` and asks for one scope a route. What a page shows comes from
-``holdfast.insights`` and the features of the app; what it does, it does through the same verbs as the API.
+Each feature has its screens in ``pages.py``, with ``routes`` that ask for one scope each. What a page shows comes from
+``features/jobs/views.py`` and the features of the app; what it does, it does through the same verbs as the API.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Limits on request bodies, enforced before a route sees a byte of them.
 - Time: a body has ``timeout`` seconds, and as many more as its bytes take at ``SLOWEST`` bytes per second.
 - Type: the API takes JSON only, which a form on another site's page cannot send.
 
-Credentials are checked inside this middleware and before the body is read (``access/gate.py``), so the larger limit
+Credentials are checked inside this middleware and before the body is read (``server/auth.py``), so the larger limit
 applies to known callers only.
 """
 

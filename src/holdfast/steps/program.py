@@ -1,7 +1,7 @@
 """The durable calls themselves, written once for both colours (as the flows of the stores are, ADR 0005).
 
 Each is a generator: it yields what it needs (``Know`` what is remembered, ``Run`` the function, ``Nap``, ``Save``) and
-is sent the answer; ``durable/drivers.py`` has the two that carry it out. To wait is to raise ``Suspended``.
+is sent the answer; ``steps/driver.py`` has the two that carry it out. To wait is to raise ``Suspended``.
 """
 
 from __future__ import annotations

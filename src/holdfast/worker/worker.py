@@ -3,7 +3,7 @@
 A turn is one round trip: it settles what has ended since the last one and takes as many jobs as there is room for.
 While one turn is under way the jobs of the one before run and the next gathers, so a busy worker settles and takes
 in bulk, and an idle one waits for nothing but the store. All it holds is under one lease, renewed by a thread
-(``runtime/keeper.py``); when the lease is lost, what was running is abandoned and nothing of it is settled, because
+(``worker/lease.py``); when the lease is lost, what was running is abandoned and nothing of it is settled, because
 somebody else may have it by now.
 """
 

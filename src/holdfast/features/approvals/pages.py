@@ -3,7 +3,7 @@
 A form that people fill in, from the JSON schema of a gate: its fields, and back from what was posted to data.
 
 What a schema says of the top level becomes fields; what is nested is written as JSON. Whether the data fits is not
-decided here (``domain.forms`` does, and the store once more): what cannot be read is handed on as it was written.
+decided here (``forms.py`` does, and the store once more): what cannot be read is handed on as it was written.
 """
 
 from __future__ import annotations

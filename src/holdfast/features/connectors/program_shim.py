@@ -120,7 +120,7 @@ def _over(ended: float | None) -> bool:
     return ended is not None and time.monotonic() - ended > LINGER
 
 
-# --- the same frames as in children/wire.py, which cannot be imported without all of Holdfast ---
+# --- the same frames as in worker/processes/protocol.py, which cannot be imported without all of Holdfast ---
 
 MARK = b"\x00hf\xff"
 

@@ -38,7 +38,7 @@ DEPTH: Final = 5
 MOST_DEEP: Final = 100
 PATTERN_LIMIT: Final = 500
 TELLS: Final = "webhook.deliver"
-"""The kind of jobs that tell endpoints of events (domain/endpoints.py)."""
+"""The kind of jobs that tell endpoints of events (features/webhooks/model.py)."""
 
 # As people say it. A worker with a free slot takes a job, which is to claim and to start it in one step.
 _SAID: Final = {

@@ -110,7 +110,7 @@ class OurConnection(Connection[Any]):
 
     @property
     def batches(self) -> bool:
-        """Whether statements may be sent together: nobody is between us and the server (pooler.py), and the library
+        """Whether statements may be sent together: nobody is between us and the server (pipeline.py), and the library
         knows how."""
         return BATCHES and self.prepare_threshold is not None
 

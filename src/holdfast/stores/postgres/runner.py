@@ -7,7 +7,7 @@ arrives; a driver that waits in C cannot be interrupted. One thread a store look
 for, and shuts the socket of whoever has waited too long: the driver then finds its connection closed. Of a wait that is
 merely long it tells the store, which finds out who is in the way.
 
-A flow that only reads, as batches of questions that are sent together (see together.py).
+A flow that only reads, as batches of questions that are sent together (see pipeline.py).
 
 Each of our reads binds the transaction to its tenant first, and needs nothing else of it: the statements that follow
 look at the database anew anyway. So each batch is a transaction, and carries its binding. What is no read of ours may

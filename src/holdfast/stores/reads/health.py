@@ -23,7 +23,7 @@ LEASES, NAMES, HEAD = 1_000, 20, 1_000
 AT_ONCE = 50
 """So many queues are looked at side by side."""
 
-# The second half says in which of two indexes a state is looked for (see pages.py).
+# The second half says in which of two indexes a state is looked for (see job_reads.py).
 _NOT_HELD = "s.state not in ('leased', 'in_progress')"
 # A job that has run before waits since it came back, not since it was made. Looked up one by one: for a join all jobs
 # might be read, the finished ones too.

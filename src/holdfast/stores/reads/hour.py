@@ -1,4 +1,4 @@
-"""How the last hour went (domain/hour.py), at a bounded cost however many jobs and events there are (JF-16).
+"""How the last hour went (features/health/statistics.py), at a bounded cost for any number of jobs and events (JF-16).
 
 The ledger has no index by time, so its end is read: up to ``TAIL`` rows by their numbers. Where more has happened
 within the hour, samples are read instead, each a run of numbers, and what lies before each is reckoned to be like it:

@@ -1,4 +1,4 @@
-"""How the work stands queue by queue (domain/pulse.py), at a bounded cost however many jobs there are."""
+"""How the work stands queue by queue (features/health/statistics.py), at a bounded cost however many jobs there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
--- The rule of domain/policies.py for callers that have only SQL. A test compares the two over the whole range.
+-- The rule of engine/retry.py for callers that have only SQL. A test compares the two over the whole range.
 create or replace function backoff_delay(backoff jsonb, retry integer) returns interval language sql volatile
 return make_interval(secs =>
     least(

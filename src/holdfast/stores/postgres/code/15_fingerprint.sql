@@ -1,4 +1,4 @@
--- Which failures are one and the same, for those who have only SQL; the rule is domain/fingerprint.py's, and a test
+-- Which failures are one and the same, for those who have only SQL; the rule is engine/settlement.py's, and a test
 -- compares the two over many messages.
 create or replace function shape(message text) returns text language plpgsql immutable as $$
 declare

@@ -39,7 +39,7 @@ create or replace function agent_deadline(p_agent agent, p_deadline timestamptz,
 returns timestamptz language sql stable
 return least(p_deadline, greatest(p_after, p_now) + make_interval(secs => (p_agent).max_wait));
 
--- A refusal in words; those of domain/agents.py.
+-- A refusal in words; those of features/agents/model.py.
 create or replace function agent_says(p_agent agent, p_reason text, p_kind text, p_bytes integer) returns text
 language sql stable
 return case p_reason

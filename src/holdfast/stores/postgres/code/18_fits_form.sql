@@ -1,5 +1,5 @@
--- Whether data fits a form: the part of JSON Schema that domain/forms.py knows, said once more for those who approve by
--- SQL; a test compares the two. `pattern` is left out: every language has its own regular expressions, and what one
+-- Whether data fits a form: the part of JSON Schema that features/approvals/forms.py knows, said once more for those who
+-- approve by SQL; a test compares the two. `pattern` is left out: every language has its own regular expressions, and what one
 -- of them takes another may refuse. What is not known, or makes no sense, is passed over.
 
 create or replace function list_in(form jsonb, name text) returns jsonb language sql immutable

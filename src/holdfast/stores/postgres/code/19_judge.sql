@@ -1,8 +1,8 @@
 -- What every row must be, and what an update of a state row may do (CX-1). One expression each, which the statements
--- that write the ledger have as part of their plan. The pairs are those of domain/transitions.py: a test tries every
+-- that write the ledger have as part of their plan. The pairs are those of engine/states.py: a test tries every
 -- ordered pair.
 
--- Whether a time is outside of the UTC years 1 to 9999, which is what every client can hold (domain/times.py).
+-- Whether a time is outside of the UTC years 1 to 9999, which is what every client can hold (engine/times.py).
 create or replace function out_of_time(p_time timestamptz) returns boolean language sql immutable
 return p_time < '0001-01-01 00:00:00+00' or p_time >= '10000-01-01 00:00:00+00';
 
@@ -21,7 +21,7 @@ begin
     raise exception '% is out of range', p_what using errcode = 'ZH090', hint = 'Use a time in the years 1 to 9999, in UTC.';
 end $$;
 
--- Whether JSON is nested more than 100 deep, as domain/payload.py counts. Short text, or text with few brackets, is not.
+-- Whether JSON is nested more than 100 deep, as engine/payload.py counts. Short text, or text with few brackets, is not.
 -- What is left of the rest without its strings is brackets; taking away the innermost pairs 100 times leaves what is deeper.
 create or replace function too_deep(p_json text) returns boolean language plpgsql immutable as $$
 declare

@@ -72,7 +72,7 @@ language sql stable set search_path from current as $$
                       and r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*'))
 $$;
 
--- What is kept in place of the words of its errors (domain/rules.py).
+-- What is kept in place of the words of its errors (features/payloads/model.py).
 create or replace function withheld() returns text language sql immutable
 return 'what is said of a restricted job''s failure is not kept';
 

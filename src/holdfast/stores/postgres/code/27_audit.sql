@@ -68,7 +68,7 @@ $$;
 
 -- What a trigger calls for a row of the configuration that was added, changed or removed. Its arguments are the word for such
 -- a thing, the columns that name it, those whose values are told, and those of which only is told that they changed; which
--- tables have it is in stores/recording.py.
+-- tables have it is in stores/action_triggers.py.
 create or replace function record_action() returns trigger language plpgsql security definer set search_path from current as $$
 declare
     v_old     jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;

@@ -51,7 +51,7 @@ begin
     return v_count;
 end $$;
 
--- What is said of a switch; the words of domain/switches.py.
+-- What is said of a switch; the words of features/limits/model.py.
 create or replace function switch_says(w switch) returns text language sql stable
 return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' || (w).name end,
               case when (w).tenant <> '*' then ' of tenant ' || (w).tenant end,

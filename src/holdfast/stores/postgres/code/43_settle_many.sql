@@ -1,4 +1,4 @@
--- End attempts, each with its settlement (domain/settlement.py decides; nothing is decided here).
+-- End attempts, each with its settlement (engine/settlement.py decides; nothing is decided here).
 -- `outcomes`: succeeded, retry, bury, fail (final), crash, snooze, cancel, and for a handler that waits: pause (for a time
 -- or an event) and ask (people). `details`: null, or what goes with it:
 --   {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}, "steps": …, "pause": …}

@@ -1,6 +1,6 @@
 -- Bulk operations (DP-15): what people do to many jobs, in small batches, by any worker. The jobs of a batch and how far the
 -- operation has come are one transaction, so a process that dies in between has done all of a batch or nothing; whoever works
--- on one has its row, so no two do the same. Which jobs are next is found by the caller (stores/operating.py); that they
+-- on one has its row, so no two do the same. Which jobs are next is found by the caller (stores/bulk.py); that they
 -- are what was asked for is looked at here once more, since a worker may do to jobs what only an administrator may ask for.
 
 create or replace function start_operation(id uuid, verb text, wanted text, total bigint, capped boolean, reason text default null,

@@ -38,7 +38,7 @@ $$;
 
 -- Room for a job between two others whose gap is full: which jobs around it are to be numbered anew (with the job in
 -- its place among them), above which number, and how far apart. The window grows until they come to stand far enough
--- apart, the further the more there are (domain/order.py: needed); in front of the first job there is room without
+-- apart, the further the more there are (engine/order.py: needed); in front of the first job there is room without
 -- end, and the last one stays where it is, since new jobs come right behind it.
 create or replace function make_room(p_job uuid, p_queue text, p_priority smallint,
     p_before uuid, p_before_at bigint, p_behind uuid, p_behind_at bigint,

@@ -1,5 +1,5 @@
--- Endpoints (JF-9, SC-15). Their subscriptions are saved by the caller, in the same transaction (features/endpoints.py);
--- that they rest while an endpoint is disabled, and go with it, is seen to here.
+-- Endpoints (JF-9, SC-15). Their subscriptions are saved by the caller, in the same transaction
+-- (features/webhooks/operations.py); that they rest while an endpoint is disabled, and go with it, is seen to here.
 
 create or replace function add_endpoint(id uuid, name text, url text, secrets text[], wants text[], kind text default null,
                                         job_options json default '{}', actor text default null, for_tenant text default null)

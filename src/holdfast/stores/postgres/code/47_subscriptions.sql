@@ -1,4 +1,4 @@
--- Events that make jobs (DP-13). What an event makes is decided in Python (domain/subscriptions.py); one transaction of
+-- Events that make jobs (DP-13). What an event makes is decided in Python (features/events/model.py); one transaction of
 -- the caller's reads the events, enqueues the jobs and moves the subscription's place on. So a crash leaves all or nothing,
 -- and the key of `delivery` keeps an event to one job whatever else goes wrong.
 

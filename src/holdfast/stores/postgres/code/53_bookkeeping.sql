@@ -8,7 +8,8 @@ language sql stable set search_path from current as $$
           and pg_visible_in_snapshot(p_xid::text::xid8, nullif(split_part(r.cursor, ';', 2), '')::pg_snapshot) is not true)
 $$;
 
--- That rows went because they were over long enough, in one line for all of a batch (see `ends` in stores/recording.py).
+-- That rows went because they were over long enough, in one line for all of a batch (see `ends` in
+-- stores/action_triggers.py).
 create or replace function note_pruned(p_subject text, p_rows integer) returns integer
 language plpgsql set search_path from current as $$
 begin

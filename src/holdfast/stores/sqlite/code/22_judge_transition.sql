@@ -1,4 +1,4 @@
--- The judge of every update of a state row (CX-1). The pairs are those of domain/transitions.py: a test tries every
+-- The judge of every update of a state row (CX-1). The pairs are those of engine/states.py: a test tries every
 -- ordered pair. RAISE takes only a literal before SQLite 3.47, so each refusal that names two states is spelt out.
 -- One trigger for all of it, because each costs by being there: a step that is not in the table; an attempt ended
 -- without its lease (only a cancel, or a reaper that is right about a lost lease, may do that); a job taken under a

@@ -1,4 +1,4 @@
--- Who may write the trail (HF-4, rule 28). Which tables are recorded in it is in stores/recording.py.
+-- Who may write the trail (HF-4, rule 28). Which tables are recorded in it is in stores/action_triggers.py.
 
 -- Nobody writes one for another, for another time, or in the place of another.
 DROP TRIGGER IF EXISTS judge_action_insert;

@@ -1,4 +1,4 @@
-"""Bulk operations (DP-15): what is written of them. Working on one is in stores/operating.py, for every store."""
+"""Bulk operations (DP-15): what is written of them. Working on one is in stores/bulk.py, for every store."""
 
 from __future__ import annotations
 

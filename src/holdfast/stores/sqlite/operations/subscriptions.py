@@ -1,4 +1,4 @@
-"""Subscriptions and consumers: what is written of them. The look itself is in stores/feeding.py, for every store."""
+"""Subscriptions and consumers: what is written of them. The look itself is in stores/feed.py, for every store."""
 
 from __future__ import annotations
 
