@@ -31,6 +31,7 @@ from schemathesis.checks import (
 
 from holdfast import App
 from holdfast.server.app import make_service
+from holdfast.server.openapi import SCHEMA_NAMES
 from holdfast.server.sessions import tokens_of
 from tests.api.serving import serving
 
@@ -132,6 +133,13 @@ def exercise(operation: Any, mode: GenerationMode, ask: Callable[[Case, bool], N
 
     with suppress(Unsatisfiable):  # of what takes nothing, nothing can be wrong
         examples()
+
+
+def test_names_of_schemas_do_not_follow_modules() -> None:
+    with closing(App("sqlite:///:memory:")) as app:
+        found = make_service(app, authenticate=lambda _: None).openapi()
+    named = {name for name in found["components"]["schemas"] if name.startswith("holdfast__")}
+    assert named == set(SCHEMA_NAMES.values())
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def collect() -> set[str]:
     # What the judge names are rules of rows: their code is broken_invariant.
     laid = [path for path in PACKAGE.rglob("code/*.sql") if path.name != "19_judge.sql"]
     sql = [path.read_text(encoding="utf-8") for path in laid]
-    sql += [path.read_text(encoding="utf-8") for path in (PACKAGE / "stores" / "sqlite" / "operations").glob("*.py")]
+    sql += [path.read_text(encoding="utf-8") for path in (PACKAGE / "stores" / "sqlite").rglob("*.py")]
     found |= {match for text in sql for match in _SQL.findall(text)} - NO_CODES
     return found
 
