@@ -185,6 +185,7 @@ def _used(names: dict[str, Any], statement: str) -> dict[str, Any]:
     return {name: value for name, value in names.items() if f":{name}" in statement}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("attacker", "name"),
     [

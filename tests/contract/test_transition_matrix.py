@@ -50,6 +50,7 @@ def fields(source: State, target: State, brought: Brought, fresh: str) -> dict[s
     }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("source", list(State))
 def test_every_way_out_of_a_state(store: Store, by_hand: ByHand, source: State) -> None:
     brought = bring(store, by_hand, source)

@@ -86,7 +86,7 @@ def server_account() -> Account:
 def make_private_dir(account: Account, *, in_memory: bool = False) -> Path:
     """A fresh directory of the account's own, on a path short enough for a Unix socket."""
     parents = [tempfile.gettempdir(), "/tmp", "/var/tmp"]
-    if in_memory and _has_room(MEMORY):
+    if in_memory and has_room(MEMORY):
         parents.insert(0, MEMORY)
     for parent in parents:
         if len(parent) < 60 and os.access(parent, os.W_OK) and account.can_reach(Path(parent)):
@@ -96,7 +96,7 @@ def make_private_dir(account: Account, *, in_memory: bool = False) -> Path:
     raise RuntimeError("no temporary directory that the PostgreSQL account can reach")
 
 
-def _has_room(path: str) -> bool:
+def has_room(path: str) -> bool:
     try:
         status = os.statvfs(path)
     except OSError:

@@ -2,21 +2,26 @@
 
 | tier | command | runs |
 |---|---|---|
-| fast | `make test` | everything that is neither slow nor a repetition; fixed seeds |
-| all | `make test-all` | fast, and what it leaves out; random seeds, printed, repeated with `--seed N` |
+| fast | `make test` | everything that is neither slow nor a repetition; the seed is fixed |
+| all | `make test-all` | fast, and what it leaves out; of the repetitions a third, another with each seed |
 | rest | `.ci/run` | what `all` has and `fast` has not |
 | soak | `make soak` | the tests that take minutes on purpose |
 
-A test leaves the fast tier by a mark, `slow` or `sample(n)`, or because it repeats another:
+A test leaves the fast tier by the mark `slow`, or because it repeats another:
 
-- `sample(n)`: the fast tier runs n of a test's cases on each store, spread evenly over all of them.
-- In the folders of `ONE_STORE` the code under test never sees which store it uses: PostgreSQL repeats SQLite.
+- Of a test that runs many cases on a store, the fast tier runs three on each store, spread evenly over all of them.
+  `sample(n)` asks for another number, `every_case` for all.
+- In the folders of `ONE_STORE` the code under test never sees which store it uses: PostgreSQL repeats SQLite. Most of
+  these repetitions also take turns in `all`, as do the groups of benchmarks: a third of them runs, chosen by the seed.
+
+The other tiers have a random seed, which the run prints; `--seed N` repeats it.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import zlib
 from collections import defaultdict
 from pathlib import Path
 
@@ -41,6 +46,8 @@ BOTH_STORES = {
     *("faults/test_44_durable_outages.py", "faults/test_51_bad_row.py", "faults/test_55_forged_history.py"),
 }
 
+CASES = 3
+TURNS = 3
 FIXED_SEED = 20_261_116
 
 SEED = pytest.StashKey[int]()
@@ -84,12 +91,14 @@ def choice(pytestconfig: pytest.Config) -> random.Random:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tier, later = config.getoption("--tier"), _left_out_of_fast(items)
+    turn, known = config.stash[SEED] % TURNS, {item.nodeid for item in items}
+    waits = {item for item in later if _takes_turns(item, known) and zlib.crc32(item.nodeid.encode()) % TURNS != turn}
     soak = {item for item in items if item.get_closest_marker("soak")}
     named = any(arg.partition("::")[1] for arg in config.args)  # whoever names one test wants to see it run
     chosen = {
         "fast": [item for item in items if item not in soak and item not in later] if not named else items,
-        "rest": [item for item in items if item not in soak and item in later],
-        "all": [item for item in items if item not in soak],
+        "rest": [item for item in items if item not in soak and item in later and item not in waits],
+        "all": [item for item in items if item not in soak and item not in waits] if not named else items,
         "soak": [item for item in items if item in soak],
     }[tier]
     fast = [item for item in items if item not in soak and item not in later]
@@ -107,20 +116,30 @@ def _left_out_of_fast(items: list[pytest.Item]) -> set[pytest.Item]:
     later = {item for item in items if item.get_closest_marker("slow") or _is_repetition(item, known)}
     families: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item not in later and item.get_closest_marker("sample"):
+        if item not in later and _is_sampled(item):
             families[item.nodeid.partition("[")[0], _store_of(item)].append(item)
     for cases in families.values():
         mark = cases[0].get_closest_marker("sample")
-        assert mark is not None
-        count = min(mark.args[0], len(cases))
+        count = min(mark.args[0] if mark else CASES, len(cases))
         kept = {cases[place * len(cases) // count] for place in range(count)}
         later |= set(cases) - kept
     return later
 
 
+def _is_sampled(item: pytest.Item) -> bool:
+    if item.get_closest_marker("every_case"):
+        return False
+    return _store_of(item) != "" or item.get_closest_marker("sample") is not None
+
+
 def _store_of(item: pytest.Item) -> str:
     found = _STORE.search(item.nodeid.partition("[")[2])
     return found[0] if found else ""
+
+
+def _takes_turns(item: pytest.Item, known: set[str]) -> bool:
+    folder = item.path.relative_to(TESTS).parts[0]
+    return folder == "bench" or (folder != "faults" and _is_repetition(item, known))
 
 
 def _is_repetition(item: pytest.Item, known: set[str]) -> bool:
