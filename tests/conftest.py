@@ -39,7 +39,7 @@ settings.register_profile(
 )
 settings.load_profile("untimed")
 
-# SQLite files in memory, if there is room: nothing is synchronised less, it only takes less time. `--basetemp` goes first.
+# SQLite files in memory, if there is room: all is synchronised as ever, only faster. `--basetemp` goes first.
 if has_room(MEMORY):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
