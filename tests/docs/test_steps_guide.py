@@ -144,9 +144,7 @@ def tries_of_its_own(app: App, block: str) -> None:
     assert (len(calls), handle.job().retries) == (3, 0)
     wrong = names["fetch"].enqueue("nonsense")
     work_off(app)
-    retries = (
-        wrong.job().retries
-    )  # the step gives up at once; the job itself is retried, after a delay of random length
+    retries = wrong.job().retries  # the step gives up at once; the job is retried, after a delay of random length
     assert retries >= 1
     assert calls[3:] == ["nonsense"] * retries
 
