@@ -9,7 +9,7 @@
 
 A test leaves the fast tier by the mark `slow`, or because it repeats another:
 
-- Of a test that runs many cases on a store, the fast tier runs three on each store, spread evenly over all of them.
+- Of a test that runs many cases on a store, the fast tier runs two on each store, spread evenly over all of them.
   `sample(n)` asks for another number, `every_case` for all.
 - In the folders of `ONE_STORE` the code under test never sees which store it uses: PostgreSQL repeats SQLite. Most of
   these repetitions also take turns in `all`, as do the groups of benchmarks: a third of them runs, chosen by the seed.
@@ -32,21 +32,25 @@ TESTS = Path(__file__).parents[1]
 ONE_STORE = {"api", "app", "cli", "dashboard", "demo", "docs", "faults", "http", "kit", "telemetry"}
 # Except in these tests: of workers, leases, transactions and outages, where the stores differ most.
 BOTH_STORES = {
-    *("app/test_bulk.py", "app/test_commit_ack_cut.py", "app/test_enqueue.py", "app/test_events.py"),
-    *("app/test_failover.py", "app/test_hanging_threads.py", "app/test_killed_worker.py", "app/test_limits.py"),
-    *("app/test_lost_lease.py", "app/test_outage.py", "app/test_pool_size.py", "app/test_retention.py"),
-    *("app/test_schedules.py", "app/test_steps.py", "app/test_stopping.py", "app/test_store_away.py"),
-    *("app/test_subscriptions.py", "app/test_tenants.py", "app/test_tick.py", "app/test_tick_losses.py"),
-    *("app/test_transactions_completion.py", "app/test_transactions_going_on.py", "app/test_transactions_killed.py"),
-    *("app/test_wakeup.py", "app/test_worker.py", "app/test_workflows.py"),
+    *("app/test_commit_ack_cut.py", "app/test_failover.py", "app/test_hanging_threads.py", "app/test_killed_worker.py"),
+    *("app/test_lost_lease.py", "app/test_outage.py", "app/test_pool_size.py", "app/test_stopping.py"),
+    *("app/test_store_away.py", "app/test_tick_losses.py", "app/test_transactions_completion.py"),
+    *("app/test_transactions_going_on.py", "app/test_transactions_killed.py", "app/test_wakeup.py"),
+    "app/test_worker.py",
     *("faults/test_01_tx_enqueue.py", "faults/test_09_zombie_every_verb.py", "faults/test_10_sweep_vs_settle.py"),
     *("faults/test_12_deadlock_mix.py", "faults/test_25_clock_jump.py", "faults/test_30_payload_fuzz.py"),
     *("faults/test_33_nested_ids.py", "faults/test_34_approval_race.py", "faults/test_39_tampering.py"),
     "faults/test_42_dead_herd.py",
     *("faults/test_44_durable_outages.py", "faults/test_51_bad_row.py", "faults/test_55_forged_history.py"),
 }
+# And these repetitions never take turns: each `make test-all` runs them.
+EVERY_TIME = {
+    *("app/test_bulk.py", "app/test_enqueue.py", "app/test_events.py", "app/test_limits.py", "app/test_retention.py"),
+    *("app/test_schedules.py", "app/test_steps.py", "app/test_subscriptions.py", "app/test_tenants.py"),
+    *("app/test_tick.py", "app/test_workflows.py"),
+}
 
-CASES = 3
+CASES = 2
 TURNS = 3
 FIXED_SEED = 20_261_116
 
@@ -138,8 +142,10 @@ def _store_of(item: pytest.Item) -> str:
 
 
 def _takes_turns(item: pytest.Item, known: set[str]) -> bool:
-    folder = item.path.relative_to(TESTS).parts[0]
-    return folder == "bench" or (folder != "faults" and _is_repetition(item, known))
+    path = item.path.relative_to(TESTS)
+    if path.parts[0] == "bench":
+        return True
+    return path.parts[0] != "faults" and path.as_posix() not in EVERY_TIME and _is_repetition(item, known)
 
 
 def _is_repetition(item: pytest.Item, known: set[str]) -> bool:
