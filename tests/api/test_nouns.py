@@ -72,7 +72,6 @@ async def test_schedules_and_templates(asking: Asking) -> None:
     assert (await asking("GET", "/templates"))["items"] == []
 
 
-@pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-14", "DP-15")
 async def test_workflows_operations_and_dead_letters(app: App, asking: Asking) -> None:
     @app.job(retry=holdfast.Retry(max_attempts=1))
@@ -129,7 +128,6 @@ async def test_workflows_operations_and_dead_letters(app: App, asking: Asking) -
     await asking("POST", "/dead-letters/none/discard", {"reason": "x"}, 404)
 
 
-@pytest.mark.slow
 @pytest.mark.req("JF-14", "SC-16", "DP-16", "DP-4", "DP-18", "CX-16")
 async def test_what_jobs_are_held_to(app: App, asking: Asking) -> None:
     agent = await asking("PUT", "/agents/ada", {"kind": "mail", "max_payload": "1KB", "retry": "gentle"})
@@ -185,7 +183,6 @@ async def test_what_jobs_are_held_to(app: App, asking: Asking) -> None:
     await asking("DELETE", "/tenants/default", status=204)
 
 
-@pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-6", "DP-12", "HK-5", "HF-4", "CX-4")
 async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Asking) -> None:
     made = {"name": "receipts", "on": "order.paid", "kind": "receipt", "payload": {"order": "$.data.order"}}
@@ -272,7 +269,6 @@ async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Aski
     assert {each["state"] for each in (await asking("GET", f"/audit/jobs/{job}"))["items"]} == {"sealed"}
 
 
-@pytest.mark.slow
 @pytest.mark.req("JF-14", "JF-1")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_nothing_of_another_tenant_is_reached_by_its_name_or_id(app: App) -> None:

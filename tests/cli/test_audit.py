@@ -18,7 +18,6 @@ from tests.support.stores import put_one, work
 pytestmark = pytest.mark.req("HF-4", "CX-4")
 
 
-@pytest.mark.slow
 def test_a_trail_from_the_shell(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
     assert error_of(holdfast("audit", "anchor", "--json"))["code"] == "nothing_sealed"
     assert "Nothing was done." in holdfast("audit", "actions").stderr

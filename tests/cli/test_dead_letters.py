@@ -23,7 +23,6 @@ def dead(store: Store, count: int, kind: str = "pay") -> list[str]:
     return ids
 
 
-@pytest.mark.slow
 def test_groups_are_listed_shown_noted_and_resolved(holdfast: Holdfast, store: Store) -> None:
     assert "There are no such dead letters." in holdfast("dead-letters", "list").stderr
     ids = dead(store, 12)

@@ -14,7 +14,6 @@ from tests.support.web import running
 pytestmark = pytest.mark.req("JF-9", "SC-15", "DP-22")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_the_whole_of_it_from_the_shell(holdfast: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = holdfast("endpoints", "secret").stdout.strip()

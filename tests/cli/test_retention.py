@@ -14,7 +14,6 @@ from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import forward, put_one, settle, state_of, take
 
 
-@pytest.mark.slow
 @pytest.mark.req("DP-16")
 def test_retention(holdfast: Holdfast, store: Store) -> None:
     assert "kept for ever" in holdfast("retention", "list").stderr

@@ -44,7 +44,6 @@ def test_rules(holdfast: Holdfast, store: Store) -> None:
         assert holdfast("rules", "set", *wrong).exit_code == 2
 
 
-@pytest.mark.slow
 @pytest.mark.req("DP-4")
 def test_the_shell_shows_references_and_nothing_that_is_restricted(holdfast: Holdfast, store: Store) -> None:
     refs = ("--source-ref", "s3://in/7", "--payload-ref", "vault:9")
@@ -63,7 +62,6 @@ def test_the_shell_shows_references_and_nothing_that_is_restricted(holdfast: Hol
     assert "[restricted]" in holdfast("jobs", "show", job).stdout
 
 
-@pytest.mark.slow
 @pytest.mark.req("DP-4")
 def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no keys" in holdfast("keys", "list").stderr

@@ -10,7 +10,6 @@ from tests.cli.conftest import Holdfast, document, error_of
 pytestmark = pytest.mark.req("SC-8", "SC-9")
 
 
-@pytest.mark.slow
 def test_the_life_of_a_schedule(holdfast: Holdfast, store: Store) -> None:
     assert "There are no such schedules." in holdfast("schedules", "list").stderr
     made = document(
@@ -67,7 +66,6 @@ def test_a_preview_of_what_is_not_there_yet(holdfast: Holdfast, store: Store) ->
         assert (refused.exit_code, error_of(refused)["code"]) == (2, code)
 
 
-@pytest.mark.slow
 def test_templates(holdfast: Holdfast, store: Store) -> None:
     assert "There are no templates." in holdfast("templates", "list").stderr
     first = document(

@@ -10,7 +10,6 @@ from tests.support.stores import BROKEN, forward, put_one, settle, take
 from tests.support.subscriptions import feed_all, found, tell
 
 
-@pytest.mark.slow
 @pytest.mark.req("DP-13")
 def test_a_subscription_from_the_shell(holdfast: Holdfast, store: Store) -> None:
     put_one(store, "import")

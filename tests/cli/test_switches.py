@@ -9,7 +9,6 @@ from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import claim, open_lease, put_one
 
 
-@pytest.mark.slow
 @pytest.mark.req("DP-18")
 def test_pause_and_resume(holdfast: Holdfast, store: Store) -> None:
     assert "Nothing is paused." in holdfast("switches").stderr

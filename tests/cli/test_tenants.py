@@ -9,7 +9,6 @@ from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.tenants import fill, served
 
 
-@pytest.mark.slow
 @pytest.mark.req("JF-12")
 def test_tenants(holdfast: Holdfast, store: Store) -> None:
     assert "There is no tenant." in holdfast("tenants", "list").stderr

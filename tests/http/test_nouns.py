@@ -40,7 +40,6 @@ def worker(new_app: NewApp) -> App:
     return app
 
 
-@pytest.mark.slow
 @here
 def test_people_decide_through_it(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
@@ -68,7 +67,6 @@ def test_people_decide_through_it(base: str, drive: Drive, worker: App) -> None:
         client.do(lambda c: c.handle(no.id).result(timeout=10))
 
 
-@pytest.mark.slow
 @here
 def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
@@ -141,7 +139,6 @@ def test_what_failed_for_good_is_resolved_in_bulk(base: str, drive: Drive, worke
     assert raised.value.code == "nothing_named"
 
 
-@pytest.mark.slow
 @there
 def test_events_come_page_by_page_and_as_they_happen(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
@@ -169,7 +166,6 @@ def test_events_come_page_by_page_and_as_they_happen(base: str, drive: Drive, wo
     assert raised.value.code == "invalid_cursor"
 
 
-@pytest.mark.slow
 @here
 def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)

@@ -38,7 +38,6 @@ def within(colour: str, base: str, act: Callable[[Any], None], **asked: Any) -> 
     asyncio.run(run())
 
 
-@pytest.mark.slow
 def test_it_is_kept_alive_for_the_block_and_released_after_it(app: App, base: str, colour: str) -> None:
     seen: list[Any] = []
 

@@ -152,6 +152,7 @@ class PostgresServer(Databases):
         if os.getpid() != self._owner:  # a forked child runs its parent's exit handlers too
             return
         self.stop("immediate")
+        sql_coverage.note_errors(self.log())
         atexit.unregister(self.destroy)
         for path in (self._data, self._dir):
             if path is not None:

@@ -1,8 +1,9 @@
 """Which SQL functions the tests have called, for `make coverage`.
 
 With HOLDFAST_TEST_SQL_COVERAGE=FOLDER the servers of the tests count calls, and every database adds the names of those
-that were called to a file there before it is dropped or reused. `python -m tests.support.sql_coverage FOLDER` compares
-them with the functions of the schema.
+that were called to a file there before it is dropped or reused. A call that ends with an error is not counted: those are
+read from the server's log, where each error names the functions it came through. `python -m tests.support.sql_coverage
+FOLDER` compares all of them with the functions of the schema.
 
 PostgreSQL does not count a function that it has inlined into the calling query. Those are checked by name: the body of
 a function that was called, or the text of a query in src/, has to mention them.
@@ -40,6 +41,14 @@ def note_calls(dsn: str) -> None:
         return
     with (Path(FOLDER) / f"{os.getpid()}.txt").open("a", encoding="utf-8") as file:
         file.writelines(f"{name}\n" for name in names)
+
+
+def note_errors(log: str) -> None:
+    """Add the functions in which errors were raised, from what a server has written."""
+    if FOLDER:
+        names = set(re.findall(r"PL/pgSQL function (?:holdfast\.)?(\w+)\(", log))
+        with (Path(FOLDER) / f"{os.getpid()}.txt").open("a", encoding="utf-8") as file:
+            file.writelines(f"{name}\n" for name in sorted(names))
 
 
 def main(folder: Path) -> int:

@@ -1,0 +1,104 @@
+"""Count what makes the code easy or hard to hold in one's head: `make house`. Each figure stands beside its aim."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import holdfast
+from holdfast import App, Context
+from holdfast.stores.postgres.verbs import PostgresVerbs
+from holdfast.stores.sqlite.verbs import SqliteVerbs
+
+SRC = Path(holdfast.__file__).parent
+CONTRIBUTING = SRC.parents[1] / "CONTRIBUTING.md"
+# Files that every feature may have, and what frameworks name alike everywhere.
+ROLES = {
+    *("__init__", "__main__", "model", "operations", "store", "sqlite", "routes", "commands", "pages", "base", "codec"),
+    *("borrowed", "errors", "listener", "jobs", "leases", "ledger", "steps", "connections", "migrations"),
+}
+NOT_GERUNDS = {"thing", "string", "ring", "pricing", "timing", "signing", "testing", "tracing", "rendering", "formatting"}
+
+
+def main() -> None:
+    sizes = {path: len(path.read_text("utf-8").splitlines()) for path in sorted(SRC.rglob("*.py"))}
+    modules = {path: size for path, size in sizes.items() if path.stem != "__init__"}
+    entries = [each for each in SRC.iterdir() if each.name != "__pycache__"]
+    names = defaultdict(set)
+    for path in modules:
+        names[path.stem].add(path.parent)
+    twice = sorted(name for name, folders in names.items() if len(folders) > 1 and name not in ROLES)
+    gerunds = sorted(name for name in names if name.endswith("ing") and name not in NOT_GERUNDS)
+    largest = max(modules, key=lambda path: modules[path])
+    walk = walk_of_a_job()
+    rows = [
+        ("Python files", len(sizes), "about 320"),
+        ("lines", f"{sum(sizes.values()):,}", "≤ 60,500"),
+        ("entries in src/holdfast", len(entries), "≤ 20"),
+        ("files under 40 lines (without __init__)", sum(size < 40 for size in modules.values()), "≤ 20"),
+        ("median module", f"{statistics.median(modules.values()):.0f} lines", "130 to 220"),
+        ("largest module", f"{modules[largest]} lines ({largest.relative_to(SRC)})", "≤ 450"),
+        ("files on a job's walk (CONTRIBUTING.md)", len(walk), "≤ 30"),
+        ("bases of a store class", max(bases(PostgresVerbs), bases(SqliteVerbs)), "≤ 4"),
+        *((f"folders with code of {noun}", len(folders_of(noun, modules)), "1") for noun in ("limits", "schedules", "approvals")),
+        ("public names of App", len(public(App)), "about 50"),
+        ("public names of Context", len(public(Context)), "about 40"),
+        ("module names that are gerunds", f"{len(gerunds)} {' '.join(gerunds)}", "0"),
+        ("module names used twice", f"{len(twice)} {' '.join(twice)}", "0"),
+        ("hand-written sync/async pairs", sum(pairs(path) for path in sizes), "≤ 20"),
+    ]
+    width = max(len(name) for name, _, _ in rows)
+    for name, figure, aim in rows:
+        print(f"{name:<{width}}  {figure!s:<12}  aim: {aim}")
+
+
+def walk_of_a_job() -> list[str]:
+    """The files that the section of CONTRIBUTING.md names; one that is missing is an error."""
+    section = CONTRIBUTING.read_text("utf-8").partition("### The walk of a job")[2].partition("\n### ")[0]
+    files = list(dict.fromkeys(re.findall(r"`([\w/]+\.(?:py|sql))`", section)))
+    missing = [each for each in files if not (SRC / each).exists()]
+    if missing:
+        raise SystemExit(f"CONTRIBUTING.md names files that do not exist: {', '.join(missing)}")
+    return files
+
+
+def bases(store: type) -> int:
+    """Our classes that a store class inherits from."""
+    return sum(each.__module__.startswith("holdfast") for each in store.__mro__[1:])
+
+
+def public(cls: type) -> list[str]:
+    return [name for name, _ in inspect.getmembers(cls) if not name.startswith("_")] + [
+        name for name in getattr(cls, "__annotations__", {}) if not name.startswith("_") and not hasattr(cls, name)
+    ]
+
+
+def folders_of(noun: str, modules: dict[Path, int]) -> set[Path]:
+    """Folders with a module named after the noun, or of the feature's own folder. The engine's hook does not count."""
+    stem = noun.rstrip("s")
+    named = {path.parent for path in modules if re.fullmatch(rf"{stem}s?(_\w+)?", path.stem)}
+    return named | {SRC / "features" / noun}
+
+
+def pairs(path: Path) -> int:
+    """Classes' methods that are written twice, as `name` and as `aname`."""
+    return sum(
+        f"a{name}" in methods
+        for cls in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(cls, ast.ClassDef)
+        for methods in [set(_functions(cls))]
+        for name in methods
+    )
+
+
+def _functions(cls: ast.ClassDef) -> Iterator[str]:
+    return (each.name for each in cls.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+if __name__ == "__main__":
+    main()
