@@ -24,7 +24,7 @@ SETTINGS = {"track_functions": "all"} if FOLDER else {}
 
 CALLED = "select distinct funcname from pg_stat_user_functions where schemaname = 'holdfast' and calls > 0"
 ALL = """
-    select proname, prosrc, lanname <> 'plpgsql' from pg_proc p join pg_language l on l.oid = p.prolang
+    select proname, coalesce(pg_get_function_sqlbody(p.oid), prosrc), lanname <> 'plpgsql' from pg_proc p join pg_language l on l.oid = p.prolang
      where pronamespace = 'holdfast'::regnamespace
 """
 
