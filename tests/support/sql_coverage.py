@@ -1,8 +1,8 @@
 """Which SQL functions the tests have called, for `make coverage`.
 
 With HOLDFAST_TEST_SQL_COVERAGE=FOLDER the servers of the tests count calls, and every database adds the names of those
-that were called to a file there before it is dropped or reused. A call that ends with an error is not counted: those are
-read from the server's log, where each error names the functions it came through. `python -m tests.support.sql_coverage
+that were called to a file there before it is dropped or reused. The server does not count a call that ends with an error:
+those are read from its log, where each error names the functions it came through. `python -m tests.support.sql_coverage
 FOLDER` compares all of them with the functions of the schema.
 
 PostgreSQL does not count a function that it has inlined into the calling query. Those are checked by name: the body of
@@ -24,7 +24,8 @@ SETTINGS = {"track_functions": "all"} if FOLDER else {}
 
 CALLED = "select distinct funcname from pg_stat_user_functions where schemaname = 'holdfast' and calls > 0"
 ALL = """
-    select proname, coalesce(pg_get_function_sqlbody(p.oid), prosrc), lanname <> 'plpgsql' from pg_proc p join pg_language l on l.oid = p.prolang
+    select proname, coalesce(pg_get_function_sqlbody(p.oid), prosrc), lanname <> 'plpgsql'
+      from pg_proc p join pg_language l on l.oid = p.prolang
      where pronamespace = 'holdfast'::regnamespace
 """
 
