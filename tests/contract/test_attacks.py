@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
 from holdfast.features.tokens.model import new_token
 from holdfast.stores.base import Store
@@ -91,7 +92,8 @@ def _database(request: pytest.FixtureRequest, stack: ExitStack, attacker: str, f
 
 
 def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
-    names: dict[str, Any] = {"unknown": new_id()}
+    names: dict[str, Any] = {"unknown": new_id(), "returned": put_one(store)}
+    settle(store, [take(store)], Succeeded('{"paid":1}'))
     holders: dict[State, str | None] = {}
     for state in State:
         brought = bring(store, by_hand, state)

@@ -33,7 +33,28 @@ _FACTS = {
     "created_at": (NOW, NOW),
 }
 
+_WRITTEN = "written once, when its job succeeds"
+_VALUES = "(job_id, tenant, value) values"
+
 FACTS = [
+    both(
+        "change a result", """update result set value = '{"paid": 9}' where job_id = :returned""", says="a result never"
+    ),
+    both("empty a result", "update result set value = 'null' where job_id = :returned", says="a result never"),
+    both(
+        "change where a result is", "update result set ref = 'file:x' where job_id = :returned", says="a result never"
+    ),
+    both("give a result away", "update result set job_id = :succeeded where job_id = :returned", says="a result never"),
+    both(
+        "seal a result by hand",
+        """update result set value = '{"$holdfast": {"key": "k"}}' where job_id = :returned""",
+        says="a result never",
+    ),
+    both("delete a result", "delete from result where job_id = :returned", says="only retention takes results away"),
+    both("answer for a job that runs", f"insert into result {_VALUES} (:running, 'default', '1')", says=_WRITTEN),
+    both("answer for a job that failed", f"insert into result {_VALUES} (:dead, 'default', '1')", says=_WRITTEN),
+    both("answer for another tenant", f"insert into result {_VALUES} (:succeeded, 'acme', '1')", says=_WRITTEN),
+    only_postgres("empty all results", "truncate result", says="never changed"),
     both("change the payload", """update job set payload = '{"to": "mallory"}' where id = :queued""", says=_PAYLOAD),
     both("change the payload of a cleaned job", "update job set payload = '[1]' where id = :cleaned", says=_PAYLOAD),
     both("empty the payload of a live job", "update job set payload = '{}' where id = :running", says=_PAYLOAD),

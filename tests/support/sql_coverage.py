@@ -1,9 +1,9 @@
 """Which SQL functions the tests have called, for `make coverage`.
 
 With HOLDFAST_TEST_SQL_COVERAGE=FOLDER the servers of the tests count calls, and every database adds the names of those
-that were called to a file there before it is dropped or reused. The server does not count a call that ends with an error:
-those are read from its log, where each error names the functions it came through. `python -m tests.support.sql_coverage
-FOLDER` compares all of them with the functions of the schema.
+that were called to a file there before it is dropped or reused. A call that ends with an error is not counted: it is
+read from the server's log, where each error names the functions it came through.
+`python -m tests.support.sql_coverage FOLDER` compares all of them with the functions of the schema.
 
 PostgreSQL does not count a function that it has inlined into the calling query. Those are checked by name: the body of
 a function that was called, or the text of a query in src/, has to mention them.
