@@ -25,7 +25,10 @@ from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
 
-_JOBS = ("queued", "leased", "running", "succeeded", "dead", "waiting", "cancelled", "cleaned", "asking", "asked")
+_JOBS = (
+    *("queued", "leased", "running", "succeeded", "returned", "dead", "waiting", "cancelled", "cleaned"),
+    *("asking", "asked"),
+)
 _LEASES = ("lease", "holding", "other", "ended")
 _FLOW = ("flow", "parent", "child")
 _TOKENS = ("api_token", "session", "revoked")
@@ -47,8 +50,9 @@ def setup() -> list[str]:
         f"update lease set ended_at = {_NOW}, ended_why = 'closed' where id = :ended",
         *(f"insert into job (id, tenant, kind) values (:{name}, 'default', 'mail.send')" for name in _JOBS),
         "update job_state set state = 'leased', lease = :holding where id = :leased",
-        *(f"{begin} :{name}" for name in ("running", "succeeded", "dead", "waiting", "asking", "asked")),
-        f"update job_state set state = 'succeeded', {_END} where id = :succeeded",
+        *(f"{begin} :{name}" for name in ("running", "succeeded", "returned", "dead", "waiting", "asking", "asked")),
+        f"update job_state set state = 'succeeded', {_END} where id in (:succeeded, :returned)",
+        """insert into result (job_id, tenant, value) values (:returned, 'default', '{"paid":1}')""",
         f"update job_state set state = 'failed', error_code = 'x', error_message = 'y', {_END} where id = :dead",
         "update job_state set state = 'dead_letter' where id = :dead",
         "update job_state set state = 'retry_waiting', lease = null, settled_by = :lease, due_at = :later"
