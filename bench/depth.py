@@ -13,8 +13,8 @@ from bench.subjects import Ours
 from bench.timing import Row
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 
 MILLION = 1_000_000

@@ -17,9 +17,9 @@ from bench.peers.catalog import BY_NAME, OURS
 from bench.subjects import PAYLOAD, Ours, new_ids
 from bench.waiting import Beside
 from holdfast.engine.job import JobSpec
+from holdfast.features.assembly import open_store
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec, WorkflowSpec
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 
 BATCH = 200
 

@@ -20,8 +20,8 @@ from bench.subjects import PAYLOAD, Ours, new_ids
 from bench.waiting import Beside
 from holdfast.engine.job import JobSpec
 from holdfast.engine.settlement import Settlement
+from holdfast.features.assembly import open_store
 from holdfast.features.limits.model import EACH, Rule
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import ClaimRequest
 
 BATCH = 100

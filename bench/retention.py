@@ -25,8 +25,8 @@ from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import Ours
 from bench.waiting import Beside
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.assembly import open_store
 from holdfast.features.retention.model import Keeping
-from holdfast.stores.open import open_store
 from holdfast.worker.maintenance import sweep
 
 

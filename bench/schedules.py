@@ -9,7 +9,7 @@ from contextlib import closing
 from bench.depth import claim_seconds
 from bench.subjects import Ours
 from bench.timing import Row
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import PostgresByHand, open_by_hand
 
 _COLUMNS = (

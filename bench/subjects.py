@@ -19,7 +19,7 @@ import psycopg
 from holdfast.engine.ids import IdMaker
 from holdfast.engine.job import EVERY_TENANT, JobSpec
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 
 new_ids = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)

@@ -15,7 +15,7 @@ from holdfast import App, Backoff, Context, Handle, Retry, State
 from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.errors import Refused, StoreUnavailable
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.app.notes import notes, prepare_notes
 from tests.app.running import work_off
 from tests.app.waiting import until

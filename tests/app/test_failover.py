@@ -13,8 +13,8 @@ from psycopg import sql
 
 from holdfast import App, State
 from holdfast.errors import StoreUnavailable
+from holdfast.features.assembly import postgres_store
 from holdfast.stores.postgres import pools
-from holdfast.stores.postgres.store import PostgresStore
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.support.processes import free_port
@@ -59,7 +59,7 @@ def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
     """The pool's own pauses double: after an outage of four minutes it would sleep for four more."""
     for module in (pools, pools):
         monkeypatch.setattr(module, "ASK_ANEW", 0.1)
-    away = PostgresStore(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
+    away = postgres_store(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
     asked = away.verbs.health("default")
 
     async def look() -> None:

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import App
+from holdfast.features.assembly import postgres_store
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Rule
 from holdfast.stores.due import KNOWN, DueWork
@@ -37,7 +38,7 @@ CONNECTIONS = "select count(*) - 1 from pg_stat_activity where datname = current
 
 @pytest.fixture
 def store(postgres_url: str) -> Iterator[PostgresStore]:
-    with closing(PostgresStore(postgres_url)) as opened:
+    with closing(postgres_store(postgres_url)) as opened:
         yield opened
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.worker.maintenance import Duty
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from holdfast import config
 from holdfast.cli.commands import app
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 
 SQLITE, POSTGRES = "sqlite", "postgres"
 

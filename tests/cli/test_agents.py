@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.agents import disable, register
 from tests.support.stores import claim, job, open_lease, put_one, state_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.audit import unguarded
 from tests.support.by_hand import open_by_hand

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.outcome import Failed
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import claim, job, open_lease, put, put_one, settle, spec, state_of
 

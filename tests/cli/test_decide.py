@@ -12,7 +12,7 @@ from typer.testing import Result
 from holdfast import config
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Vote
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import FORM, asked
 from tests.cli.processes import run

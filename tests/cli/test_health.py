@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.features.health.commands import level
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.connections import database_path
 from tests.cli.conftest import Holdfast, document

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.outcome import Failed, Succeeded
 from holdfast.engine.steps import RESERVED
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import BROKEN, claim, forward, open_lease, put, put_one, settle, spec, take, tries, work
 

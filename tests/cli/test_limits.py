@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.features.limits.model import Ask
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import TENANT, claim, new_id, open_lease, put, spec
 

@@ -16,7 +16,7 @@ from holdfast.cli.run_worker import AT_ONCE, ONCE_MORE
 from holdfast.cli.supervisor.child import Reports
 from holdfast.cli.supervisor.supervisor import LONGEST_PAUSE, pause_after
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.crew import Crew, gone
 from tests.cli.processes import call, environment, hear, run, until
 from tests.support.stores import history, job, put, put_one, spec, state_of

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.cli.supervisor.reload import Watch, expected_files, files_of, imported_files
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.processes import started, until
 from tests.support.stores import put_one, state_of
 

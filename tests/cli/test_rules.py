@@ -10,7 +10,7 @@ import pytest
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.steps import StepEntry
 from holdfast.features.payloads.model import NO_RULE, Effective
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.vault import Vault, new_key, reference_in
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.by_hand import open_by_hand

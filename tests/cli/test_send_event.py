@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import config
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import begun
 from tests.cli.processes import run

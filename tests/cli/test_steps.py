@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Backoff, Retry
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import asked, begun, go_on
 from tests.cli.test_approvals import EVIL, words

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.crew import Crew, gone
 from tests.cli.processes import COMMAND, environment, until
 from tests.support.stores import put, put_one, spec, state_of, tries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.features.tokens.model import hash_of, is_token
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.cli.conftest import Holdfast, document, error_of
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.cli.run_worker import ONCE_MORE
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.cli.conftest import SHOP
 from tests.cli.processes import call, hear, run, started, until

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.agents.model import Definition
+from holdfast.features.audit.store import ActionFilter
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.stores.action_triggers import RECORDED
-from holdfast.stores.base import Store
-from holdfast.stores.port.audit import ActionFilter
+from holdfast.stores.port import Store
 from tests.support.audit import flaws, seal, verify
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import draft, endpoint

@@ -12,9 +12,9 @@ from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.retry import GENTLE, Backoff, Retry
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, Refused
+from holdfast.features.agents import store as agent_reads
 from holdfast.features.agents.model import WAITING_CAP, Definition
-from holdfast.stores.base import Store
-from holdfast.stores.reads import agents as agent_reads
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand, PostgresByHand

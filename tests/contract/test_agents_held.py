@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.agents.model import HOLD
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand

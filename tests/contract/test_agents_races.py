@@ -15,8 +15,8 @@ import pytest
 
 from holdfast.engine.job import Enqueued
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.app.waiting import until
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.order import Move
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import TENANT, claim, forward, history, job, open_lease, put, put_one, spec
 
 pytestmark = pytest.mark.req("SC-2")

@@ -13,7 +13,7 @@ from holdfast.engine.payload import canonical
 from holdfast.engine.states import State
 from holdfast.engine.steps import MATCH_LIMIT, check_match, projection
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.ledger import all_jobs

@@ -12,8 +12,8 @@ from holdfast.engine.outcome import Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.errors import Refused, StaleLease
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from tests.support.stores import FINAL, new_id, spec
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import open_store
 from holdfast.features.tokens.model import new_token
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from tests.support.attack import LATER, Attack
 from tests.support.attacks import ATTACKS
 from tests.support.attacks_on_agents import REGISTERED

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.people import approve, asking, attend, gate, steps
 from tests.support.stores import claim, forward, history, job, open_lease, state_of, verbs_of

@@ -12,7 +12,7 @@ import pytest
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import claim, job, open_lease, put_one, spec
 
 pytestmark = pytest.mark.req("HF-3")

@@ -15,8 +15,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.stores import forward, history, job, new_id, open_lease

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.features.assembly import open_store, postgres_store
 
 pytestmark = pytest.mark.req("JF-2", "DP-2", "DP-17")
 
@@ -39,7 +38,7 @@ def catalogue(request: pytest.FixtureRequest) -> Iterator[Catalogue]:
     schema = "holdfast"
     if request.param == "another schema":
         url, schema = request.getfixturevalue("empty_postgres_url"), "jobs_x"
-        PostgresStore(url, schema=schema).migrate()
+        postgres_store(url, schema=schema).migrate()
     else:
         url = request.getfixturevalue(request.param)
     with psycopg.connect(url, autocommit=True) as connection:

@@ -10,7 +10,7 @@ from holdfast.engine.payload import decode
 from holdfast.engine.retry import GENTLE, RetryPolicy
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import (
     BROKEN,
     claim,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.schedules import add, decided, firing
 from tests.support.stores import claim, job, open_lease, put, put_one, settle, spec, state_of
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.features.audit.store import ActionFilter
 from holdfast.features.connectors.model import ConnectorDraft
-from holdfast.stores.base import Store
-from holdfast.stores.port.audit import ActionFilter
+from holdfast.stores.port import Store
 from tests.support.connectors import connect, drafted
 
 pytestmark = pytest.mark.req("JF-11")

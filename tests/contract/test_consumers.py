@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.job import Event
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.ledger import read_events
 from tests.support.stores import BROKEN, forward, history, put, put_one, spec, work
 from tests.support.threads import together

@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
 from holdfast.stores import job_reads
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.stores import put, spec
 

@@ -11,7 +11,7 @@ from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
 from holdfast.engine.retry import RetryPolicy, fixed
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import (
     BROKEN,
     DONE,

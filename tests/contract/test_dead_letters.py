@@ -14,9 +14,9 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Crashed, Failed
 from holdfast.engine.settlement import fingerprint
 from holdfast.engine.states import State
+from holdfast.features.assembly import open_store
 from holdfast.features.dead_letters.model import DeadLetterGroup, GroupFilter
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

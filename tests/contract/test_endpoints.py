@@ -9,7 +9,7 @@ import pytest
 from holdfast.features.events.model import TELLS
 from holdfast.features.schedules.model import Firing
 from holdfast.features.webhooks.model import KEPT, KEPT_DAYS, subscription_names
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import draft, endpoint, found, sent
 from tests.support.schedules import add, decided

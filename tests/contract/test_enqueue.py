@@ -13,7 +13,7 @@ from holdfast.engine.payload import JsonValue
 from holdfast.engine.retry import GENTLE, RetryPolicy
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, HoldfastError, Refused
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

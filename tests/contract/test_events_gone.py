@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.retention import keep, sweep
 from tests.support.stores import TENANT, forward, put_one
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.limits.model import Ask, Rule
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import claim, job, new_id, open_lease, put, put_one, settle, spec
 from tests.support.switches import pause, resume

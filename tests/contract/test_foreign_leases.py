@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.errors import Refused, StaleLease
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.limits import most_at_once
 from tests.support.stores import claim, enqueue, job, new_id, open_lease, put, put_one, settle, spec, state_of

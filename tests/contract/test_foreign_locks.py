@@ -17,9 +17,9 @@ import pytest
 import holdfast
 from holdfast.engine.states import State
 from holdfast.errors import Conflict
+from holdfast.features.assembly import open_store
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from tests.app.waiting import until
 from tests.support.agents import disable, enable
 from tests.support.agents import register as register_agent

@@ -18,7 +18,7 @@ from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
 from holdfast.features.approvals.forms import violations
 from holdfast.features.approvals.model import Ballot, Gate, Token, refusal
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.people import approve, asking, attend, ballot, deny, gate, keep_token, say, votes
 from tests.support.stores import forward, job, new_id, state_of

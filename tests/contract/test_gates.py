@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Gate
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.people import (

@@ -12,10 +12,10 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import InvalidSetting, Refused
+from holdfast.features.assembly import open_store
 from holdfast.features.health.model import CAP, Health, Thresholds, judged
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from tests.support.audit import seal
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.owners import ROLES, OwnedDatabases, as_role

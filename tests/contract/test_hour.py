@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from holdfast.features.health import activity as reads
 from holdfast.features.health.statistics import Hour
-from holdfast.stores.base import Store
-from holdfast.stores.reads import hour as reads
+from holdfast.stores.port import Store
 from tests.support.schedules import add
 from tests.support.stores import FINAL, forward, open_lease, put, spec, work
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.contract.test_attacks import _populate
 from tests.support.by_hand import PostgresByHand
 

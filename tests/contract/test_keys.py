@@ -11,7 +11,7 @@ from holdfast.engine.job import Dedupe, Enqueued
 from holdfast.engine.names import content_hash
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import (
     BROKEN,
     DONE,

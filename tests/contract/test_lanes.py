@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.engine.job import Claim
 from holdfast.engine.settlement import Settlement
+from holdfast.features.assembly import open_store
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import open_lease, put, spec
 

@@ -12,8 +12,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.support.ledger import check_ledger
 from tests.support.stores import put_one
 from tests.support.transactions import Consumer, Transaction

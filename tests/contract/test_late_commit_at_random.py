@@ -14,8 +14,8 @@ import pytest
 from holdfast.engine.job import Event
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.settlement import decide
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import check_ledger
 from tests.support.stores import history, open_lease

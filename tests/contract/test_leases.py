@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.errors import Refused, StaleLease
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import (
     claim,
     forward,

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.engine.states import TRANSITIONS, State, Transition, Verb
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger, read_events
 from tests.support.people import asking, gate

@@ -13,7 +13,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.errors import Refused
 from holdfast.features.limits.model import EACH, Limit, Rule
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule
 from tests.support.agents import disable, register
 from tests.support.by_hand import ByHand

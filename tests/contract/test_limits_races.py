@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.engine.job import Job
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.contract.test_limits import limit
 from tests.support.by_hand import ByHand

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.app.waiting import until
 from tests.support.by_hand import PostgresByHand
 from tests.support.stores import claim, open_lease, put_one, settle

@@ -17,8 +17,8 @@ import pytest
 from holdfast.engine.job import Claim, Sweep
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import check_ledger
 from tests.support.stores import claim, forward, job, open_lease, put, put_one, settle, spec, state_of, take

@@ -10,7 +10,7 @@ from holdfast.engine.job import Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand

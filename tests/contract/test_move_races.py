@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.order import crowd, move, order_of
 from tests.support.stores import claim, job, open_lease, put, settle, spec, state_of, verbs_of

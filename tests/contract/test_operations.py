@@ -14,12 +14,12 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Failed
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
+from holdfast.features.assembly import open_store
+from holdfast.features.audit.store import ActionFilter
+from holdfast.features.dead_letters import store as dead_letters
 from holdfast.features.dead_letters.model import BATCH, GroupFilter, Operation, Starting
-from holdfast.stores import bulk
-from holdfast.stores.base import Store
 from holdfast.stores.flow import drive
-from holdfast.stores.open import open_store
-from holdfast.stores.port.audit import ActionFilter
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.stores import (
     TENANT,
@@ -178,7 +178,7 @@ def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
 
 
 def test_active_jobs_are_cancelled_and_finished_ones_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "WINDOW", 5)
+    monkeypatch.setattr(dead_letters, "WINDOW", 5)
     waiting = put(store, *(spec("pay") for _ in range(3)))
     ended = put(store, *(spec("pay", priority=9) for _ in range(9)))
     held = claim(store, open_lease(store), 10)

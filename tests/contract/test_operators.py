@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import OperatorVerb
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

@@ -11,7 +11,7 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Pause
 from holdfast.features.approvals.model import Ballot, GateFilter, Question
 from holdfast.features.health.model import Health, Thresholds
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

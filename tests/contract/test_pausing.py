@@ -15,7 +15,7 @@ from holdfast.engine.settlement import LONGEST_DELAY, Settlement, decide
 from holdfast.engine.states import State
 from holdfast.engine.steps import Pause, StepEntry
 from holdfast.errors import Refused
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.people import approve, asks, entry, gate, gates, paused, running, save, send, sleeps, steps, waits

@@ -11,7 +11,7 @@ from holdfast.engine.job import EVERY_TENANT, References
 from holdfast.engine.states import State
 from holdfast.errors import Refused
 from holdfast.features.payloads.model import FORBIDDEN, HIDDEN, PayloadRule, RuleDraft
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.stores import BROKEN, TENANT, apply, decide_on, enqueue, job, put, put_one, spec, take, tries

@@ -18,8 +18,8 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Answer
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import all_jobs
 from tests.support.people import approve, asks, attend, ballot, gates, save, say, send, steps, votes, waits

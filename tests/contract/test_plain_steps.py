@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import history, new_id, open_lease, put_one
 

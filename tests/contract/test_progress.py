@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, StaleLease
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,

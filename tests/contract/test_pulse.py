@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.audit import store as audit
+from holdfast.features.audit.store import EventFilter
+from holdfast.features.health import activity as reads
 from holdfast.features.health.statistics import QueuePulse
-from holdfast.stores.base import Store
-from holdfast.stores.port.audit import EventFilter
-from holdfast.stores.reads import audit
-from holdfast.stores.reads import pulse as reads
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import forward, put, spec, take
 

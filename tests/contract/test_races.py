@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.engine.states import FINISHED, State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.support.by_hand import PostgresByHand
 from tests.support.stores import (
     claim,

@@ -10,8 +10,8 @@ import pytest
 from holdfast.engine.ids import created_ms
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Store
 from holdfast.stores.codecs import from_micros
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.stores import BROKEN, FINAL, claim, new_id, open_lease, put, put_one, spec, work
 

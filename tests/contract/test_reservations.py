@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.limits.model import Ask, Reservation, Standing
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import TENANT, claim, forward, new_id, open_lease, put, settle, spec
 
 pytestmark = pytest.mark.req("SC-10")

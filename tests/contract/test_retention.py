@@ -13,14 +13,14 @@ from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import InvalidSetting
+from holdfast.features.assembly import open_store
+from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask
 from holdfast.features.retention.model import Keeping, policy_for
 from holdfast.features.tokens.model import new_token
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from holdfast.stores.port.audit import ActionFilter
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.audit import flaws, seal
 from tests.support.by_hand import ByHand

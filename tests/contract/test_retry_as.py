@@ -12,7 +12,7 @@ from holdfast.engine.outcome import Crashed, Outcome, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.features.agents.model import Definition
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.sqlite import enqueue as retry_as
 from tests.support.by_hand import ByHand
 from tests.support.stores import (

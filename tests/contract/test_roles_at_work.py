@@ -21,19 +21,19 @@ from holdfast.engine.states import State
 from holdfast.errors import Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import GateFilter
+from holdfast.features.assembly import open_store
+from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Pausing, Rule
 from holdfast.features.payloads.model import RuleDraft
+from holdfast.features.payloads.store import SealedPart
 from holdfast.features.retention.model import Keeping
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec
 from holdfast.server.maintenance import Attending
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
-from holdfast.stores.open import open_store
-from holdfast.stores.port.audit import ActionFilter, EventFilter
-from holdfast.stores.port.payloads import SealedPart
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, Telling
 from tests.api.serving import auntil
 from tests.support.by_hand import ByHand, PostgresByHand

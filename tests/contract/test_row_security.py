@@ -20,13 +20,12 @@ from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
+from holdfast.features.assembly import open_store, postgres_store
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.features.payloads.model import RuleDraft
-from holdfast.features.retention.model import Keeping
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from holdfast.stores.port.retention import Leftover
+from holdfast.features.retention.model import Keeping, Leftover
+from holdfast.stores.port import Store
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import PostgresByHand
@@ -255,7 +254,7 @@ def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None
 def test_tenants_interleaved_on_one_connection_leak_nothing(owned_postgres_url: str, seed: int) -> None:
     """With errors in the middle of transactions; after each, the connection belongs to nobody."""
     rng = random.Random(seed)
-    store = PostgresStore(owned_postgres_url, pool_size=1)
+    store = postgres_store(owned_postgres_url, pool_size=1)
     jobs: dict[str, list[str]] = {tenant: [] for tenant in ("a", "b", "c")}
     with closing(store):
         for _ in range(80):
@@ -308,7 +307,7 @@ def test_a_tenant_is_bound_for_one_transaction_only(place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_schema_of_another_name(empty_postgres_url: str) -> None:
-    stores: list[Store] = [PostgresStore(empty_postgres_url, schema=name) for name in ("jobs_x", "_y2")]
+    stores: list[Store] = [postgres_store(empty_postgres_url, schema=name) for name in ("jobs_x", "_y2")]
     for store in stores:
         store.migrate()
     first, second = stores
@@ -331,5 +330,5 @@ def test_a_schema_of_another_name(empty_postgres_url: str) -> None:
 )
 def test_a_bad_schema_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        PostgresStore("postgresql://nowhere/none", schema=name)
+        postgres_store("postgresql://nowhere/none", schema=name)
     assert caught.value.code == "invalid_schema"

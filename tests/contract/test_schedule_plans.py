@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.engine.job import holder_of_ours
 from holdfast.engine.names import Place
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Rows, Statement, drive
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.schedules import MONDAY
 from tests.support.stores import forward, new_id

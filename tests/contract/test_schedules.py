@@ -14,8 +14,8 @@ from holdfast.engine.job import holder_of_ours
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
 from holdfast.features.schedules.model import MOST_COUNTED, MOST_FIRED
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
 from tests.support.stores import claim, history, new_id, open_lease, settle, work

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from holdfast.errors import Conflict, InvalidInput
+from holdfast.features.assembly import open_store
 from holdfast.features.audit.model import GENESIS, Anchor, Ranges, Seal, digest_of, encoded, leaves, normal
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from tests.support.audit import VERSION, anchor, newest, seal, verify
 from tests.support.by_hand import ByHand
 from tests.support.stores import BROKEN, put, put_one, spec, work

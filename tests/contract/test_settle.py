@@ -12,7 +12,7 @@ from holdfast.engine.payload import decode
 from holdfast.engine.retry import Backoff, RetryPolicy
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,

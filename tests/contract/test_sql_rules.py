@@ -14,7 +14,7 @@ import pytest
 from holdfast.engine.ids import created_ms, parse_id
 from holdfast.engine.retry import PRESETS, Backoff, fixed
 from holdfast.engine.states import TRANSITIONS, State, is_legal
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.stores import history
 

@@ -13,7 +13,7 @@ from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,

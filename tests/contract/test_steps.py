@@ -13,7 +13,7 @@ from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, StepEntry
 from holdfast.errors import HoldfastError, StaleLease
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.people import approve, asks, entry, gate, running, save, send, sleeps, steps, waits
 from tests.support.stores import (

@@ -12,8 +12,8 @@ from holdfast.errors import Conflict, HoldfastError, InvalidInput, InvalidSettin
 from holdfast.features.agents.model import Definition
 from holdfast.features.events.model import Delivery, JobOptions, Subscribing, Subscription
 from holdfast.features.schedules.model import TemplateDraft
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import BROKEN, TENANT, history, put, put_one, spec, work
 from tests.support.subscriptions import feed, feed_all, found, made_of, refusals, subscribe, tell

@@ -15,7 +15,7 @@ from holdfast.features.agents.model import Definition
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Pausing, Rule, named
 from holdfast.features.retention.model import Keeping
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.people import asks, entry

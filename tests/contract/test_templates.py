@@ -12,7 +12,7 @@ import pytest
 from holdfast import App, Retry
 from holdfast.engine.names import Place
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import open_by_hand
 from tests.support.schedules import MONDAY, at, made, set_time, template
 

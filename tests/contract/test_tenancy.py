@@ -13,8 +13,8 @@ from holdfast.engine.outcome import Succeeded
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, StaleLease
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb
 from tests.support.by_hand import ByHand
 from tests.support.ledger import read_events

@@ -10,9 +10,9 @@ import pytest
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.errors import Refused
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from holdfast.stores.port.audit import ActionFilter
+from holdfast.features.assembly import open_store
+from holdfast.features.audit.store import ActionFilter
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.people import asks
 from tests.support.schedules import add, decided, firing

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import (
     BROKEN,
     LATER,

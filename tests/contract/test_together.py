@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from holdfast import App
 from holdfast.errors import InvalidInput, StoreError
+from holdfast.features.assembly import postgres_store
 from holdfast.stores.flow import Flow, Statement, Steps, side_by_side
 from holdfast.stores.postgres import connections, pipeline
 from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
@@ -28,7 +29,7 @@ BOUND = "select current_setting('holdfast.tenant', true), pg_backend_pid()"
 
 @pytest_asyncio.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_url, pool_size=1, answer_within=20.0)
+    store = postgres_store(postgres_url, pool_size=1, answer_within=20.0)
     yield store
     await store.aclose()
 

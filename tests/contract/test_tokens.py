@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from holdfast.errors import Refused
+from holdfast.features.assembly import open_store
 from holdfast.features.tokens.model import hash_of, new_token
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from tests.support.by_hand import PostgresByHand
 from tests.support.owners import OwnedDatabases, as_role, ensure_roles
 from tests.support.stores import forward

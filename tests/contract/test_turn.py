@@ -14,9 +14,9 @@ from holdfast.engine.job import Claim, Holding, Turn
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import open_store
 from holdfast.stores.flow import Flow
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.postgres.store import run_on
 from holdfast.stores.requests import ClaimRequest
 from tests.support.by_hand import open_by_hand

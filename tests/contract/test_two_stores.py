@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.support.ledger import check_ledger, read_events
 from tests.support.stores import (
     claim,
@@ -104,7 +104,7 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import json, sys
 from contextlib import closing
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.contract.test_two_stores import _drain
 from tests.support.stores import put, spec
 

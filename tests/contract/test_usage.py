@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.engine.outcome import Failed, Snoozed, Succeeded
 from holdfast.errors import InvalidSetting
+from holdfast.features.assembly import open_store
 from holdfast.features.retention.model import Usage, check_cost, check_day, check_groups
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.ledger import read_events
 from tests.support.people import asking

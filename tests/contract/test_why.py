@@ -14,7 +14,7 @@ from holdfast.features.agents.model import AHEAD, Definition
 from holdfast.features.jobs.views import Why, story, view, why
 from holdfast.features.jobs.why import REASONS
 from holdfast.features.jobs.why_reasons import Reason
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand

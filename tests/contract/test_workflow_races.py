@@ -13,9 +13,9 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
+from holdfast.features.assembly import open_store
 from holdfast.features.workflows.model import Graph
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from tests.support.stores import BROKEN, FINAL, TENANT, claim, open_lease, settle, verbs_of
 from tests.support.threads import together
 from tests.support.workflows import Flow, check

@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError
 from holdfast.features.workflows.model import WorkflowStatus
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.stores import FINAL, TENANT, claim, forward, job, new_id, open_lease, put_one, settle, state_of

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.stores.port.audit import EventFilter
+from holdfast.features.audit.store import EventFilter
 from tests.dashboard.scene import HOSTILE, Scene, escaped, is_inert, play
 
 pytestmark = pytest.mark.req("JF-16")

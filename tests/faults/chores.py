@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast import App
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.worker.maintenance import Duty, run_once, standard_duties
 from tests.faults.workplace import Fresh, Line, OverAProxy
 from tests.support.ledger import check_ledger, read_events

@@ -7,10 +7,10 @@ from typing import Any
 
 from holdfast import App, Context, Retry
 from holdfast.features.approvals.model import GateFilter
+from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter
 from holdfast.features.jobs.views import story, why
 from holdfast.stores.flow import Flow
-from holdfast.stores.port.audit import ActionFilter, EventFilter
 from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off
 from tests.faults.spoiling import Row

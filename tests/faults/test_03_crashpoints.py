@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.features.assembly import Verbs, open_store
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.events.model import Subscribing
-from holdfast.stores.base import Verbs
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import JobFilter
 from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, flows, start

@@ -19,8 +19,8 @@ from holdfast.engine.job import Claim, Turn
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import HoldfastError, StaleLease
-from holdfast.stores.base import Store, Verbs
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Verbs, open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.stores import forward, open_lease, put_one, take

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.faults.checker import check
 from tests.support.stores import DONE, claim, forward, open_lease, put, settle, spec, state_of, tries
 from tests.support.threads import together

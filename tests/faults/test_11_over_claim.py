@@ -14,9 +14,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.features.assembly import open_store, postgres_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.faults.checker import check
 from tests.support.stores import claim, open_lease, put, settle, spec
@@ -82,7 +81,7 @@ class Claimer:
     """A worker with a connection of its own, which claims what it can as soon as everybody is ready."""
 
     def __init__(self, url: str, barrier: threading.Barrier) -> None:
-        self._store = PostgresStore(url, pool_size=1)
+        self._store = postgres_store(url, pool_size=1)
         self._lease = open_lease(self._store, f"claimer {id(self)}", ttl=3600)
         self._barrier = barrier
         self.taken: list[str] = []

@@ -24,8 +24,8 @@ from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
 from holdfast.features.approvals.model import VerdictWord
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb
 from tests.faults.checker import check
 from tests.support.by_hand import PostgresByHand

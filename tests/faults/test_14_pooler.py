@@ -21,11 +21,10 @@ from psycopg import sql
 
 from holdfast import App, Context, State, SyncContext
 from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.features.assembly import open_store, postgres_store
 from holdfast.features.health.commands import level
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.open import open_store
 from holdfast.stores.postgres import pipeline as between
-from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -189,7 +188,7 @@ def test_tenants_on_one_connection_leave_nothing_to_each_other(
         url = pooler.url(plain_role)
         clean = _left(url)
         assert (clean["tenant"], clean["actor"], clean["channels"], clean["prepared"]) == ("", "", [], 0)
-        with closing(PostgresStore(url)) as one, closing(PostgresStore(url)) as two:
+        with closing(postgres_store(url)) as one, closing(postgres_store(url)) as two:
             for _ in range(40):
                 (mine, store), (other, _) = choice.sample([("acme", one), ("umbrella", two)], 2)
                 match choice.randrange(5):
@@ -222,7 +221,7 @@ def test_what_others_left_there_binds_nobody(postgres_url: str, plain_role: str)
         with psycopg.connect(url, autocommit=True) as careless:
             careless.execute("set search_path = nowhere")
             careless.execute("set holdfast.tenant = 'acme'")
-        with closing(PostgresStore(url)) as store:
+        with closing(postgres_store(url)) as store:
             theirs, ours = put(store, spec(), tenant="acme"), put(store, spec(), tenant="umbrella")
             listed = store.run(store.verbs.list_jobs(JobFilter(tenant="umbrella", limit=10)))
             assert [job.id for job in listed] == ours
@@ -328,7 +327,7 @@ def test_one_that_knows_no_transactions_is_refused_in_plain_words(postgres_url: 
 @pytest.mark.req("SC-18")
 async def test_a_direct_connection_prepares_what_it_is_asked_often(postgres_url: str) -> None:
     """What a pooler asks for is not paid for without one."""
-    with closing(PostgresStore(postgres_url, pool_size=1)) as store:
+    with closing(postgres_store(postgres_url, pool_size=1)) as store:
         for _ in range(8):
             store.run(PREPARED)
             await store.arun(PREPARED)

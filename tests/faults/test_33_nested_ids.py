@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.contract.test_roles_at_work import furnish, verbs
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.schedules import placed, template

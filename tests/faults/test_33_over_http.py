@@ -18,7 +18,7 @@ from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask
 from holdfast.server.app import make_service
 from holdfast.server.sessions import tokens_of
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE
 from tests.app.conftest import url

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from tests.faults.checker import check
 from tests.support.people import asks, attend, ballot, gate, say, votes
 from tests.support.stores import apply, claim, forward, new_id, open_lease, put, spec

@@ -19,9 +19,9 @@ from holdfast import App
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Gate
-from holdfast.stores.base import Store
+from holdfast.features.assembly import open_store
 from holdfast.stores.flow import Flow
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from holdfast.stores.requests import Telling
 from tests.app.waiting import until

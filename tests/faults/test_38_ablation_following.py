@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Conflict, HoldfastError, Refused
-from holdfast.stores.base import Store
+from holdfast.features.assembly import open_store
 from holdfast.stores.flow import Steps
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.faults.test_38_ablation import drop_trigger, replaced
 from tests.support.by_hand import ByHand, open_by_hand

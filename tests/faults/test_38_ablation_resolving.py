@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import open_store
 from holdfast.features.dead_letters.model import GroupFilter, Starting
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from tests.faults.test_38_ablation import POSTGRES, drop_trigger, replaced
 from tests.support.by_hand import ByHand, open_by_hand

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.features.assembly import open_store
 from holdfast.features.audit.model import Anchor
 from holdfast.features.audit.operations import Audit, verify_file
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.session import Client
 from tests.support.audit import anchor, flaws, seal, unguarded, verify
 from tests.support.by_hand import ByHand, open_by_hand

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off, working
 from tests.app.waiting import until

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from holdfast.engine.outcome import Succeeded
+from holdfast.features.assembly import open_store
 from holdfast.features.audit.verification import Report
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from tests.support.audit import anchor, seal, unguarded, verify
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.retention import keep, sweep

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.faults.checker import Violation, check, n1, n2, n3, n4, n5, n5_gates, n6, outside
 from tests.faults.effects import leave
 from tests.faults.picture import Picture, take_picture

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from holdfast import App, Retry, State
 from holdfast.engine.states import FINISHED
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.effects import effects, runs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.migration.catalogue import applied, catalogue, write
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")
@@ -21,7 +21,7 @@ PROCESSES = 4
 PROGRAM = """
 import sys
 from holdfast.engine.job import JobSpec
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 store = open_store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.read()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError, InvalidSetting, StoreUnavailable
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.sqlite.connections import database_path, refuse_network_file_system
 from tests.support.forks import in_a_fork
 

@@ -15,9 +15,9 @@ import pytest
 
 from holdfast.engine.job import JobSpec
 from holdfast.errors import HoldfastError, SchemaMismatch
-from holdfast.stores.base import Store
+from holdfast.features.assembly import open_store
 from holdfast.stores.migrations import Plan, Script
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.sqlite.connections import database_path
 from tests.migration.catalogue import applied, catalogue
 from tests.migration.plans import MORE, plan_of, use, with_more

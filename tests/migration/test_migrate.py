@@ -13,8 +13,8 @@ import pytest
 import holdfast.stores
 from holdfast.engine.job import JobSpec
 from holdfast.errors import SchemaMismatch
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.stores.sqlite.connections import database_path
 from tests.migration.catalogue import applied, catalogue, write

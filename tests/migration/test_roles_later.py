@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.stores.postgres.store import PostgresStore
 
 

@@ -15,13 +15,13 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry
 from holdfast.features.agents.model import Agent, Definition
 from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.features.assembly import Verbs, open_store
 from holdfast.features.health.model import Health
 from holdfast.features.limits.model import Ask, Limit, Rule, Standing
 from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
-from holdfast.stores.base import Store, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
-from holdfast.stores.open import open_store
-from holdfast.stores.reads import Dialect
+from holdfast.stores.port import Store
+from holdfast.stores.reader import Dialect
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb, Reschedule, Sent, Telling
 from tests.support.stores import new_id
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from holdfast.engine.outcome import Outcome
+from holdfast.features.assembly import open_store
 from holdfast.features.workflows.model import ON_FAILURE, OnFailure
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import OperatorVerb
 from tests.support.ledger import check_ledger
 from tests.support.stores import BROKEN, DONE, FINAL, TENANT, claim, open_lease, settle

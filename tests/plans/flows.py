@@ -14,12 +14,12 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
 from holdfast.features.approvals.model import Ballot, GateFilter, Question
+from holdfast.features.assembly import Verbs
+from holdfast.features.audit.store import EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.features.jobs.views import why
 from holdfast.features.retention.model import Keeping
-from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Flow, Statement, Steps, flow
-from holdfast.stores.port.audit import EventFilter
 from holdfast.stores.requests import ClaimRequest, JobFilter, Telling
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 from tests.plans.filling_dead import LARGEST

@@ -14,10 +14,10 @@ import psycopg
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import PostgresVerbs
 from holdfast.features.health.model import CAP
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres.store import prepare_connection
-from holdfast.stores.postgres.verbs import PostgresVerbs
 from tests.plans import flows
 from tests.plans.conftest import Large
 from tests.plans.explained import explained, used

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import SqliteVerbs
 from holdfast.features.health.model import CAP
 from holdfast.stores.flow import Flow, Rows, Statement, drive
-from holdfast.stores.sqlite.verbs import SqliteVerbs
 from tests.plans import flows
 from tests.plans.filling_dead import LARGEST
 

@@ -15,7 +15,7 @@ from holdfast.engine.order import Move, Where
 from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, StepEntry
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.stores.requests import ClaimRequest, Telling
 from tests.plans.explained import leave_alone, used
 from tests.support.people import waits

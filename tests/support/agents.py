@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.features.agents.model import Agent, Definition
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import TENANT
 
 

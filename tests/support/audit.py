@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from holdfast.features.audit.model import Anchor, Seal
 from holdfast.features.audit.verification import Check, Report
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 
 VERSION = "tests"

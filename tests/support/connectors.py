@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.features.connectors.model import Connector, ConnectorDraft
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 
 
 def drafted(name: str = "http.request", **says: Any) -> ConnectorDraft:

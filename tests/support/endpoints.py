@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.features.webhooks.model import Endpoint, EndpointDelivery, EndpointDraft
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import TENANT, new_id
 
 URL = "https://ops.example.com/hooks?key=7"

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.states import State, Step, replay
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 
 PAGE = 1000

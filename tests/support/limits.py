@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import HELD
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 
 CountedBy = Callable[[Job], Iterable[str]]

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT, Verdict
 from holdfast.engine.order import Move
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand
 from tests.support.ledger import all_jobs

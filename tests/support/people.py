@@ -11,7 +11,7 @@ from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, Saved, Step, StepEntry
 from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Question, VerdictWord, Vote
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Sent, Telling
 from tests.support.stores import TENANT, apply, new_id, put_one, take
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.units import Duration
 from holdfast.features.retention.model import Keeping, Retention
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.schedules.model import Decision, Fire, Firing, Placed, Schedule, ScheduleDraft, TemplateDraft
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import TENANT, new_id, spec
 
 MONDAY = datetime(2027, 1, 4, 8, 0, tzinfo=UTC)

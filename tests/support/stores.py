@@ -1,6 +1,6 @@
 """Small builders for tests of the stores: jobs to put in, a worker to take them out, and the store's own clock.
 
-Every helper goes through the port (`stores/base.py`), so it works on any store and tests nothing by itself.
+Every helper goes through the port (`stores/port.py`), so it works on any store and tests nothing by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.engine.payload import encode
 from holdfast.engine.retry import RetryPolicy
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 
 new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.engine.job import Job
 from holdfast.features.events.model import Delivery, Fed, Subscribing, Subscription
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter, Telling
 from tests.support.stores import TENANT, new_id
 

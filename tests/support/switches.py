@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.features.limits.model import Pausing, Switch, named
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 
 
 def pause(

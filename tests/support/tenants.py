@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.tenants.model import Tenant, terms
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import claim, open_lease, put, settle, spec
 
 

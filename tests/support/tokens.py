@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.engine.units import Duration
 from holdfast.features.tokens.model import SESSION_PREFIX, ApiToken, Issuing, hash_of, new_token, shown_of
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import new_id
 
 

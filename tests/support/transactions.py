@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import psycopg
 
 from holdfast.engine.job import Event
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Store
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from tests.support.stores import spec
 

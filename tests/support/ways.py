@@ -8,7 +8,7 @@ from holdfast.engine.job import Claim
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import VerdictWord
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.by_hand import ByHand
 from tests.support.people import asks
 from tests.support.stores import (

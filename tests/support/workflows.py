@@ -20,7 +20,7 @@ from holdfast.features.workflows.model import (
     find_cycle,
     plan_hash,
 )
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from tests.support.stores import DONE, TENANT, claim, new_id, open_lease, settle, spec
 
 Drawn = Mapping[str, str | Sequence[str]]

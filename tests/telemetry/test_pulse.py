@@ -21,8 +21,8 @@ from rich.console import Console
 
 from holdfast import App, Backoff, Context, Retry, SyncContext
 from holdfast.cli.top import _Keys, as_lines, look, picture
+from holdfast.features.assembly import open_store
 from holdfast.features.health.statistics import LATELY, WINDOW, Pulse, rates_of
-from holdfast.stores.open import open_store
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from holdfast.features.assembly import postgres_store
 from holdfast.stores.postgres.store import PostgresStore
 from tests.support.forks import in_a_fork
 from tests.support.stores import put_one
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.req("CX-15")
 
 @pytest.fixture
 def store(postgres_url: str) -> Iterator[PostgresStore]:
-    with closing(PostgresStore(postgres_url)) as opened:
+    with closing(postgres_store(postgres_url)) as opened:
         yield opened
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.errors import StoreUnavailable
+from holdfast.features.assembly import sqlite_store
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite.store import SqliteStore
@@ -34,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
-    with closing(SqliteStore(f"sqlite:///{path}")) as opened:
+    with closing(sqlite_store(f"sqlite:///{path}")) as opened:
         opened.migrate()
         yield opened
 
@@ -90,7 +91,7 @@ def test_a_lock_that_is_never_given_up_is_named(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "BUSY_SECONDS", 0.02)
-    with closing(SqliteStore(store.url)) as hasty, closing(sqlite3.connect(path)) as writer:
+    with closing(sqlite_store(store.url)) as hasty, closing(sqlite3.connect(path)) as writer:
         writer.execute("begin immediate")
         with pytest.raises(StoreUnavailable) as refused:
             put_one(hasty)
@@ -108,7 +109,7 @@ def test_a_file_that_another_keeps_for_itself_is_named(
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("pragma locking_mode = exclusive")
         other.execute("begin exclusive")
-        with closing(SqliteStore(store.url)) as hasty, pytest.raises(StoreUnavailable) as refused:
+        with closing(sqlite_store(store.url)) as hasty, pytest.raises(StoreUnavailable) as refused:
             count(hasty)
         assert refused.value.code == "database_locked"
 
@@ -118,7 +119,7 @@ def test_a_lock_is_waited_for_once(store: SqliteStore, path: Path, monkeypatch: 
     monkeypatch.setattr(connections, "BUSY_SECONDS", 0.02)
     with closing(sqlite3.connect(path)) as writer, watching(store.url, path.parent):
         writer.execute("begin immediate")
-        with closing(SqliteStore(store.url)) as hasty, pytest.raises(StoreUnavailable):
+        with closing(sqlite_store(store.url)) as hasty, pytest.raises(StoreUnavailable):
             put_one(hasty)
         assert statements(path.parent).count("BEGIN IMMEDIATE") == 1
 
@@ -143,7 +144,7 @@ def test_who_reads_does_not_wait_behind_those_who_write(store: SqliteStore, path
 def test_nothing_is_remembered_that_another_process_can_change(store: SqliteStore) -> None:
     """Two stores on one file, one of which lays the triggers anew: the other goes on, by the new ones."""
     job = put_one(store)
-    with closing(SqliteStore(store.url)) as other:
+    with closing(sqlite_store(store.url)) as other:
         other.run(other.verbs.operate("cancel", [job], "no", "me", "default"))
         found = store.run(store.verbs.get(job, "default"))
         assert found is not None
@@ -193,7 +194,7 @@ def test_a_forked_child_has_threads_of_its_own(store: SqliteStore) -> None:
 
 MANY = """
 import sys
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.stores import put_one, work
 store = open_store(sys.argv[1])
 done = 0
@@ -249,13 +250,13 @@ def test_a_file_that_took_the_place_of_another_is_used_from_then_on(
 ) -> None:
     put_one(store)
     restored = tmp_path / "restored.db"
-    with closing(SqliteStore(f"sqlite:///{restored}")) as other:
+    with closing(sqlite_store(f"sqlite:///{restored}")) as other:
         other.migrate()
         kept = put_one(other)
     remove(path)
     restored.rename(path)
     new = put_one(store)
-    with closing(SqliteStore(store.url)) as somebody:
+    with closing(sqlite_store(store.url)) as somebody:
         assert somebody.run(somebody.verbs.get(kept, "default")) is not None
         assert somebody.run(somebody.verbs.get(new, "default")) is not None
         log = Path(f"{path}-wal")

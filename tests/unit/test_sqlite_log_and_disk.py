@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreUnavailable
+from holdfast.features.assembly import sqlite_store
 from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.support.stores import put, put_one, spec
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
-    with closing(SqliteStore(f"sqlite:///{path}")) as opened:
+    with closing(sqlite_store(f"sqlite:///{path}")) as opened:
         opened.migrate()
         yield opened
 
@@ -49,7 +50,7 @@ def sound(path: Path) -> bool:
 def small_log(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
     """The same file, with a log that is long after a few writes."""
     monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 400_000)
-    with closing(SqliteStore(store.url)) as opened:
+    with closing(sqlite_store(store.url)) as opened:
         yield opened
 
 

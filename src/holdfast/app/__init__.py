@@ -28,9 +28,8 @@ from holdfast.features.tenants.operations import Tenants
 from holdfast.features.webhooks.operations import Endpoints
 from holdfast.outgoing import EgressPolicy
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
-from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id
-from holdfast.stores.open import POOL_SIZE, open_store
+from holdfast.stores.port import POOL_SIZE, Store
 from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 from holdfast.telemetry.tracing import outgoing_headers
@@ -55,6 +54,8 @@ class App(Acting, Running):
         egress: EgressPolicy | None = None,
         secrets: SecretProvider | None = None,
     ) -> None:
+        from holdfast.features.assembly import open_store  # here: both stores are much to import
+
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self.schema, self.strict, named = schema, strict, config.database_url(url)
         self.client = Client(

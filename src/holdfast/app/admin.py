@@ -14,8 +14,8 @@ from holdfast.features.health.model import USUAL, Health, Thresholds, check_thre
 from holdfast.features.limits.model import Named, Switch
 from holdfast.features.limits.operations import Switches
 from holdfast.features.tokens.operations import Tokens
-from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id
+from holdfast.stores.port import Store
 from holdfast.stores.session import Client
 
 log = logging.getLogger("holdfast.worker")

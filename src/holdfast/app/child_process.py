@@ -31,11 +31,11 @@ from holdfast.engine.payload import encode
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import in_words
 from holdfast.errors import HoldfastError, InvalidSetting
+from holdfast.features.assembly import open_store, stand_in
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.steps.driver import Lent
 from holdfast.steps.signature import Signature
-from holdfast.stores.open import open_store, stand_in
 from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 from holdfast.telemetry import observers

@@ -22,7 +22,7 @@ from holdfast.engine.redaction import Redactor
 from holdfast.engine.settlement import MESSAGE_LIMIT, decide
 from holdfast.engine.times import instant_or_none
 from holdfast.errors import Conflict, NotFound, StaleLease, StoreUnavailable
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from holdfast.stores.vault import EMPTY, Vault
 

@@ -38,7 +38,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.kind import Kind
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.worker import WorkerOptions

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.ids import id_texts
 from holdfast.engine.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
@@ -20,11 +20,14 @@ from holdfast.features.events.model import SentEvent
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.operations import FromStep, check_from_step, redriving
 from holdfast.features.payloads.model import PayloadRule, effective
-from holdfast.stores.base import Store, Verbs
 from holdfast.stores.flow import Flow, aside
+from holdfast.stores.port import Store
 from holdfast.stores.requests import OperatorVerb, Reschedule
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Verbs
 
 T = TypeVar("T")
 

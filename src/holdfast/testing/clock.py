@@ -22,7 +22,7 @@ from typing import Literal
 
 from holdfast.engine.job import EVERY_TENANT, Claim
 from holdfast.errors import InvalidSetting
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 
 
 class Clock:

@@ -42,8 +42,8 @@ from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, effective, together
-from holdfast.stores.base import Store
 from holdfast.stores.flow import aside
+from holdfast.stores.port import Store
 from holdfast.stores.vault import EMPTY, Vault, is_packed, reference_in
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import failure, frame_of, message_of, places_of, traceback_of

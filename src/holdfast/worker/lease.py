@@ -29,8 +29,8 @@ from functools import partial
 
 from holdfast.engine.job import holder_of_ours
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
-from holdfast.stores.base import Store
 from holdfast.stores.flow import aside, patience_of
+from holdfast.stores.port import Store
 from holdfast.telemetry.tracebacks import place_of
 from holdfast.worker.executor import ended_by_itself
 from holdfast.worker.options import WorkerOptions

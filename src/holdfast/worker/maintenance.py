@@ -28,11 +28,11 @@ from typing import Any
 from holdfast.engine.job import EVERY_TENANT, Sweep
 from holdfast.engine.settlement import storable
 from holdfast.errors import Refused, StoreUnavailable
+from holdfast.features.retention.model import Leftover
 from holdfast.stores.artifacts import Artifacts
-from holdfast.stores.base import Caller, Store
 from holdfast.stores.due import KNOWN, DueWork, maintaining
 from holdfast.stores.flow import Flow, aside
-from holdfast.stores.port.retention import Leftover
+from holdfast.stores.port import Caller, Store
 from holdfast.worker.refusals import set_aside
 
 log = logging.getLogger("holdfast.worker")

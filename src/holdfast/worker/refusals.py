@@ -24,7 +24,7 @@ from holdfast.errors import (
     StoreError,
     StoreUnavailable,
 )
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.telemetry.tracebacks import message_of, type_name
 
 log = logging.getLogger("holdfast.worker")

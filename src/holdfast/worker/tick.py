@@ -26,8 +26,8 @@ from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, Snoozed
 from holdfast.engine.settlement import Ending, Settlement, hand_back, unreadable
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, StaleLease, StoreError
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, aside
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.telemetry import observers
 from holdfast.worker.executor import Handler, charged, execute

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import ClaimRequest
 from holdfast.telemetry import observers
 from holdfast.worker.claim_order import Search

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from holdfast.engine.job import Claim
 from holdfast.engine.steps import Saved, StepEntry
 from holdfast.errors import HoldfastError, StaleLease, StoreError
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 
 log = logging.getLogger("holdfast.worker")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from holdfast.cli.demo.workers import ALWAYS_FAILS
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import TRANSITIONS, State, Step, Transition, Verb, replay
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 
 PAGE = 1000

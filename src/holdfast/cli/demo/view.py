@@ -19,7 +19,7 @@ from holdfast.cli.demo.workers import WorkerProcess
 from holdfast.cli.output import STYLES, console, plain, say, write
 from holdfast.engine.job import Event
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import JobFilter
 
 if TYPE_CHECKING:

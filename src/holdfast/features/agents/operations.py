@@ -8,8 +8,8 @@ from holdfast.engine.names import Paging, check_name
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.agents.model import NAME_LIMIT, Agent, AgentOptions, Definition, Executor, ExecutorRole
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Caller
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job
@@ -34,8 +34,11 @@ from holdfast.features.approvals.model import (
     new_token,
     token_hash,
 )
-from holdfast.stores.base import Caller, Verbs
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Verbs
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from typing import Literal
 from holdfast.engine.job import Event
 from holdfast.errors import NotFound
 from holdfast.features.audit.model import Action, Anchor, Seal
+from holdfast.features.audit.store import ActionFilter
 from holdfast.features.audit.verification import (
     Block,
     Check,
@@ -21,9 +22,8 @@ from holdfast.features.audit.verification import (
     written_block,
     written_header,
 )
-from holdfast.stores.base import Caller
 from holdfast.stores.codecs import micros
-from holdfast.stores.port.audit import ActionFilter
+from holdfast.stores.port import Caller
 from holdfast.worker.maintenance import release
 
 Progress = Callable[[int, int], None]

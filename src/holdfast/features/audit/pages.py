@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from holdfast.errors import Conflict
 from holdfast.features.audit.model import Anchor
+from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.audit.verification import Report
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.pages import PAGE, chosen, does, fields, said, shows, time_of, whole, whole_number
 from holdfast.server.rendering import render, the_app
-from holdfast.stores.port.audit import ActionFilter, EventFilter
 
 MOST_SEALS: Final = 5_000
 USUAL_SEALS: Final = 200

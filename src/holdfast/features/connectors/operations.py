@@ -8,8 +8,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.connectors.model import Connector, ConnectorDraft, ConnectorOptions
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
 
 _Connectors = list[Connector]  # inside the class the word is a method
 

@@ -27,8 +27,8 @@ from holdfast.features.dead_letters.model import (
     check_rate,
     check_verb,
 )
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
 from holdfast.stores.requests import JobFilter, all_of
 
 _Groups = list[DeadLetterGroup]

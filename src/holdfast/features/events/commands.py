@@ -38,8 +38,8 @@ from holdfast.errors import Conflict, NotFound
 from holdfast.features.events.model import DEPTH, MOST_DEEP, JobOptions, Subscription
 from holdfast.features.events.operations import Consumers, Subscriptions
 from holdfast.features.events.read import check_gone
+from holdfast.features.events.store import COUNTED
 from holdfast.features.jobs.timeline import short, special, way
-from holdfast.stores.reads.subscriptions import COUNTED
 from holdfast.stores.requests import Sent
 from holdfast.stores.session import Client
 

@@ -20,9 +20,9 @@ from holdfast.features.events.model import (
     check_pattern,
     check_scope,
 )
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id
+from holdfast.stores.port import Caller
 
 _Subscriptions = list[Subscription]  # inside the classes the word is a method
 _Consumers = list[Consumer]

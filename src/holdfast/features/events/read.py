@@ -5,9 +5,13 @@ Consumers and subscriptions, whose place the database keeps, hold a purge back; 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.errors import EventsGone
-from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Verbs
 
 
 @flow(writes=False)

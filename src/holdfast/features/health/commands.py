@@ -13,7 +13,7 @@ from holdfast.cli.session import AnyTenant, NoTenant, refuse_absent, scope, stor
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
 from holdfast.features.health.model import CAP, Thresholds, with_concerns
-from holdfast.stores.base import Store
+from holdfast.stores.port import Store
 from holdfast.stores.requests import Finding
 
 # What health would only warn of.

@@ -13,8 +13,8 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.server.problems import problem
-from holdfast.stores.base import Store
 from holdfast.stores.flow import aside
+from holdfast.stores.port import Store
 
 probes = Router(tags=["health"])
 

@@ -6,6 +6,7 @@ One transaction for all of it: nobody sees a dead letter whose steps are gone, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Verdict
@@ -14,8 +15,10 @@ from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import NAME_LIMIT, Step
 from holdfast.errors import InvalidSetting
-from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Verbs
 
 FromStep = int | str
 """A step's number, or its name."""

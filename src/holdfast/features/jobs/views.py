@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
 from holdfast.engine.states import State
@@ -20,9 +20,11 @@ from holdfast.features.limits.model import Limit, Reservation
 from holdfast.features.payloads.model import HIDDEN, WITHHELD, effective
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
-from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow, side_by_side
 from holdfast.stores.requests import Counted, JobFilter
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Verbs
 
 WAITING = frozenset({State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
 

@@ -48,8 +48,8 @@ from holdfast.features.limits.model import (
     outlived,
     why_left,
 )
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow, side_by_side
+from holdfast.stores.port import Caller
 
 T = TypeVar("T")
 

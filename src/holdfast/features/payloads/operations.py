@@ -27,9 +27,9 @@ from holdfast.features.payloads.model import (
     combine,
     effective,
 )
-from holdfast.stores.base import Caller
+from holdfast.features.payloads.store import SealedJob, SealedPart
 from holdfast.stores.flow import Flow
-from holdfast.stores.port.payloads import SealedJob, SealedPart
+from holdfast.stores.port import Caller
 from holdfast.stores.vault import Vault, What
 from holdfast.worker.executor import RuleBook
 from holdfast.worker.maintenance import clear_now

@@ -13,6 +13,7 @@ from holdfast.features.retention.model import (
     ANY,
     By,
     Keeping,
+    Leftover,
     Preview,
     Retention,
     Usage,
@@ -21,8 +22,7 @@ from holdfast.features.retention.model import (
     check_state,
 )
 from holdfast.stores.artifacts import Artifacts, Reference
-from holdfast.stores.base import Caller
-from holdfast.stores.port.retention import Leftover
+from holdfast.stores.port import Caller
 from holdfast.worker.maintenance import clear_now
 
 _Policies = list[Retention]  # inside the class the word is a method

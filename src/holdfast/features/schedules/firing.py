@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from holdfast.engine.job import JobSpec
@@ -33,9 +33,12 @@ from holdfast.features.schedules.model import (
     spread,
     together,
 )
-from holdfast.stores.base import Caller, Store, Verbs
 from holdfast.stores.flow import Flow, Steps
+from holdfast.stores.port import Caller, Store
 from holdfast.worker.maintenance import Duty
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Verbs
 
 log = logging.getLogger("holdfast.schedules")
 

@@ -25,8 +25,8 @@ from holdfast.features.schedules.model import (
     unmoved,
 )
 from holdfast.features.schedules.timing import Coming, preview
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Steps, flow, side_by_side
+from holdfast.stores.port import Caller
 
 T = TypeVar("T")
 

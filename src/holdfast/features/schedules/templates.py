@@ -11,8 +11,8 @@ from holdfast.engine.names import Paging, check_name
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.payloads.model import shown_payload
 from holdfast.features.schedules.model import Template, TemplateDraft, together
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
 from holdfast.telemetry import tracing
 
 _Templates = list[Template]  # inside the class the word is a method

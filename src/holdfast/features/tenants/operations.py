@@ -9,8 +9,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.tenants.model import EVERY_QUEUE, Tenant, TenantOptions, terms
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
 
 T = TypeVar("T")
 

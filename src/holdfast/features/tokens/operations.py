@@ -14,8 +14,8 @@ from holdfast.engine.names import page_size
 from holdfast.engine.units import Duration
 from holdfast.errors import NotFound
 from holdfast.features.tokens.model import ApiToken, Issuing, new_token, token_tenant
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Caller
 
 _Tokens = list[ApiToken]  # where the word is a method
 

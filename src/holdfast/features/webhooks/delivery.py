@@ -37,9 +37,9 @@ from holdfast.features.webhooks.model import (
     message_of,
 )
 from holdfast.outgoing import Answer, Outgoing, send
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.ids import new_id
+from holdfast.stores.port import Caller
 from holdfast.worker.shutdown import Ended
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"

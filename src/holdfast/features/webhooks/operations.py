@@ -23,9 +23,9 @@ from holdfast.features.webhooks.model import (
     delivery_job,
 )
 from holdfast.features.webhooks.signing import MOST_SECRETS
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.stores.ids import new_id
+from holdfast.stores.port import Caller
 
 _Endpoints = list[Endpoint]  # inside the class the word is a method
 _Deliveries = list[EndpointDelivery]

@@ -6,8 +6,8 @@ from holdfast.engine.names import page_size
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, NotFound
 from holdfast.features.workflows.model import Graph, Swept, Workflow
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Caller
 
 _Workflows = list[Workflow]  # inside the class the word is a method
 

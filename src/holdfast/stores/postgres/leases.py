@@ -18,7 +18,7 @@ from holdfast.stores.postgres.codec import Ids, Numbers, PostgresCodec, Words, i
 from holdfast.stores.requests import ClaimRequest
 
 
-class LeaseVerbs(Calls, Reader):
+class PostgresLeases(Calls, Reader):
     @flow(single=True)
     def open_lease(
         self,
@@ -97,7 +97,7 @@ class LeaseVerbs(Calls, Reader):
 VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
 
 
-class SettleVerb(Calls):
+class PostgresSettle(Calls):
     def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
         """What is stale now may be so because our first try came through. The ledger knows: nobody but the holder of
         an attempt can make it succeed, fail or snooze."""
@@ -163,7 +163,7 @@ def detail_of(item: Settlement) -> str | None:
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class TurnVerbs(Calls):
+class PostgresTurn(Calls):
     @cached_property
     def _turn_text(self) -> str:
         """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
@@ -230,7 +230,7 @@ def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
 _BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff")
 
 
-class DutyVerbs(Calls):
+class PostgresDuties(Calls):
     @flow(single=True)
     def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         rows = yield self._call("promote_due", "%s, %s", want, tenant)

@@ -15,7 +15,7 @@ from holdfast.stores.postgres.base import Calls
 _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
 
 
-class LedgerVerbs(Calls, Reader):
+class PostgresLedger(Calls, Reader):
     @flow(single=True)
     def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
         _check(cursor)

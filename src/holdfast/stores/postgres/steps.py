@@ -14,7 +14,7 @@ from holdfast.stores.postgres.codec import text_of
 from holdfast.stores.requests import Sent, Telling
 
 
-class StepVerbs(Calls, Reader):
+class PostgresSteps(Calls, Reader):
     @flow(single=True)
     def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
         document = f"[{','.join(_entry(*entry) for entry in entries)}]"

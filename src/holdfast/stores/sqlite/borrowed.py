@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
@@ -32,13 +32,15 @@ from holdfast.stores.migrations import Plan
 from holdfast.stores.requests import SchemaStatus
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.errors import translate
-from holdfast.stores.sqlite.verbs import SqliteVerbs
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Verbs
 
 T = TypeVar("T")
 
 
 class SqliteBorrowedVerbs:
-    def __init__(self, verbs: SqliteVerbs) -> None:
+    def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
@@ -60,7 +62,7 @@ class Behind(SchemaMismatch):
 class SqliteBorrowing(abc.ABC):
     """The part of the store that works on connections of others."""
 
-    verbs: SqliteVerbs
+    verbs: Verbs
     _connections: Connections
     _plan: Plan
     _current = False

@@ -13,11 +13,19 @@ from holdfast.errors import Refused, StaleLease
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest
-from holdfast.stores.sqlite.admission import Opening, admit, candidate, dispatch, is_limited, opening, park_paused
+from holdfast.stores.sqlite.admission import (
+    Opening,
+    admit,
+    candidate,
+    dispatch,
+    hold_back,
+    is_limited,
+    opening,
+    park_paused,
+)
 from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.fair_shares import Share, move_on, pick_fairly, share_of
-from holdfast.stores.sqlite.operations.agents import hold_back
 
 _OPEN = (
     "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots)"
@@ -220,7 +228,7 @@ _FIELDS = [field.name for field in fields(Claim)]
 _BACKOFF, _DEADLINE, _CREATED, _TAGS = map(_FIELDS.index, ("backoff", "deadline_at", "created_at", "tags"))
 
 
-class LeaseVerbs:
+class SqliteLeaseRows:
     @flow()
     def open_lease(
         self,

@@ -9,10 +9,10 @@ from holdfast.engine.job import EVERY_TENANT, Sweep, Turn
 from holdfast.engine.settlement import Settlement, fingerprint
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest
+from holdfast.stores.sqlite.admission import duty
 from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
-from holdfast.stores.sqlite.claim import LeaseVerbs, anything_for, live, refused
+from holdfast.stores.sqlite.claim import SqliteLeaseRows, anything_for, live, refused
 from holdfast.stores.sqlite.enqueue import retry_anew
-from holdfast.stores.sqlite.operations.switches import duty
 from holdfast.stores.sqlite.settle import end_attempts
 
 _PROMOTE = (
@@ -102,7 +102,7 @@ def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
     return look
 
 
-class DutyVerbs:
+class SqliteDuties:
     @duty(0, _nothing(_IS_DUE, 0))
     def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
@@ -169,7 +169,7 @@ def _look(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -
     return Turn([], [], alive)
 
 
-class TurnVerb(LeaseVerbs):
+class SqliteTurn(SqliteLeaseRows):
     @flow(peek=_look)
     def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
         now = yield from act_under(request.lease, request.tenant)

@@ -61,7 +61,7 @@ _NOTE = (
 _PASSING = ("stale lease", "paused", "executor", "generator only", "database is", "disk")
 
 
-class QuarantineVerb:
+class SqliteQuarantine:
     @flow()
     def set_aside(
         self,
