@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import App, Handle
+from holdfast.features.assembly import Store
 from holdfast.stores.listener import Names
-from holdfast.stores.port import Store
 from holdfast.worker import worker
 from holdfast.worker.maintenance import Duty
 from tests.app.conftest import NewApp

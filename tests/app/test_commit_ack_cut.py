@@ -179,7 +179,7 @@ def test_settlements_by_hand_count_as_well(app: App, proxy: Proxy, fate: Fate) -
     settlements = [decide(one, outcome, 1.0) for one, outcome in zip(taken, outcomes, strict=True)]
     app.cancel(handles[3].id)
     proxy.cut(SETTLE, fate)
-    assert store.run(store.verbs.settle(lease, settlements, "*")) == [handles[3].id]
+    assert store.run(store.leases.settle(lease, settlements, "*")) == [handles[3].id]
     assert proxy.cuts == 1
     ends = [handle.history()[2].verb for handle in handles]
     assert ends == ["succeed", "fail", "snooze", "cancel"]

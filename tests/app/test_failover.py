@@ -13,7 +13,7 @@ from psycopg import sql
 
 from holdfast import App, State
 from holdfast.errors import StoreUnavailable
-from holdfast.features.assembly import postgres_store
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.postgres import pools
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
@@ -59,8 +59,8 @@ def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
     """The pool's own pauses double: after an outage of four minutes it would sleep for four more."""
     for module in (pools, pools):
         monkeypatch.setattr(module, "ASK_ANEW", 0.1)
-    away = postgres_store(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
-    asked = away.verbs.health("default")
+    away = PostgresStore(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
+    asked = away.health.get("default")
 
     async def look() -> None:
         async with asyncio.timeout(12):

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 ALLOWED = {"stores", "config.py", "cli", "testing"}
 ALLOWED_FILES = {"commands.py", "store.py", "activity.py", "sqlite.py", "sqlite_purge.py"}
 """Of a feature: its part of the command line, and its operations on each database."""
-ASSEMBLY = PACKAGE / "features" / "assembly.py"
+ASSEMBLY = {PACKAGE / "features" / name for name in ("assembly.py", "postgres.py", "sqlite.py")}
 WORDS = re.compile(r"sqlite|postgres", re.IGNORECASE)
 
 
@@ -23,7 +23,7 @@ def sources() -> list[Path]:
     return sorted(
         path
         for path in outside
-        if path != ASSEMBLY and not (path.parent.parent.name == "features" and path.name in ALLOWED_FILES)
+        if path not in ASSEMBLY and not (path.parent.parent.name == "features" and path.name in ALLOWED_FILES)
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from holdfast.features.assembly import open_store, postgres_store
+from holdfast.features.assembly import open_store
+from holdfast.features.postgres import PostgresStore
 
 pytestmark = pytest.mark.req("JF-2", "DP-2", "DP-17")
 
@@ -38,7 +39,7 @@ def catalogue(request: pytest.FixtureRequest) -> Iterator[Catalogue]:
     schema = "holdfast"
     if request.param == "another schema":
         url, schema = request.getfixturevalue("empty_postgres_url"), "jobs_x"
-        postgres_store(url, schema=schema).migrate()
+        PostgresStore(url, schema=schema).migrate()
     else:
         url = request.getfixturevalue(request.param)
     with psycopg.connect(url, autocommit=True) as connection:

@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio
 from psycopg import sql
 
-from holdfast.features.assembly import PostgresVerbs, postgres_store
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres import pools
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.base import Calls
 from tests.app.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "SC-18")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.req("CX-15", "SC-18")
 
 @pytest_asyncio.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = postgres_store(postgres_url, pool_size=1, answer_within=5.0)
+    store = PostgresStore(postgres_url, pool_size=1, answer_within=5.0)
     yield store
     await store.aclose()
 
@@ -96,7 +96,7 @@ async def test_what_nobody_uses_goes_back_to_the_pool_which_closes_what_is_idle(
 
 async def test_reads_of_one_transaction_bind_it_once_and_each_to_its_own_tenant(store: PostgresStore) -> None:
     reads = Reader()
-    reads.dialect = PostgresVerbs("holdfast").dialect
+    reads.dialect = Calls("holdfast").dialect
 
     def look(*tenants: str) -> Steps[list[str]]:
         said = []
@@ -115,7 +115,7 @@ async def test_reads_of_one_transaction_bind_it_once_and_each_to_its_own_tenant(
 
 
 async def test_a_process_opens_no_more_than_it_says_and_the_doctor_compares(postgres_url: str) -> None:
-    store = postgres_store(postgres_url, pool_size=2, answer_within=20.0)
+    store = PostgresStore(postgres_url, pool_size=2, answer_within=20.0)
     hot = Flow(_rests, writes=False, single=True, hot=True)
     plain = Flow(_rests, writes=False, single=True)
     hush = store.listen(lambda _: None)

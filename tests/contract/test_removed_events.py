@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.port import Store
 from holdfast.stores.sqlite.base import ids_json, sign, unsign
 from holdfast.stores.sqlite.ledger import record_removed
 from tests.support.audit import flaws, seal, unguarded, verify

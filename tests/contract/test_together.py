@@ -14,12 +14,11 @@ import pytest_asyncio
 
 from holdfast import App
 from holdfast.errors import InvalidInput, StoreError
-from holdfast.features.assembly import postgres_store
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps, side_by_side
 from holdfast.stores.postgres import connections, pipeline
 from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 from holdfast.stores.postgres.pipeline import PREPARE_AFTER
-from holdfast.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "JF-16")
@@ -29,7 +28,7 @@ BOUND = "select current_setting('holdfast.tenant', true), pg_backend_pid()"
 
 @pytest_asyncio.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = postgres_store(postgres_url, pool_size=1, answer_within=20.0)
+    store = PostgresStore(postgres_url, pool_size=1, answer_within=20.0)
     yield store
     await store.aclose()
 

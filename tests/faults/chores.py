@@ -82,7 +82,7 @@ def _prepare(url: str) -> None:
         app.operations.start("cancel", queue="unwanted")
         app.enqueue("delayed", delay="1h")
         app.enqueue("overdue", deadline=datetime.now(UTC) + timedelta(hours=1), queue="late")
-        store.run(store.verbs.set_clock(timedelta(hours=HOURS), None))
+        store.run(store.clock.set(timedelta(hours=HOURS), None))
 
 
 async def _do(app: App) -> None:

@@ -21,8 +21,9 @@ from psycopg import sql
 
 from holdfast import App, Context, State, SyncContext
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.features.assembly import open_store, postgres_store
+from holdfast.features.assembly import open_store
 from holdfast.features.health.commands import level
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres import pipeline as between
 from holdfast.stores.requests import JobFilter
@@ -188,7 +189,7 @@ def test_tenants_on_one_connection_leave_nothing_to_each_other(
         url = pooler.url(plain_role)
         clean = _left(url)
         assert (clean["tenant"], clean["actor"], clean["channels"], clean["prepared"]) == ("", "", [], 0)
-        with closing(postgres_store(url)) as one, closing(postgres_store(url)) as two:
+        with closing(PostgresStore(url)) as one, closing(PostgresStore(url)) as two:
             for _ in range(40):
                 (mine, store), (other, _) = choice.sample([("acme", one), ("umbrella", two)], 2)
                 match choice.randrange(5):
@@ -196,15 +197,15 @@ def test_tenants_on_one_connection_leave_nothing_to_each_other(
                         jobs[mine] += put(store, *(spec() for _ in range(choice.randint(1, 3))), tenant=mine)
                     case 1:
                         with pytest.raises(HoldfastError):
-                            store.run(store.verbs.enqueue([spec(), spec(kind=" ")], mine))
+                            store.run(store.jobs.enqueue([spec(), spec(kind=" ")], mine))
                     case 2:
                         work(store, tenant=mine)
                     case 3:
                         with pytest.raises(HoldfastError):
                             claim(store, open_lease(store, tenant=mine), tenant=other)
                     case _:
-                        assert all(store.run(store.verbs.get(job_id, mine)) is None for job_id in jobs[other])
-                listed = store.run(store.verbs.list_jobs(JobFilter(tenant=mine, limit=1000)))
+                        assert all(store.run(store.jobs.get(job_id, mine)) is None for job_id in jobs[other])
+                listed = store.run(store.jobs.list(JobFilter(tenant=mine, limit=1000)))
                 assert sorted(job.id for job in listed) == sorted(jobs[mine])
                 assert _left(url) == clean
                 with psycopg.connect(url) as nobody:
@@ -221,11 +222,11 @@ def test_what_others_left_there_binds_nobody(postgres_url: str, plain_role: str)
         with psycopg.connect(url, autocommit=True) as careless:
             careless.execute("set search_path = nowhere")
             careless.execute("set holdfast.tenant = 'acme'")
-        with closing(postgres_store(url)) as store:
+        with closing(PostgresStore(url)) as store:
             theirs, ours = put(store, spec(), tenant="acme"), put(store, spec(), tenant="umbrella")
-            listed = store.run(store.verbs.list_jobs(JobFilter(tenant="umbrella", limit=10)))
+            listed = store.run(store.jobs.list(JobFilter(tenant="umbrella", limit=10)))
             assert [job.id for job in listed] == ours
-            assert store.run(store.verbs.get(theirs[0], "umbrella")) is None
+            assert store.run(store.jobs.get(theirs[0], "umbrella")) is None
             assert [job.id for job in work(store, tenant="umbrella", want=5)] == ours
             assert (_left(url)["tenant"], _left(url)["path"]) == ("acme", "nowhere"), "they are served by the same"
 
@@ -315,7 +316,7 @@ def test_the_doctor_names_it(postgres_url: str, mode: Any, monkeypatch: pytest.M
 @pytest.mark.req("DP-22")
 def test_one_that_knows_no_transactions_is_refused_in_plain_words(postgres_url: str) -> None:
     with Pooler(postgres_url, "statement") as pooler, closing(open_store(pooler.url())) as store:
-        for ask in (store.migrate, lambda: store.run(store.verbs.list_jobs(JobFilter(tenant="default")))):
+        for ask in (store.migrate, lambda: store.run(store.jobs.list(JobFilter(tenant="default")))):
             with pytest.raises(StoreUnavailable, match="pool_mode = transaction") as refused:
                 ask()
             assert refused.value.code == "statement_pooling"
@@ -327,7 +328,7 @@ def test_one_that_knows_no_transactions_is_refused_in_plain_words(postgres_url: 
 @pytest.mark.req("SC-18")
 async def test_a_direct_connection_prepares_what_it_is_asked_often(postgres_url: str) -> None:
     """What a pooler asks for is not paid for without one."""
-    with closing(postgres_store(postgres_url, pool_size=1)) as store:
+    with closing(PostgresStore(postgres_url, pool_size=1)) as store:
         for _ in range(8):
             store.run(PREPARED)
             await store.arun(PREPARED)

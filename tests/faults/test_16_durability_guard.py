@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.features.assembly import open_store, sqlite_store
+from holdfast.features.assembly import open_store
+from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.store import diagnose
 from tests.cli.processes import run
@@ -93,7 +94,7 @@ def test_every_connection_of_ours_is_safe(tmp_path: Path) -> None:
         before.execute("pragma synchronous = off")
         before.execute("create table mine (n)")
     path.chmod(0o600)
-    with closing(sqlite_store(f"sqlite:///{path}?synchronous=OFF")) as store:
+    with closing(SqliteStore(f"sqlite:///{path}?synchronous=OFF")) as store:
         store.migrate()
         with store._connections.borrow() as one, store._connections.borrow() as two:
             for connection in (one, two):
@@ -105,7 +106,7 @@ def test_every_connection_of_ours_is_safe(tmp_path: Path) -> None:
 @pytest.mark.parametrize("weak", ["synchronous = off", "synchronous = normal", "journal_mode = delete"])
 def test_the_doctor_names_a_weak_connection(tmp_path: Path, weak: str) -> None:
     path = tmp_path / "jobs.db"
-    with closing(sqlite_store(f"sqlite:///{path}")) as store:
+    with closing(SqliteStore(f"sqlite:///{path}")) as store:
         status = store.migrate()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"pragma {weak}")

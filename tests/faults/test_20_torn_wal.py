@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.features.assembly import open_store, sqlite_store
+from holdfast.features.assembly import open_store
+from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite import store as sqlite
-from holdfast.stores.sqlite.store import SqliteStore
 from tests.faults.checker import check
 from tests.support.stores import claim, open_lease, put, put_one, settle, spec
 
@@ -113,7 +113,7 @@ def test_a_long_reader_makes_the_log_grow_and_the_doctor_says_so(
         assert finding.ok or (finding.fix is not None and "reader" in finding.fix)
         return not finding.ok
 
-    with closing(sqlite_store(f"sqlite:///{path}")) as store:
+    with closing(SqliteStore(f"sqlite:///{path}")) as store:
         store.migrate()
         ids = put(store, *(spec() for _ in range(20)))
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
@@ -136,7 +136,7 @@ def test_short_readers_do_not_make_it_grow(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 200_000)
     path = tmp_path / "jobs.db"
     sizes = []
-    with closing(sqlite_store(f"sqlite:///{path}")) as store, closing(sqlite3.connect(path)) as reader:
+    with closing(SqliteStore(f"sqlite:///{path}")) as store, closing(sqlite3.connect(path)) as reader:
         store.migrate()
         put_one(store)  # and with it what the tables took is written back
         for _ in range(150):

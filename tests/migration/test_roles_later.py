@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from holdfast.features.assembly import open_store
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.features.postgres import PostgresStore
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 
 
 def pulse(app: App, tenant: str = "default") -> Pulse:
-    return app.client.run(app.client.verbs.pulse(tenant))
+    return app.client.run(app.client.store.health.statistics(tenant))
 
 
 def declare(app: App) -> None:

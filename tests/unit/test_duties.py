@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.features.assembly import open_store
-from holdfast.stores.port import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.worker.maintenance import Duty, Maintenance
 
 pytestmark = pytest.mark.req("JF-3", "SC-13")

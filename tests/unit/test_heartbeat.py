@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.assembly import sqlite_store
+from holdfast.features.sqlite import SqliteStore
 from holdfast.worker.lease import Heartbeat, LoopWatch
 from tests.app.waiting import until
 from tests.support.stores import open_lease
@@ -20,7 +20,7 @@ from tests.support.stores import open_lease
 @pytest.mark.req("JF-4", "CX-15")
 async def test_an_error_that_nobody_thought_of_does_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread could be started, no file opened: of a worker that goes on without its heartbeat all jobs are lost."""
-    store = sqlite_store(f"sqlite:///{tmp_path / 'jobs.db'}")
+    store = SqliteStore(f"sqlite:///{tmp_path / 'jobs.db'}")
     store.migrate()
     lease, beats = open_lease(store), 0
     usual = store.run
@@ -45,7 +45,7 @@ async def test_an_error_that_nobody_thought_of_does_not_end_it(tmp_path: Path, m
 @pytest.mark.req("JF-4", "DP-8")
 async def test_it_is_said_where_the_loop_is_blocked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The lease is kept all the same."""
-    store = sqlite_store(f"sqlite:///{tmp_path / 'jobs.db'}")
+    store = SqliteStore(f"sqlite:///{tmp_path / 'jobs.db'}")
     store.migrate()
     lost = threading.Event()
     heart = Heartbeat(store, open_lease(store), 0.6, EVERY_TENANT, lost.set)

@@ -15,6 +15,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.operations import Audit
 from holdfast.features.connectors.outbound import Reach, SecretProvider
 from holdfast.features.connectors.report import Sources
@@ -29,7 +30,7 @@ from holdfast.features.webhooks.operations import Endpoints
 from holdfast.outgoing import EgressPolicy
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
 from holdfast.stores.ids import new_id
-from holdfast.stores.port import POOL_SIZE, Store
+from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 from holdfast.telemetry.tracing import outgoing_headers
@@ -54,8 +55,6 @@ class App(Acting, Running):
         egress: EgressPolicy | None = None,
         secrets: SecretProvider | None = None,
     ) -> None:
-        from holdfast.features.assembly import open_store  # here: both stores are much to import
-
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self.schema, self.strict, named = schema, strict, config.database_url(url)
         self.client = Client(

@@ -110,7 +110,7 @@ def _set_up(hello: Message) -> Bench:
     # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
     bench = Bench(client, Threads(), {}, hello["memory"], hello["notify"])
     try:
-        bench.rules.load(client.run(client.verbs.payload_rules(hello["tenant"])))
+        bench.rules.load(client.run(client.store.payload_rules.list(hello["tenant"])))
     except HoldfastError:
         bench.rules.load(None)
     return bench

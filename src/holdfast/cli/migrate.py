@@ -12,7 +12,7 @@ from holdfast.cli import options
 from holdfast.cli.failures import FAILED
 from holdfast.cli.output import emit, say, write
 from holdfast.cli.session import is_absent, store_at
-from holdfast.stores.port import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import SchemaStatus
 
 
@@ -47,8 +47,6 @@ def _status(store: Store) -> SchemaStatus:
     """Of a file that is not there as well, without making it."""
     if not is_absent(store):
         return store.schema()
-    from holdfast.features.assembly import open_store  # here: both stores are much to import
-
     with closing(open_store("sqlite:///:memory:")) as blank:
         return blank.schema()
 

@@ -24,7 +24,7 @@ from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound, SchemaMismatch
-from holdfast.stores.port import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.session import Client
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.startup import when_there
@@ -137,8 +137,6 @@ def scope(
 
 @contextmanager
 def store_at(url: str | None, schema: str) -> Iterator[Store]:
-    from holdfast.features.assembly import open_store  # here: both stores are much to import
-
     with closing(open_store(config.database_url(url), schema=schema)) as store:
         yield store
 

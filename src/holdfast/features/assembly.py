@@ -1,4 +1,7 @@
-"""Both stores put together from the engine's parts and the features', and ``open_store``: from a URL to a store."""
+"""``Store``: a database with all its operations, one attribute for each namespace; ``open_store``.
+
+``features/sqlite.py`` and ``features/postgres.py`` put the parts together for either database.
+"""
 
 from __future__ import annotations
 
@@ -7,199 +10,86 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.engine.redaction import shown_url
 from holdfast.engine.retry import whole
 from holdfast.errors import InvalidSetting
-from holdfast.features.agents.store import (
-    AgentReads,
-    AgentStore,
-    ExecutorStore,
-    PostgresAgents,
-    PostgresExecutors,
-    SqliteAgents,
-    SqliteExecutors,
-)
-from holdfast.features.approvals.store import ApprovalReads, ApprovalStore, PostgresApprovals, SqliteApprovals
-from holdfast.features.audit.sqlite import SqliteAudit
-from holdfast.features.audit.store import AuditStore, PostgresAudit
-from holdfast.features.connectors.store import ConnectorReads, ConnectorStore, PostgresConnectors, SqliteConnectors
-from holdfast.features.dead_letters.sqlite import SqliteDeadLetters, SqliteOperations
-from holdfast.features.dead_letters.store import DeadLetterReads, DeadLetterStore, PostgresDeadLetters
-from holdfast.features.events.sqlite import SqliteSubscriptions
-from holdfast.features.events.store import ConsumerStore, PostgresSubscriptions, SubscriptionStore
-from holdfast.features.health.activity import HourReads, PostgresActivity, PulseReads, SqliteActivity
-from holdfast.features.health.store import HealthStore
-from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues, SqliteReservations
-from holdfast.features.limits.store import (
-    LimitReads,
-    LimitStore,
-    PauseReads,
-    PauseStore,
-    PostgresLimits,
-    PostgresPauses,
-)
-from holdfast.features.payloads.store import PayloadReads, PayloadStore, PostgresPayloads, SqlitePayloads
-from holdfast.features.retention.sqlite import SqliteRetention, SqliteUsage
-from holdfast.features.retention.sqlite_purge import SqliteOrphans
-from holdfast.features.retention.store import PostgresRetention, RetentionReads, RetentionStore
-from holdfast.features.schedules.sqlite import SqliteSchedules, SqliteTemplates
-from holdfast.features.schedules.store import PostgresSchedules, ScheduleReads, ScheduleStore
-from holdfast.features.tenants.store import PostgresTenants, SqliteTenants, TenantReads, TenantStore
-from holdfast.features.tokens.store import PostgresTokens, SqliteTokens, TokenReads, TokenStore
-from holdfast.features.webhooks.store import PostgresWebhooks, SqliteWebhooks, WebhookReads, WebhookStore
-from holdfast.features.workflows.store import PostgresWorkflows, SqliteWorkflows, WorkflowReads, WorkflowStore
-from holdfast.stores.job_reads import JobReads, LedgerReads, OverviewReads
-from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE, ClockStore, JobStore, LeaseStore, LedgerStore, Store
-from holdfast.stores.postgres.base import PostgresClock
-from holdfast.stores.postgres.jobs import PostgresCircumstances, PostgresEnqueue, PostgresJobs
-from holdfast.stores.postgres.leases import PostgresDuties, PostgresLeases, PostgresSettle, PostgresTurn
-from holdfast.stores.postgres.ledger import PostgresLedger
-from holdfast.stores.postgres.steps import PostgresSteps
-from holdfast.stores.sqlite.base import SqliteClock
-from holdfast.stores.sqlite.enqueue import SqliteEnqueue
-from holdfast.stores.sqlite.jobs import SqliteCircumstances, SqliteJobs
-from holdfast.stores.sqlite.leases import SqliteDuties, SqliteTurn
-from holdfast.stores.sqlite.ledger import SqliteLedger
-from holdfast.stores.sqlite.order import SqliteOrder
-from holdfast.stores.sqlite.quarantine import SqliteQuarantine
-from holdfast.stores.sqlite.settle import SqliteSettle
-from holdfast.stores.sqlite.steps import SqliteSteps
+from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE, Database
 
 if TYPE_CHECKING:
-    from holdfast.stores.postgres.store import PostgresStore
-    from holdfast.stores.sqlite.store import SqliteStore
+    from holdfast.features.agents.store import AgentStore, ExecutorStore
+    from holdfast.features.approvals.store import ApprovalStore
+    from holdfast.features.audit.store import AuditStore
+    from holdfast.features.connectors.store import ConnectorStore
+    from holdfast.features.dead_letters.store import DeadLetterStore, OperationStore
+    from holdfast.features.events.store import ConsumerStore, SubscriptionStore
+    from holdfast.features.health.store import HealthStore
+    from holdfast.features.limits.store import LimitStore, PauseStore, QueueStore, ReservationStore
+    from holdfast.features.payloads.store import PayloadRuleStore
+    from holdfast.features.retention.store import RetentionStore, UsageStore
+    from holdfast.features.schedules.store import ScheduleStore, TemplateStore
+    from holdfast.features.tenants.store import TenantStore
+    from holdfast.features.tokens.store import TokenStore
+    from holdfast.features.webhooks.store import WebhookStore
+    from holdfast.features.workflows.store import WorkflowStore
+    from holdfast.stores.port import ClockStore, JobStore, LeaseStore, LedgerStore, StepStore
 
 
-class Verbs(
-    ClockStore,
-    AgentStore,
-    ExecutorStore,
-    SubscriptionStore,
-    ConsumerStore,
-    LeaseStore,
-    ApprovalStore,
-    LedgerStore,
-    ScheduleStore,
-    WorkflowStore,
-    LimitStore,
-    JobStore,
-    PayloadStore,
-    TenantStore,
-    AuditStore,
-    DeadLetterStore,
-    RetentionStore,
-    PauseStore,
-    TokenStore,
-    ConnectorStore,
-    WebhookStore,
-    HealthStore,
-    Protocol,
-):
-    """Every operation, as a flow. A tenant of ``*`` means every tenant, where the caller may."""
+class Store(Database, Protocol):
+    """Operations make flows, which the store runs. A tenant of ``*`` means every tenant, where the caller may."""
 
-
-class PostgresVerbs(
-    PostgresClock,
-    PostgresEnqueue,
-    PostgresLeases,
-    PostgresTurn,
-    PostgresSettle,
-    PostgresDuties,
-    PostgresJobs,
-    PostgresLedger,
-    PostgresSteps,
-    PostgresApprovals,
-    PostgresAgents,
-    PostgresExecutors,
-    PostgresSchedules,
-    PostgresWorkflows,
-    PostgresLimits,
-    PostgresPauses,
-    PostgresSubscriptions,
-    PostgresCircumstances,
-    PostgresActivity,
-    PostgresPayloads,
-    PostgresTenants,
-    PostgresRetention,
-    PostgresDeadLetters,
-    PostgresAudit,
-    PostgresTokens,
-    PostgresConnectors,
-    PostgresWebhooks,
-    JobReads,
-    ApprovalReads,
-    LedgerReads,
-    OverviewReads,
-    PulseReads,
-    AgentReads,
-    ScheduleReads,
-    WorkflowReads,
-    LimitReads,
-    PauseReads,
-    PayloadReads,
-    HourReads,
-    TenantReads,
-    RetentionReads,
-    DeadLetterReads,
-    TokenReads,
-    ConnectorReads,
-    WebhookReads,
-):
-    """Every operation of the PostgreSQL store. Reads come last: a store's own form of a read stands above them."""
-
-
-class SqliteVerbs(
-    SqliteClock,
-    SqliteEnqueue,
-    SqliteTurn,
-    SqliteSettle,
-    SqliteSteps,
-    SqliteApprovals,
-    SqliteDuties,
-    SqliteQuarantine,
-    SqliteWorkflows,
-    SqliteJobs,
-    SqliteOrder,
-    SqliteLedger,
-    SqliteLimits,
-    SqliteReservations,
-    SqlitePauses,
-    SqliteQueues,
-    SqliteWebhooks,
-    SqliteSubscriptions,
-    SqliteTenants,
-    SqliteCircumstances,
-    SqliteActivity,
-    SqliteAgents,
-    SqliteExecutors,
-    SqliteTemplates,
-    SqliteSchedules,
-    SqliteRetention,
-    SqliteOrphans,
-    SqliteUsage,
-    SqlitePayloads,
-    SqliteDeadLetters,
-    SqliteOperations,
-    SqliteAudit,
-    SqliteTokens,
-    SqliteConnectors,
-    JobReads,
-    ApprovalReads,
-    LedgerReads,
-    OverviewReads,
-    PulseReads,
-    AgentReads,
-    ScheduleReads,
-    WorkflowReads,
-    LimitReads,
-    PauseReads,
-    PayloadReads,
-    HourReads,
-    TenantReads,
-    RetentionReads,
-    DeadLetterReads,
-    TokenReads,
-    ConnectorReads,
-    WebhookReads,
-):
-    """Every operation of the SQLite store. Reads come last: a store's own form of a read stands above them."""
+    @property
+    def jobs(self) -> JobStore: ...
+    @property
+    def clock(self) -> ClockStore: ...
+    @property
+    def leases(self) -> LeaseStore: ...
+    @property
+    def steps(self) -> StepStore: ...
+    @property
+    def ledger(self) -> LedgerStore: ...
+    @property
+    def subscriptions(self) -> SubscriptionStore: ...
+    @property
+    def consumers(self) -> ConsumerStore: ...
+    @property
+    def approvals(self) -> ApprovalStore: ...
+    @property
+    def agents(self) -> AgentStore: ...
+    @property
+    def executors(self) -> ExecutorStore: ...
+    @property
+    def limits(self) -> LimitStore: ...
+    @property
+    def pauses(self) -> PauseStore: ...
+    @property
+    def reservations(self) -> ReservationStore: ...
+    @property
+    def queues(self) -> QueueStore: ...
+    @property
+    def tenants(self) -> TenantStore: ...
+    @property
+    def payload_rules(self) -> PayloadRuleStore: ...
+    @property
+    def templates(self) -> TemplateStore: ...
+    @property
+    def schedules(self) -> ScheduleStore: ...
+    @property
+    def workflows(self) -> WorkflowStore: ...
+    @property
+    def dead_letters(self) -> DeadLetterStore: ...
+    @property
+    def operations(self) -> OperationStore: ...
+    @property
+    def retention(self) -> RetentionStore: ...
+    @property
+    def usage(self) -> UsageStore: ...
+    @property
+    def audit(self) -> AuditStore: ...
+    @property
+    def tokens(self) -> TokenStore: ...
+    @property
+    def connectors(self) -> ConnectorStore: ...
+    @property
+    def webhooks(self) -> WebhookStore: ...
+    @property
+    def health(self) -> HealthStore: ...
 
 
 _stand_ins: dict[str, Store] = {}
@@ -224,26 +114,16 @@ def open_store(
         return _stand_ins[url]
     scheme = url.split(":", 1)[0].lower()
     if scheme == "sqlite":
-        return sqlite_store(url)
+        from holdfast.features.sqlite import SqliteStore
+
+        return SqliteStore(url)
     if scheme in ("postgresql", "postgres"):
-        return postgres_store(url, schema=schema, pool_size=pool_size, answer_within=answer_within)
+        from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
+
+        within = answer_within or ANSWER_WITHIN
+        return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within)
     raise InvalidSetting(
         f"{shown_url(url)} is not a database URL",
         code="invalid_url",
         fix="Use sqlite:///jobs.db or postgresql://user@host/database.",
     )
-
-
-def sqlite_store(url: str) -> SqliteStore:
-    from holdfast.stores.sqlite.store import SqliteStore
-
-    return SqliteStore(url, SqliteVerbs())
-
-
-def postgres_store(
-    url: str, *, schema: str = "holdfast", pool_size: int = POOL_SIZE, answer_within: float | None = None
-) -> PostgresStore:
-    from holdfast.stores.postgres.store import ANSWER_WITHIN, PostgresStore
-
-    within = answer_within or ANSWER_WITHIN
-    return PostgresStore(url, PostgresVerbs(schema), schema=schema, pool_size=pool_size, answer_within=within)

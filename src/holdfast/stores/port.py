@@ -1,8 +1,8 @@
-"""The ports of the engine, and ``Store``: what every store can do, and nothing about how.
+"""The ports of the engine: what its operations can do on every store, and what runs them.
 
-The operations make flows; a ``Store`` runs them, in the caller's thread (``run``) or on an event loop (``arun``). One
-contract suite exercises every implementation. The ports of features stand in ``features/*/store.py``; all operations
-together are ``features.assembly.Verbs``.
+The operations make flows; a ``Database`` runs them, in the caller's thread (``run``) or on an event loop (``arun``).
+One contract suite exercises every implementation. The ports of features stand in ``features/*/store.py``; a database
+with all its operations is ``features.assembly.Store``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from holdfast.engine.job import (
     Job,
     JobSpec,
     Lease,
+    References,
     Result,
     Sweep,
     Turn,
@@ -53,7 +54,7 @@ from holdfast.stores.requests import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.features.assembly import Verbs
+    from holdfast.features.assembly import Store
 
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Caller(Protocol):
     @property
     def tenant(self) -> str: ...
     @property
-    def verbs(self) -> Verbs: ...
+    def store(self) -> Store: ...
     def run(self, flow: Flow[T]) -> T: ...
     async def arun(self, flow: Flow[T]) -> T: ...
 
@@ -85,11 +86,9 @@ class BorrowedVerbs(Protocol):
         ...
 
 
-class Store(Protocol):
-    """A database with Holdfast's tables in it."""
+class Database(Protocol):
+    """A database with Holdfast's tables in it: it runs flows, and knows no operation."""
 
-    @property
-    def verbs(self) -> Verbs: ...
     @property
     def url(self) -> str: ...
     @property
@@ -185,12 +184,13 @@ class JobStore(Protocol):
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> Flow[list[Verdict]]: ...
+
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Flow[Verdict]:
         """Give a waiting job another place in its queue. Places are those of the whole queue, whatever the tenant."""
         ...
 
     def get(self, job_id: str, tenant: str) -> Flow[Job | None]: ...
-    def list_jobs(self, wanted: JobFilter) -> Flow[list[Job]]: ...
+
     def notes(self, wanted: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
         """Of the same page of jobs, the note of each that has one: what its last transition was about."""
         ...
@@ -204,28 +204,40 @@ class JobStore(Protocol):
         ...
 
     def history(self, job_id: str, tenant: str) -> Flow[list[Event]]: ...
+
     def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
+
     def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...
+
     def checkpoints(self, job_id: str, tenant: str) -> Flow[dict[str, Any]]: ...
+
     def result(self, job_id: str, tenant: str) -> Flow[Result | None]: ...
+
     def watch(self, job_id: str, tenant: str, seconds: float) -> Flow[None]:
         """Have the end of this job told to those who listen, for so many seconds."""
         ...
 
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
+
     def capped_counts(self, wanted: JobFilter, most: int) -> Flow[Counted]:
         """Of those that the filter chooses, in each state; its own state is not looked at."""
         ...
 
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
+
+    def references(self, job_id: str, tenant: str) -> Flow[References]: ...
+
+    def list(self, wanted: JobFilter) -> Flow[list[Job]]: ...
+
 
 class ClockStore(Protocol):
-    def set_clock(self, shift: timedelta, stopped: datetime | None) -> Flow[None]: ...
     def now(self) -> Flow[datetime]: ...
+
+    def set(self, shift: timedelta, stopped: datetime | None) -> Flow[None]: ...
 
 
 class LeaseStore(Protocol):
-    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
-    def open_lease(
+    def open(
         self,
         holder: str,
         ttl: float,
@@ -239,13 +251,13 @@ class LeaseStore(Protocol):
         many at a time, so that it can be said why a job waits; None when it may be any."""
         ...
 
-    def renew_lease(self, lease: str, ttl: float, tenant: str) -> Flow[bool]: ...
-    def end_lease(self, lease: str, why: str, tenant: str) -> Flow[bool]: ...
-    def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Flow[Turn]:
+    def renew(self, lease: str, ttl: float, tenant: str) -> Flow[bool]: ...
+    def end(self, lease: str, why: str, tenant: str) -> Flow[bool]: ...
+    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Flow[Turn]:
         """Settle and claim under the request's lease, in one transaction and one round trip."""
         ...
 
-    def recalls(self, lease: str, tenant: str) -> Flow[int | None]:
+    def cancellations(self, lease: str, tenant: str) -> Flow[int | None]:
         """How often a job was taken from under this lease; None when there is no such lease."""
         ...
 
@@ -254,35 +266,10 @@ class LeaseStore(Protocol):
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Flow[dict[str, int]]: ...
     def release(self, lease: str, ids: Sequence[str], tenant: str) -> Flow[list[str]]: ...
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Flow[list[str]]: ...
-    def save_checkpoint(
-        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
-    ) -> Flow[bool]: ...
-    def add_artifact(
-        self,
-        claim_id: str,
-        lease: str,
-        attempt: int,
-        name: str,
-        ref: str,
-        tenant: str,
-        meta: dict[str, Any] | None = None,
-    ) -> Flow[bool]: ...
-    def asks_first(self, agent: str, tenant: str) -> Flow[bool]:
-        """Whether people are to be asked before a job of this agent is run."""
-        ...
 
-    def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Flow[list[Saved]]:
-        """Remember steps that are over, each with its job and attempt. Answers only what is out of the ordinary."""
-        ...
-
-    def steps(self, job_id: str, tenant: str) -> Flow[list[Step]]: ...
-    def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> Flow[int | None]:
-        """Forget the steps of a dead letter from place ``to`` on; None when there is no such dead letter."""
-        ...
-
-    def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
-    def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
-    def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[Sweep]: ...
+    def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
+    def expire(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
+    def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[Sweep]: ...
     def set_aside(
         self,
         lease: str | None,
@@ -296,21 +283,52 @@ class LeaseStore(Protocol):
         ...
 
 
+class StepStore(Protocol):
+    def save_checkpoint(
+        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
+    ) -> Flow[bool]: ...
+
+    def add_artifact(
+        self,
+        claim_id: str,
+        lease: str,
+        attempt: int,
+        name: str,
+        ref: str,
+        tenant: str,
+        meta: dict[str, Any] | None = None,
+    ) -> Flow[bool]: ...
+
+    def asks_first(self, agent: str, tenant: str) -> Flow[bool]:
+        """Whether people are to be asked before a job of this agent is run."""
+        ...
+
+    def save(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Flow[list[Saved]]:
+        """Remember steps that are over, each with its job and attempt. Answers only what is out of the ordinary."""
+        ...
+
+    def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> Flow[int | None]:
+        """Forget the steps of a dead letter from place ``to`` on; None when there is no such dead letter."""
+        ...
+
+    def list(self, job_id: str, tenant: str) -> Flow[list[Step]]: ...
+
+
 class LedgerStore(Protocol):
-    def send_event(self, event: Telling, actor: str, tenant: str) -> Flow[Sent]: ...
-    def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
-    def events_gone(self, cursor: str, tenant: str) -> Flow[int | None]:
+    def send(self, event: Telling, actor: str, tenant: str) -> Flow[Sent]: ...
+    def read(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
+    def gone(self, cursor: str, tenant: str) -> Flow[int | None]:
         """The number of the last event after this cursor that was purged since the cursor was given out; None when
         there is none. A ``clean`` does not count: where a purge comes right behind it, nobody could have read it."""
         ...
 
-    def ledger_end(self, tenant: str) -> Flow[str]:
+    def end(self, tenant: str) -> Flow[str]:
         """Where the ledger ends now, as a cursor: what is committed from now on lies after it."""
         ...
 
-    def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[SentEvent]]:
+    def read_sent(self, cursor: str | None, want: int, tenant: str) -> Flow[list[SentEvent]]:
         """What applications told, in commit order; its cursors are of another kind than the ledger's."""
         ...
 
-    def cursor_of(self, consumer: str, tenant: str) -> Flow[str | None]: ...
+    def cursor(self, consumer: str, tenant: str) -> Flow[str | None]: ...
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Flow[bool]: ...

@@ -14,10 +14,9 @@ from typing_extensions import override
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting
-from holdfast.features.assembly import PostgresVerbs, open_store
+from holdfast.features.assembly import Store, open_store
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow
-from holdfast.stores.port import Store
-from holdfast.stores.postgres.store import PostgresStore
 
 MEMORY = "sqlite:///:memory:"
 
@@ -54,7 +53,7 @@ def _embedded(url: str) -> Iterator[Store]:
 def _on_a_server(url: str) -> Iterator[tuple[Store, str]]:
 
     name = f"holdfast_kit_{uuid.uuid4().hex[:16]}"
-    store = PrivateSchema(url, PostgresVerbs(name), schema=name)
+    store = PrivateSchema(url, schema=name)
     store.migrate()  # all or nothing: when it fails there is nothing to drop
     try:
         yield store, name

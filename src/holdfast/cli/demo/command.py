@@ -23,6 +23,7 @@ from holdfast.cli.demo.workers import Crew, Mix, WorkerProcess, declare, make_ap
 from holdfast.cli.failures import FAILED
 from holdfast.cli.options import Json
 from holdfast.cli.output import emit, say
+from holdfast.features.assembly import open_store
 
 LOOK = 0.1
 SETTLING = 0.05
@@ -204,8 +205,6 @@ def without_password(url: str) -> str:
 
 
 def _is_embedded(url: str) -> bool:
-    from holdfast.features.assembly import open_store  # here: both stores are much to import
-
     with closing(open_store(url)) as store:
         return store.embedded
 

@@ -20,30 +20,32 @@ from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import at_most, beyond, within
-from holdfast.stores.sqlite.base import sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
 class AgentStore(Protocol):
-    def register_agent(self, definition: Definition, tenant: str, actor: str | None = None) -> Flow[Agent]:
-        """New, or in place of the definition there is; whether it is disabled is not touched."""
-        ...
-
-    def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Flow[Agent | None]:
+    def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Flow[Agent | None]:
         """From now on nothing is enqueued for it and what waits is not begun; None when nobody registered it."""
         ...
 
-    def drain_agent(self, agent: str, tenant: str) -> Flow[bool]:
+    def drain(self, agent: str, tenant: str) -> Flow[bool]:
         """Wait for those who still found it enabled; False if one of them has not ended."""
         ...
 
-    def enable_agent(self, agent: str, tenant: str, actor: str | None = None) -> Flow[Agent | None]: ...
-    def resume_agent(self, agent: str, want: int, tenant: str) -> Flow[int]:
+    def enable(self, agent: str, tenant: str, actor: str | None = None) -> Flow[Agent | None]: ...
+
+    def resume(self, agent: str, want: int, tenant: str) -> Flow[int]:
         """Bring back jobs that were put off while their agent was disabled."""
         ...
 
-    def agent(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
-    def agents(
+    def get(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
+
+    def set(self, definition: Definition, tenant: str, actor: str | None = None) -> Flow[Agent]:
+        """New, or in place of the definition there is; whether it is disabled is not touched."""
+        ...
+
+    def list(
         self,
         tenant: str,
         kind: str | None = None,
@@ -56,9 +58,11 @@ class AgentStore(Protocol):
 
 
 class ExecutorStore(Protocol):
-    def add_executor(self, label: str, role: str, actor: str) -> Flow[Executor]: ...
-    def remove_executor(self, label: str, actor: str | None = None) -> Flow[bool]: ...
-    def executors(self) -> Flow[list[Executor]]: ...
+    def add(self, label: str, role: str, actor: str) -> Flow[Executor]: ...
+
+    def remove(self, label: str, actor: str | None = None) -> Flow[bool]: ...
+
+    def list(self) -> Flow[list[Executor]]: ...
 
 
 AGENT_COLUMNS = (
@@ -74,19 +78,13 @@ class AgentReads(Reader):
         return Record.decoder(Agent, self.dialect.codec)
 
     @flow(writes=False)
-    def agent(self, agent: str, tenant: str) -> Steps[Agent | None]:
+    def get(self, agent: str, tenant: str) -> Steps[Agent | None]:
         text = f"select {AGENT_COLUMNS} from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')}"
         rows = yield from self._ask(tenant, text, agent=agent)
         return self._agent(rows[0]) if rows else None
 
     @flow(writes=False)
-    def asks_first(self, agent: str, tenant: str) -> Steps[bool]:
-        text = f"select 1 from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')} and a.requires_approval"
-        rows = yield from self._ask(tenant, text, agent=agent)
-        return bool(rows)
-
-    @flow(writes=False)
-    def agents(
+    def list(
         self,
         tenant: str,
         kind: str | None = None,
@@ -110,7 +108,29 @@ class AgentReads(Reader):
 
 class PostgresAgents(Calls, AgentReads):
     @flow()
-    def register_agent(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
+    def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
+        rows = yield self._call("disable_agent", "%s, %s, %s, %s", agent, reason, actor, tenant)
+        if rows[0][-1] == "reason_required":
+            raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
+        return (yield from self.get(agent, tenant).start())
+
+    @flow(single=True)
+    def drain(self, agent: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("drain_agent", "%s, %s", agent, tenant)
+        return bool(rows[0][0])
+
+    @flow()
+    def enable(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
+        yield self._call("enable_agent", "%s, 0, %s, %s", agent, tenant, actor)
+        return (yield from self.get(agent, tenant).start())
+
+    @flow(single=True)
+    def resume(self, agent: str, want: int, tenant: str) -> Steps[int]:
+        rows = yield self._call("resume_agent", "%s, %s, %s", agent, want, tenant)
+        return int(rows[0][0])
+
+    @flow()
+    def set(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
         new = definition
         yield self._call(
             "register_agent",
@@ -127,48 +147,26 @@ class PostgresAgents(Calls, AgentReads):
             tenant,
             actor,
         )
-        agent = yield from self.agent(new.id, tenant).start()
+        agent = yield from self.get(new.id, tenant).start()
         assert agent is not None
         return agent
-
-    @flow()
-    def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
-        rows = yield self._call("disable_agent", "%s, %s, %s, %s", agent, reason, actor, tenant)
-        if rows[0][-1] == "reason_required":
-            raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
-        return (yield from self.agent(agent, tenant).start())
-
-    @flow(single=True)
-    def drain_agent(self, agent: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("drain_agent", "%s, %s", agent, tenant)
-        return bool(rows[0][0])
-
-    @flow()
-    def enable_agent(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
-        yield self._call("enable_agent", "%s, 0, %s, %s", agent, tenant, actor)
-        return (yield from self.agent(agent, tenant).start())
-
-    @flow(single=True)
-    def resume_agent(self, agent: str, want: int, tenant: str) -> Steps[int]:
-        rows = yield self._call("resume_agent", "%s, %s, %s", agent, want, tenant)
-        return int(rows[0][0])
 
 
 class PostgresExecutors(Calls, Reader):
     @flow(single=True)
-    def add_executor(self, label: str, role: str, actor: str) -> Steps[Executor]:
+    def add(self, label: str, role: str, actor: str) -> Steps[Executor]:
         columns = Record.columns(Executor)
         text = f"select {columns} from {self.dialect.schema}add_executor(%s, %s, %s)"
         rows = yield Statement(text, (label, role, actor))
         return Record.decoder(Executor, self.dialect.codec)(rows[0])
 
     @flow(single=True)
-    def remove_executor(self, label: str, actor: str | None = None) -> Steps[bool]:
+    def remove(self, label: str, actor: str | None = None) -> Steps[bool]:
         rows = yield self._call("remove_executor", "%s, %s", label, actor)
         return bool(rows[0][0])
 
     @flow(writes=False)
-    def executors(self) -> Steps[list[Executor]]:
+    def list(self) -> Steps[list[Executor]]:
         rows = yield from self._ask("default", f"select {Record.columns(Executor)} from {{executor}} order by label")
         decode = Record.decoder(Executor, self.dialect.codec)
         return [decode(row) for row in rows]
@@ -200,9 +198,38 @@ _RESUME = (
 )
 
 
-class SqliteAgents(AgentReads):
+class SqliteAgents(SqlitePart, AgentReads):
     @flow()
-    def register_agent(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
+    def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
+        if not reason.strip():
+            raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
+        now = yield from sign(actor)
+        yield Statement(_DISABLE, {"now": now, "actor": actor, "reason": reason, "tenant": tenant, "agent": agent})
+        yield from unsign()
+        return (yield from self.get(agent, tenant).start())
+
+    @flow(writes=False)
+    def drain(self, agent: str, tenant: str) -> Steps[bool]:
+        """Nothing to wait for: whoever disables an agent has had the write lock."""
+        yield from ()
+        return True
+
+    @flow()
+    def enable(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
+        now = yield from sign(actor)
+        yield Statement(_ENABLE, {"now": now, "tenant": tenant, "agent": agent})
+        yield from unsign()
+        return (yield from self.get(agent, tenant).start())
+
+    @flow(tells=True)
+    def resume(self, agent: str, want: int, tenant: str) -> Steps[int]:
+        yield from sign(None)
+        rows = yield Statement(_RESUME, {"tenant": tenant, "agent": agent, "want": want})
+        yield from unsign()
+        return len(rows)
+
+    @flow()
+    def set(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
         new = definition
         now = yield from sign(actor)
         params = {
@@ -220,43 +247,14 @@ class SqliteAgents(AgentReads):
         }
         yield Statement(_REGISTER, params)
         yield from unsign()
-        agent = yield from self.agent(new.id, tenant).start()
+        agent = yield from self.get(new.id, tenant).start()
         assert agent is not None
         return agent
 
+
+class SqliteExecutors(SqlitePart):
     @flow()
-    def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
-        if not reason.strip():
-            raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
-        now = yield from sign(actor)
-        yield Statement(_DISABLE, {"now": now, "actor": actor, "reason": reason, "tenant": tenant, "agent": agent})
-        yield from unsign()
-        return (yield from self.agent(agent, tenant).start())
-
-    @flow(writes=False)
-    def drain_agent(self, agent: str, tenant: str) -> Steps[bool]:
-        """Nothing to wait for: whoever disables an agent has had the write lock."""
-        yield from ()
-        return True
-
-    @flow()
-    def enable_agent(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
-        now = yield from sign(actor)
-        yield Statement(_ENABLE, {"now": now, "tenant": tenant, "agent": agent})
-        yield from unsign()
-        return (yield from self.agent(agent, tenant).start())
-
-    @flow(tells=True)
-    def resume_agent(self, agent: str, want: int, tenant: str) -> Steps[int]:
-        yield from sign(None)
-        rows = yield Statement(_RESUME, {"tenant": tenant, "agent": agent, "want": want})
-        yield from unsign()
-        return len(rows)
-
-
-class SqliteExecutors(Reader):
-    @flow()
-    def add_executor(self, label: str, role: str, actor: str) -> Steps[Executor]:
+    def add(self, label: str, role: str, actor: str) -> Steps[Executor]:
         now = yield from sign(actor)
         yield Statement(_ADD, (label, role, actor, now))
         rows = yield Statement(f"{_EXECUTORS} WHERE label = ?", (label,))
@@ -264,14 +262,14 @@ class SqliteExecutors(Reader):
         return Record.decoder(Executor, SqliteCodec())(rows[0])
 
     @flow()
-    def remove_executor(self, label: str, actor: str | None = None) -> Steps[bool]:
+    def remove(self, label: str, actor: str | None = None) -> Steps[bool]:
         yield from sign(actor)
         rows = yield Statement("DELETE FROM executor WHERE label = ? RETURNING 1", (label,))
         yield from unsign()
         return bool(rows)
 
     @flow(writes=False)
-    def executors(self) -> Steps[list[Executor]]:
+    def list(self) -> Steps[list[Executor]]:
         rows = yield Statement(f"{_EXECUTORS} WHERE label > '' ORDER BY label")
         decode = Record.decoder(Executor, SqliteCodec())
         return [decode(row) for row in rows]

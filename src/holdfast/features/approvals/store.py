@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.engine.steps import Step
 from holdfast.errors import InvalidInput
 from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Token, Vote, refusal
 from holdfast.stores.codecs import Record, from_micros, in_micros
@@ -18,28 +17,33 @@ from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 from holdfast.stores.sqlite.admission import duty
-from holdfast.stores.sqlite.base import any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.steps import GATE_NOTICE
 
 
 class ApprovalStore(Protocol):
-    def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
-    def keep_gate_token(
+    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
+
+    def save_token(
         self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> Flow[str | None]:
         """None when it is kept, or the reason why not."""
         ...
 
-    def gate_hashes(self, gate_id: str, tenant: str) -> Flow[list[str]]: ...
-    def gate_token(self, token_hash: str, tenant: str) -> Flow[Token | None]:
+    def token_hashes(self, gate_id: str, tenant: str) -> Flow[list[str]]: ...
+
+    def token(self, token_hash: str, tenant: str) -> Flow[Token | None]:
         """Whose a token is, until when it is good, and when it was used."""
         ...
 
-    def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
-    def gate(self, gate_id: str, tenant: str) -> Flow[Gate | None]: ...
-    def gates(self, wanted: GateFilter) -> Flow[list[Gate]]: ...
+    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
+
+    def get(self, gate_id: str, tenant: str) -> Flow[Gate | None]: ...
+
     def votes(self, gate_id: str, tenant: str) -> Flow[list[Vote]]: ...
+
+    def list(self, wanted: GateFilter) -> Flow[list[Gate]]: ...
 
 
 MOST = 1000
@@ -56,24 +60,23 @@ class ApprovalReads(Reader):
         return Record.decoder(Gate, self.dialect.codec)
 
     @flow(writes=False)
-    def steps(self, job_id: str, tenant: str) -> Steps[list[Step]]:
-        columns = Record.columns(Step, "t.", skip=("now",))
-        text = (
-            f"select {columns}, p.now from {{step}} t, {{present}} p"
-            f" where t.job_id = :id and {within(tenant, 't.tenant')} order by t.n"
-        )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
-        decode = Record.decoder(Step, self.dialect.codec)
-        return [decode(row) for row in rows]
-
-    @flow(writes=False)
-    def gate(self, gate_id: str, tenant: str) -> Steps[Gate | None]:
+    def get(self, gate_id: str, tenant: str) -> Steps[Gate | None]:
         text = f"select {GATE_COLUMNS} from {{gate}} g where g.id = :id and {within(tenant, 'g.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
         return self._gate(rows[0]) if rows else None
 
     @flow(writes=False)
-    def gates(self, wanted: GateFilter) -> Steps[list[Gate]]:
+    def votes(self, gate_id: str, tenant: str) -> Steps[list[Vote]]:
+        text = (
+            f"select {Record.columns(Vote, 'v.')} from {{vote}} v"
+            f" where v.gate_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
+        decode = Record.decoder(Vote, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def list(self, wanted: GateFilter) -> Steps[list[Gate]]:
         conditions, params = [within(wanted.tenant, "g.tenant")], dict[str, Any]()
         if wanted.state is not None:
             # Spelt out, so that a statement prepared for any state can still use the index of the open ones.
@@ -98,21 +101,11 @@ class ApprovalReads(Reader):
         rows = yield from self._ask(wanted.tenant, text, **params)
         return [self._gate(row) for row in rows]
 
-    @flow(writes=False)
-    def votes(self, gate_id: str, tenant: str) -> Steps[list[Vote]]:
-        text = (
-            f"select {Record.columns(Vote, 'v.')} from {{vote}} v"
-            f" where v.gate_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
-        )
-        rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
-        decode = Record.decoder(Vote, self.dialect.codec)
-        return [decode(row) for row in rows]
 
-
-class PostgresApprovals(Calls):
+class PostgresApprovals(Calls, ApprovalReads):
     def _decide_again(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
         """What is refused now may be so because our first try came through: then the word we said is there."""
-        answer = yield from self.decide_gate(gate_id, ballot, tenant).start()
+        answer = yield from self.decide(gate_id, ballot, tenant).start()
         if answer.reason not in ("already_voted", "already_decided", "token_used"):
             return answer
         word = (parse_id(gate_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, tenant)
@@ -120,7 +113,7 @@ class PostgresApprovals(Calls):
         return Answer(answer.gate_id, answer.state, False, None) if said[0][0] else answer
 
     @flow(single=True, repeat=_decide_again)
-    def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
         rows = yield self._call(
             "decide_gate",
             "%s, %s, %s, %s, %s::json, %s, %s, %s",
@@ -137,7 +130,7 @@ class PostgresApprovals(Calls):
         return Answer(str(found), state, refused, reason)
 
     @flow(single=True)
-    def keep_gate_token(
+    def save_token(
         self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> Steps[str | None]:
         rows = yield self._call(
@@ -153,17 +146,17 @@ class PostgresApprovals(Calls):
         return rows[0][0]  # type: ignore[no-any-return]
 
     @flow(single=True)
-    def gate_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
+    def token_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
         rows = yield self._call("gate_hashes", "%s, %s", parse_id(gate_id), tenant)
         return [row[0] for row in rows]
 
     @flow(single=True)
-    def gate_token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
+    def token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
         rows = yield self._call("gate_token_of", "%s, %s", token_hash, tenant)
         return Token(*rows[0]) if rows else None
 
     @flow(single=True)
-    def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         rows = yield self._call("attend_gates", "%s, %s", want, tenant)
         return int(rows[0][0])
 
@@ -212,13 +205,13 @@ def _anything_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> St
     return None if rows else 0
 
 
-class SqliteApprovals:
+class SqliteApprovals(SqlitePart, ApprovalReads):
     @cached_property
     def _read_gate(self) -> Callable[[Row], Gate]:
         return Record.decoder(Gate, SqliteCodec(), skip=("approvals",))
 
     @flow(tells=True)
-    def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
         if ballot.verdict not in ("approve", "deny"):
             raise InvalidInput("a verdict is approve or deny")
         gate = yield from self._find(gate_id, tenant)
@@ -256,7 +249,7 @@ class SqliteApprovals:
         return Answer(gate.id, state, False, None)
 
     @flow()
-    def keep_gate_token(
+    def save_token(
         self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> Steps[str | None]:
         gate = yield from self._find(gate_id, tenant)
@@ -273,7 +266,7 @@ class SqliteApprovals:
         return None
 
     @flow(writes=False)
-    def gate_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
+    def token_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
         asked = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(
             "SELECT hash FROM gate_token WHERE gate_id = :gate AND (:any OR tenant = :tenant)", asked
@@ -281,12 +274,12 @@ class SqliteApprovals:
         return [row[0] for row in rows]
 
     @flow(writes=False)
-    def gate_token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
+    def token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
         rows = yield Statement(_TOKEN_OF, {"hash": token_hash, "any": any_tenant(tenant), "tenant": tenant})
         return _read_token(rows[0]) if rows else None
 
     @duty(0, _anything_due)
-    def attend_gates(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         for gate in map(self._read_gate, rows):

@@ -40,11 +40,11 @@ async def index(request: Request) -> Response:
             before=before,
             limit=PAGE + 1,
         )
-        actions = await client.arun(client.verbs.actions(wanted))
+        actions = await client.arun(client.store.audit.actions(wanted))
         following = actions[PAGE - 1].seq if len(actions) > PAGE else None
     else:
         looked = await client.arun(
-            client.verbs.recent_events(
+            client.store.audit.recent_events(
                 EventFilter(
                     tenant=client.tenant, kind=subject, actor=actor, verb=verb, since=since, before=before, limit=PAGE
                 )
@@ -87,7 +87,7 @@ async def _anchor(request: Request) -> Anchor | None:
     if not identity_of(request).runs_all:
         return None
     client = the_app(request).client
-    newest = await client.arun(client.verbs.seal())
+    newest = await client.arun(client.store.audit.get_seal())
     return None if newest is None else Anchor(newest.number, newest.digest)
 
 

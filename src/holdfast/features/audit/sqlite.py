@@ -23,7 +23,7 @@ from holdfast.features.audit.model import (
 from holdfast.features.audit.store import AuditReads
 from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
-from holdfast.stores.sqlite.base import any_tenant
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant
 
 _EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.verb, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, NULL"
 _ACTION = "e.seq, e.tenant, e.at, e.actor, e.verb, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
@@ -47,7 +47,7 @@ _HOLDING = (
 )
 
 
-class SqliteAudit(AuditReads):
+class SqliteAudit(SqlitePart, AuditReads):
     _event_fields = _EVENT
     _action_fields = _ACTION
     _sealed_at = "s.sealed_at"
@@ -63,7 +63,7 @@ class SqliteAudit(AuditReads):
             return tuple(row)
         return (*row[:place], normal(row[place]), *row[place + 1 :])
 
-    def seal_ledger(self, version: str, want: int = 2000) -> Flow[int]:
+    def seal(self, version: str, want: int = 2000) -> Flow[int]:
         drafted: list[Seal] = []
 
         def look() -> Steps[int | None]:

@@ -29,6 +29,7 @@ from holdfast.features.audit.verification import Block, Content, Proof, Stray, T
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import EVENT_COLUMNS, Reader
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 
 
@@ -70,11 +71,11 @@ class Looked:
 class AuditStore(Protocol):
     """One chain for the whole database: all but ``sealed`` and ``actions`` are for whoever may act for every tenant."""
 
-    def seal_ledger(self, version: str, want: int = 2000) -> Flow[int]:
+    def seal(self, version: str, want: int = 2000) -> Flow[int]:
         """Seal the next block; answers how much is in it: none, too, while somebody else is sealing."""
         ...
 
-    def seal(self, number: int | None = None) -> Flow[Seal | None]:
+    def get_seal(self, number: int | None = None) -> Flow[Seal | None]:
         """This one; without a number the newest."""
         ...
 
@@ -82,7 +83,7 @@ class AuditStore(Protocol):
         """The seal behind this one with the rows in its place; None when there is none."""
         ...
 
-    def tail(self, after: Seal | None) -> Flow[Tail]:
+    def unsealed(self, after: Seal | None) -> Flow[Tail]:
         """What waits to be sealed behind this one, and rows that belong to no job."""
         ...
 
@@ -157,7 +158,7 @@ class AuditReads(Reader):
         return tuple(row)
 
     @flow(writes=False)
-    def seal(self, number: int | None = None) -> Steps[Seal | None]:
+    def get_seal(self, number: int | None = None) -> Steps[Seal | None]:
         which = "1 = 1" if number is None else "s.number = :number"
         return (yield from self._seal(f"where {which} order by s.number desc limit 1", number=number))
 
@@ -184,7 +185,7 @@ class AuditReads(Reader):
         return Block(seal, events, actions, purges, trails, contents, proofs)
 
     @flow(writes=False)
-    def tail(self, after: Seal | None) -> Steps[Tail]:
+    def unsealed(self, after: Seal | None) -> Steps[Tail]:
         text = (
             "select (select count(*) from {event} where seq > :floor)"
             " + (select count(*) from {action} where seq > :action_floor)"
@@ -371,7 +372,7 @@ _WITHIN = "least(greatest({column}, '0001-01-01 00:00:00+00'), '9999-12-31 00:00
 _MICROS = f"(extract(epoch from {_WITHIN}) * 1000000)::bigint"
 
 
-class PostgresAudit(AuditReads):
+class PostgresAudit(Calls, AuditReads):
     _event_fields = (
         "e.seq, e.job_id::text, e.tenant, e.kind, e.verb, e.from_state::text, e.to_state::text, e.attempt,"
         f" {_MICROS.format(column='e.at')}, e.actor, e.meta::text, e.xid"
@@ -395,7 +396,7 @@ class PostgresAudit(AuditReads):
         return "select b.seq, b.job_id, b.state, b.payload from {brought_payloads}(:late::bigint[]) b"
 
     @flow(single=True)
-    def seal_ledger(self, version: str, want: int = 2000) -> Steps[int]:
+    def seal(self, version: str, want: int = 2000) -> Steps[int]:
         rows = yield Statement(f"select {self.dialect.schema}seal_ledger(%s, %s)", (version, want))
         return int(rows[0][0])
 

@@ -9,28 +9,37 @@ from holdfast.features.connectors.model import Connector, ConnectorDraft
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import ids_json, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
 class ConnectorStore(Protocol):
-    def set_connector(self, draft: ConnectorDraft, actor: str, tenant: str) -> Flow[Connector]:
+    def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]: ...
+
+    def get(self, name: str, tenant: str) -> Flow[Connector | None]: ...
+
+    def set(self, draft: ConnectorDraft, actor: str, tenant: str) -> Flow[Connector]:
         """In place of what there is. Settings are one tenant's; there are none for all."""
         ...
 
-    def remove_connector(self, name: str, actor: str, tenant: str) -> Flow[bool]: ...
-
-    def connectors(self, tenant: str) -> Flow[list[Connector]]:
+    def list(self, tenant: str) -> Flow[list[Connector]]:
         """By name."""
         ...
-
-    def connector(self, name: str, tenant: str) -> Flow[Connector | None]: ...
 
 
 class ConnectorReads(Reader):
     @flow(writes=False)
-    def connectors(self, tenant: str) -> Steps[list[Connector]]:
+    def get(self, name: str, tenant: str) -> Steps[Connector | None]:
+        text = (
+            f"select {Record.columns(Connector, 'c.')} from {{connector}} c where c.name = :name and c.tenant = :tenant"
+        )
+        rows = yield from self._ask(tenant, text, name=name)
+        return Record.decoder(Connector, self.dialect.codec)(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Connector]]:
         text = (
             f"select {Record.columns(Connector, 'c.')} from {{connector}} c where {within(tenant, 'c.tenant')}"
             " order by c.name, c.tenant"
@@ -39,18 +48,15 @@ class ConnectorReads(Reader):
         decode = Record.decoder(Connector, self.dialect.codec)
         return [decode(row) for row in rows]
 
-    @flow(writes=False)
-    def connector(self, name: str, tenant: str) -> Steps[Connector | None]:
-        text = (
-            f"select {Record.columns(Connector, 'c.')} from {{connector}} c where c.name = :name and c.tenant = :tenant"
-        )
-        rows = yield from self._ask(tenant, text, name=name)
-        return Record.decoder(Connector, self.dialect.codec)(rows[0]) if rows else None
 
-
-class PostgresConnectors(ConnectorReads):
+class PostgresConnectors(Calls, ConnectorReads):
     @flow(single=True)
-    def set_connector(self, draft: ConnectorDraft, actor: str, tenant: str) -> Steps[Connector]:
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield Statement(f"select {self.dialect.schema}remove_connector(%s, %s, %s)", (name, actor, tenant))
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def set(self, draft: ConnectorDraft, actor: str, tenant: str) -> Steps[Connector]:
         text = (
             f"select {Record.columns(Connector)} from {self.dialect.schema}set_connector("
             "%s, %s::text[], %s::jsonb, %s::text[], %s::float8, %s::integer, %s, %s, %s)"
@@ -61,11 +67,6 @@ class PostgresConnectors(ConnectorReads):
         )
         rows = yield Statement(text, params)
         return Record.decoder(Connector, self.dialect.codec)(rows[0])
-
-    @flow(single=True)
-    def remove_connector(self, name: str, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield Statement(f"select {self.dialect.schema}remove_connector(%s, %s, %s)", (name, actor, tenant))
-        return bool(rows[0][0])
 
 
 _COLUMNS = Record.columns(Connector)
@@ -79,9 +80,16 @@ _ONE = f"SELECT {_COLUMNS} FROM connector WHERE tenant = :tenant AND name = :nam
 _REMOVE = "DELETE FROM connector WHERE tenant = ? AND name = ? RETURNING 1"
 
 
-class SqliteConnectors:
+class SqliteConnectors(SqlitePart, ConnectorReads):
     @flow()
-    def set_connector(self, draft: ConnectorDraft, actor: str, tenant: str) -> Steps[Connector]:
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
+        yield from sign(actor)
+        rows = yield Statement(_REMOVE, (tenant, name))
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def set(self, draft: ConnectorDraft, actor: str, tenant: str) -> Steps[Connector]:
         now = yield from sign(actor)
         facts = {"tenant": tenant, "name": draft.name, "enabled": int(draft.enabled), "hosts": ids_json(draft.hosts)}
         facts |= {"headers": json.dumps(draft.headers, sort_keys=True), "secrets": ids_json(draft.secrets)}
@@ -90,10 +98,3 @@ class SqliteConnectors:
         rows = yield Statement(_ONE, facts)
         yield from unsign()
         return Record.decoder(Connector, SqliteCodec())(rows[0])
-
-    @flow()
-    def remove_connector(self, name: str, actor: str, tenant: str) -> Steps[bool]:
-        yield from sign(actor)
-        rows = yield Statement(_REMOVE, (tenant, name))
-        yield from unsign()
-        return bool(rows)

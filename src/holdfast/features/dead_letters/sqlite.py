@@ -10,12 +10,12 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
 from holdfast.engine.states import State
 from holdfast.features.dead_letters.model import COUNTED, Operation, Starting
-from holdfast.features.dead_letters.store import Operating, as_wanted, for_verb
+from holdfast.features.dead_letters.store import DeadLetterReads, Operating, as_wanted, for_verb
 from holdfast.stores.codecs import Record, in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
 from holdfast.stores.sqlite.enqueue import IN_PLACE, SAME
 from holdfast.stores.sqlite.jobs import apply
 
@@ -37,9 +37,9 @@ _REMAKE = (
 _LINK = "INSERT INTO redriven_as (job_id, tenant, new_id, by, at) VALUES (:old, :tenant, :new, :actor, :now)"
 
 
-class SqliteDeadLetters:
+class SqliteDeadLetters(SqlitePart, DeadLetterReads):
     @flow()
-    def note_dead_letters(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Steps[bool]:
+    def note(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         params = {"note": note or None, "actor": actor, "now": now, "tenant": tenant, "name": fingerprint}
         rows = yield Statement(_NOTE, params)
@@ -95,9 +95,9 @@ _CANCEL = (
 )
 
 
-class SqliteOperations(Operating):
+class SqliteOperations(SqlitePart, Operating):
     @flow()
-    def start_operation(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
+    def start(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
         chosen = for_verb(new.verb, wanted)
         total = yield from self._count(chosen)
         now = yield from sign(actor)
@@ -105,23 +105,23 @@ class SqliteOperations(Operating):
         how = {"reason": new.reason or None, "limit": new.max_retries, "rate": new.rate, "actor": actor, "now": now}
         yield Statement(_START, facts | how | {"total": min(total, COUNTED), "capped": int(total > COUNTED)})
         yield from unsign()
-        started = yield from self.operation(new.id, tenant).start()
+        started = yield from self.get(new.id, tenant).start()
         assert started is not None
         return started
 
     @flow(writes=False)
-    def next_operation(self, tenant: str = EVERY_TENANT) -> Steps[float | None]:
+    def next(self, tenant: str = EVERY_TENANT) -> Steps[float | None]:
         ((due, now),) = yield Statement(_NEXT, {"any": any_tenant(tenant), "tenant": tenant})
         if due is None or (yield from halted()):
             return None
         return max(0.0, float(due - now) / 1_000_000)
 
     @flow(tells=True)
-    def work_operation(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Steps[int | None]:
+    def work(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Steps[int | None]:
         return (yield from self._work(tenant, only))
 
     @flow()
-    def cancel_operation(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
+    def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         whose = {"id": parse_id(operation_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_CANCEL, whose | {"now": now, "actor": actor, "reason": reason or None})

@@ -38,13 +38,13 @@ from holdfast.stores.requests import JobFilter
 
 
 class DeadLetterStore(Protocol):
-    def dead_letter_groups(self, wanted: GroupFilter) -> Flow[list[DeadLetterGroup]]: ...
-    def dead_letter_group(self, fingerprint: str, tenant: str) -> Flow[DeadLetterGroup | None]: ...
+    def groups(self, wanted: GroupFilter) -> Flow[list[DeadLetterGroup]]: ...
+    def group(self, fingerprint: str, tenant: str) -> Flow[DeadLetterGroup | None]: ...
     def group_of(self, job_id: str, tenant: str) -> Flow[DeadLetterGroup | None]:
         """The group of an open dead letter."""
         ...
 
-    def note_dead_letters(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Flow[bool]:
+    def note(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Flow[bool]:
         """What people have found out about a group; None takes it away. False: there is no such group."""
         ...
 
@@ -59,24 +59,27 @@ class DeadLetterStore(Protocol):
         """Of which job it took the place, and which job took its."""
         ...
 
-    def start_operation(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Flow[Operation]:
+
+class OperationStore(Protocol):
+    def start(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Flow[Operation]:
         """Have something done to all jobs that a filter wants: they are counted now, and whoever has time does it."""
         ...
 
-    def next_operation(self, tenant: str = EVERY_TENANT) -> Flow[float | None]:
+    def next(self, tenant: str = EVERY_TENANT) -> Flow[float | None]:
         """In how many seconds a batch of some operation is due; None when there is none."""
         ...
 
-    def work_operation(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Flow[int | None]:
+    def work(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Flow[int | None]:
         """Do the next batch that is due, of this operation or any; how many jobs it was, or None for nothing to do."""
         ...
 
-    def cancel_operation(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]:
+    def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]:
         """No further batch is begun. False when it is over already, or is not there."""
         ...
 
-    def operation(self, operation_id: str, tenant: str) -> Flow[Operation | None]: ...
-    def operations(
+    def get(self, operation_id: str, tenant: str) -> Flow[Operation | None]: ...
+
+    def list(
         self, tenant: str, running: bool = False, before: str | None = None, limit: int = 50
     ) -> Flow[list[Operation]]:
         """Newest first; ``before`` is the id of the last one of the page before."""
@@ -96,12 +99,8 @@ class DeadLetterReads(Reader):
     def _group(self) -> Callable[[Row], DeadLetterGroup]:
         return Record.decoder(DeadLetterGroup, self.dialect.codec)
 
-    @cached_property
-    def _operation(self) -> Callable[[Row], Operation]:
-        return Record.decoder(Operation, self.dialect.codec)
-
     @flow(writes=False)
-    def dead_letter_groups(self, wanted: GroupFilter) -> Steps[list[DeadLetterGroup]]:
+    def groups(self, wanted: GroupFilter) -> Steps[list[DeadLetterGroup]]:
         conditions, moment = [within(wanted.tenant, "g.tenant")], self.dialect.codec.moment
         params: dict[str, object] = {}
         if not wanted.resolved:
@@ -135,7 +134,7 @@ class DeadLetterReads(Reader):
         return [self._group(row) for row in rows]
 
     @flow(writes=False)
-    def dead_letter_group(self, fingerprint: str, tenant: str) -> Steps[DeadLetterGroup | None]:
+    def group(self, fingerprint: str, tenant: str) -> Steps[DeadLetterGroup | None]:
         text = (
             f"select {GROUP_COLUMNS} from {{dead_letter_group}} g"
             f" where {within(tenant, 'g.tenant')} and g.fingerprint = :name order by g.tenant limit 1"
@@ -162,14 +161,20 @@ class DeadLetterReads(Reader):
         decode = Record.decoder(Remade, self.dialect.codec)
         return [decode(row) for row in rows]
 
+
+class OperationReads(Reader):
+    @cached_property
+    def _operation(self) -> Callable[[Row], Operation]:
+        return Record.decoder(Operation, self.dialect.codec)
+
     @flow(writes=False)
-    def operation(self, operation_id: str, tenant: str) -> Steps[Operation | None]:
+    def get(self, operation_id: str, tenant: str) -> Steps[Operation | None]:
         text = f"select {OPERATION_COLUMNS} from {{operation}} o where o.id = :id and {within(tenant, 'o.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(operation_id))
         return self._operation(rows[0]) if rows else None
 
     @flow(writes=False)
-    def operations(
+    def list(
         self, tenant: str, running: bool = False, before: str | None = None, limit: int = 50
     ) -> Steps[list[Operation]]:
         conditions = [within(tenant, "o.tenant")]
@@ -222,7 +227,7 @@ def for_verb(verb: str, wanted: JobFilter) -> JobFilter:
     return dataclasses.replace(wanted, state=State.DEAD_LETTER)
 
 
-class Operating(DeadLetterReads):
+class Operating(OperationReads):
     def _work(self, tenant: str, only: str | None) -> Steps[int | None]:
         found = yield from self._hold_operation(only, tenant)
         if found is None:
@@ -284,9 +289,9 @@ def _filter(found: Operation, limit: int) -> JobFilter:
     return JobFilter(tenant=found.tenant, before=found.place, limit=limit, **given)
 
 
-class PostgresDeadLetters(Calls, Operating):
+class PostgresDeadLetters(Calls, DeadLetterReads):
     @flow(single=True)
-    def note_dead_letters(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Steps[bool]:
+    def note(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("note_dead_letters", "%s, %s, %s, %s", fingerprint, note, actor, tenant)
         return bool(rows[0][0])
 
@@ -299,8 +304,10 @@ class PostgresDeadLetters(Calls, Operating):
         made, created, refusal = rows[0]
         return Enqueued(None if made is None else str(made), created, refusal)
 
+
+class PostgresOperations(Calls, Operating):
     @flow()
-    def start_operation(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
+    def start(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
         chosen = for_verb(new.verb, wanted)
         total = yield from self._count(chosen)
         yield self._call(
@@ -317,22 +324,22 @@ class PostgresDeadLetters(Calls, Operating):
             actor,
             tenant,
         )
-        started = yield from self.operation(new.id, tenant).start()
+        started = yield from self.get(new.id, tenant).start()
         assert started is not None
         return started
 
     @flow(single=True, writes=False)
-    def next_operation(self, tenant: str = EVERY_TENANT) -> Steps[float | None]:
+    def next(self, tenant: str = EVERY_TENANT) -> Steps[float | None]:
         """One statement, and no transaction around it: every worker asks this twice a second."""
         rows = yield self._call("next_operation", "%s", tenant)
         return None if rows[0][0] is None else float(rows[0][0])
 
     @flow()
-    def work_operation(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Steps[int | None]:
+    def work(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Steps[int | None]:
         return (yield from self._work(tenant, only))
 
     @flow(single=True)
-    def cancel_operation(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
+    def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("cancel_operation", "%s, %s, %s, %s", parse_id(operation_id), reason, actor, tenant)
         return bool(rows[0][0])
 

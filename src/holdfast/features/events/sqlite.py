@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Conflict
 from holdfast.features.events.model import Behind, Delivery, Fed, Subscribing, Subscription, of_ledger
-from holdfast.features.events.store import Feeding
+from holdfast.features.events.store import ConsumerReads, Feeding
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import any_tenant, ids_json, note_action, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, note_action, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
+
+if TYPE_CHECKING:
+    from holdfast.features.payloads.store import PayloadRuleStore
+    from holdfast.features.schedules.store import TemplateStore
+    from holdfast.stores.port import JobStore, LedgerStore
 
 _ADD = (
     "INSERT INTO subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth, cursor,"
@@ -59,11 +64,16 @@ def _look(self: SqliteSubscriptions, name: str, want: int, tenant: str) -> Steps
     return None if events else Fed()
 
 
-class SqliteSubscriptions(Feeding):
+class SqliteSubscriptions(SqlitePart, Feeding):
     _decode: Callable[[Row], Subscription] = staticmethod(Record.decoder(Subscription, SqliteCodec()))
 
+    def __init__(
+        self, jobs: JobStore, ledger: LedgerStore, templates: TemplateStore, payload_rules: PayloadRuleStore
+    ) -> None:
+        self._jobs, self._ledger, self._templates, self._payload_rules = jobs, ledger, templates, payload_rules
+
     @flow(writes=False)
-    def active_subscriptions(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
+    def active(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
         """Tenant, name and id of those that are not paused: what the duty asks first, and mostly there are none."""
         text = "SELECT tenant, name, id FROM subscription WHERE paused_at IS NULL AND (? OR tenant = ?) ORDER BY 1, 2"
         rows = yield Statement(text, (any_tenant(tenant), tenant))
@@ -71,30 +81,7 @@ class SqliteSubscriptions(Feeding):
         return [] if off else [(row[0], row[1], row[2]) for row in rows]
 
     @flow()
-    def save_subscription(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
-        ledger, told = yield from _places()
-        params = {part: getattr(new, part) for part in _PARTS} | {
-            "id": id,
-            "tenant": tenant,
-            "name": new.name,
-            "match": None if new.match is None else json.dumps(new.match, sort_keys=True),
-            "job_options": json.dumps(new.job_options, sort_keys=True),
-            "declared": int(new.declared),
-            "cursor": None if new.start == "beginning" else ledger if of_ledger(new.pattern) else told,
-            "actor": actor,
-            "now": now,
-        }
-        added = yield Statement(_ADD, params)
-        if not added and not new.declared:
-            raise Conflict(f"there is a subscription {new.name} already", code="subscription_exists")
-        if not added:
-            yield Statement(_AGAIN, params)
-        yield from unsign()
-        return bool(added)
-
-    @flow()
-    def pause_subscription(self, name: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
+    def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         params = {"reason": reason, "actor": actor, "now": now, "tenant": tenant, "name": name}
         rows = yield Statement(_PAUSE, params)
@@ -102,7 +89,7 @@ class SqliteSubscriptions(Feeding):
         return bool(rows)
 
     @flow()
-    def resume_subscription(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
+    def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
         now = yield from sign(actor)
         ledger, told = yield from _places()
         params = {"skip": int(skip), "ledger": ledger, "told": told, "now": now, "tenant": tenant, "name": name}
@@ -111,44 +98,22 @@ class SqliteSubscriptions(Feeding):
         return bool(rows)
 
     @flow()
-    def delete_subscription(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
+    def remove(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
         yield from sign(actor)
         rows = yield Statement("DELETE FROM subscription WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
         yield from unsign()
         return bool(rows)
 
     @flow(peek=_look, tells=True)
-    def feed_subscription(self, name: str, want: int, tenant: str) -> Steps[Fed]:
+    def feed(self, name: str, want: int, tenant: str) -> Steps[Fed]:
         return (yield from self._feed(name, want, tenant))
 
     @flow()
-    def subscription_failed(self, id: str, failure: str, tenant: str) -> Steps[None]:
+    def failed(self, id: str, failure: str, tenant: str) -> Steps[None]:
         now = yield from sign(None)
         text = "UPDATE subscription SET failure = ?, failed_at = ? WHERE id = ? AND tenant = ?"
         yield Statement(text, (failure, now, id, tenant))
         yield from unsign()
-
-    @flow()
-    def reset_consumer(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
-        now = yield from sign(actor)
-        ledger, told = ("0", "a0") if beginning else (yield from _places())
-        rows = yield Statement(
-            "UPDATE consumer SET updated_at = ?, cursor = CASE WHEN cursor LIKE 'a%' THEN ? ELSE ? END"
-            " WHERE tenant = ? AND name = ? RETURNING 1",
-            (now, told, ledger, tenant, consumer),
-        )
-        if rows:
-            changed = json.dumps({"beginning": beginning})
-            yield from note_action(tenant, "reset", "consumer", consumer, changed)
-        yield from unsign()
-        return bool(rows)
-
-    @flow()
-    def remove_consumer(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
-        yield from sign(actor)
-        rows = yield Statement("DELETE FROM consumer WHERE tenant = ? AND name = ? RETURNING 1", (tenant, consumer))
-        yield from unsign()
-        return bool(rows)
 
     # --- what the look asks for ---
 
@@ -195,6 +160,53 @@ class SqliteSubscriptions(Feeding):
         if not (yield Statement(_ADVANCE, params)):
             raise Conflict("the subscription was changed meanwhile", code="subscription_changed")
         yield from unsign()
+
+    @flow()
+    def set(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        ledger, told = yield from _places()
+        params = {part: getattr(new, part) for part in _PARTS} | {
+            "id": id,
+            "tenant": tenant,
+            "name": new.name,
+            "match": None if new.match is None else json.dumps(new.match, sort_keys=True),
+            "job_options": json.dumps(new.job_options, sort_keys=True),
+            "declared": int(new.declared),
+            "cursor": None if new.start == "beginning" else ledger if of_ledger(new.pattern) else told,
+            "actor": actor,
+            "now": now,
+        }
+        added = yield Statement(_ADD, params)
+        if not added and not new.declared:
+            raise Conflict(f"there is a subscription {new.name} already", code="subscription_exists")
+        if not added:
+            yield Statement(_AGAIN, params)
+        yield from unsign()
+        return bool(added)
+
+
+class SqliteConsumers(SqlitePart, ConsumerReads):
+    @flow()
+    def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
+        now = yield from sign(actor)
+        ledger, told = ("0", "a0") if beginning else (yield from _places())
+        rows = yield Statement(
+            "UPDATE consumer SET updated_at = ?, cursor = CASE WHEN cursor LIKE 'a%' THEN ? ELSE ? END"
+            " WHERE tenant = ? AND name = ? RETURNING 1",
+            (now, told, ledger, tenant, consumer),
+        )
+        if rows:
+            changed = json.dumps({"beginning": beginning})
+            yield from note_action(tenant, "reset", "consumer", consumer, changed)
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
+        yield from sign(actor)
+        rows = yield Statement("DELETE FROM consumer WHERE tenant = ? AND name = ? RETURNING 1", (tenant, consumer))
+        yield from unsign()
+        return bool(rows)
 
 
 def _places() -> Steps[tuple[str, str]]:

@@ -29,7 +29,7 @@ from holdfast.features.events.model import (
     job_of,
     key_of,
 )
-from holdfast.features.payloads.model import PayloadRule, effective
+from holdfast.features.payloads.model import effective
 from holdfast.features.schedules.model import Template
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Row, Rows, Statement, Steps, flow
@@ -38,37 +38,50 @@ from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 
+if TYPE_CHECKING:
+    from holdfast.features.payloads.store import PayloadRuleStore
+    from holdfast.features.schedules.store import TemplateStore
+    from holdfast.stores.port import JobStore, LedgerStore
+
 
 class SubscriptionStore(Protocol):
-    def save_subscription(self, new: Subscribing, id: str, actor: str, tenant: str) -> Flow[bool]:
-        """Whether it is new. A declared one that is there gets another definition, and keeps its place."""
-        ...
+    def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]: ...
 
-    def pause_subscription(self, name: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]: ...
-    def resume_subscription(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
+    def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
         """With ``skip`` without what it has missed."""
         ...
 
-    def delete_subscription(self, name: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
-    def feed_subscription(self, name: str, want: int, tenant: str) -> Flow[Fed]:
+    def remove(self, name: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
+
+    def feed(self, name: str, want: int, tenant: str) -> Flow[Fed]:
         """Read up to ``want`` events and make the jobs of those it wants; nothing while somebody else does."""
         ...
 
-    def subscription_failed(self, id: str, failure: str, tenant: str) -> Flow[None]: ...
-    def subscription(self, name: str, tenant: str) -> Flow[Subscription | None]: ...
-    def subscriptions(self, tenant: str) -> Flow[list[Subscription]]: ...
-    def active_subscriptions(self, tenant: str) -> Flow[list[tuple[str, str, str]]]: ...
+    def failed(self, id: str, failure: str, tenant: str) -> Flow[None]: ...
+
+    def get(self, name: str, tenant: str) -> Flow[Subscription | None]: ...
+
+    def active(self, tenant: str) -> Flow[list[tuple[str, str, str]]]: ...
+
     def deliveries(self, id: str, tenant: str, refused: bool, limit: int) -> Flow[list[Delivery]]: ...
+
     def behind(self, cursor: str | None, of_ledger: bool, tenant: str) -> Flow[int]: ...
+
+    def set(self, new: Subscribing, id: str, actor: str, tenant: str) -> Flow[bool]:
+        """Whether it is new. A declared one that is there gets another definition, and keeps its place."""
+        ...
+
+    def list(self, tenant: str) -> Flow[list[Subscription]]: ...
 
 
 class ConsumerStore(Protocol):
-    def consumers(self, tenant: str) -> Flow[list[Consumer]]: ...
-    def reset_consumer(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
+    def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
         """Have a consumer read all of it again, or nothing of what there is."""
         ...
 
-    def remove_consumer(self, consumer: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
+    def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
+
+    def list(self, tenant: str) -> Flow[list[Consumer]]: ...
 
 
 COLUMNS = Record.columns(Subscription, "s.")
@@ -79,23 +92,36 @@ COUNTED = 10_000
 _CURSOR = re.compile(r"a?[0-9;:,]{0,100000}")
 
 
-class SubscriptionReads(Reader):
+class PlaceReads(Reader):
+    def _past(self, cursor: str | None, of_ledger: bool, most: int, tenant: str) -> Steps[int]:
+        other = bool(cursor) and of_ledger == (cursor or "").startswith("a")
+        if other or not _CURSOR.fullmatch(cursor or "") or not tenant.strip():
+            return most  # written by hand, and of no use: as if it had read nothing
+        if self.dialect.percent:  # a server whose cursors only it can read
+            function = "events_after" if of_ledger else "app_events_after"
+            text = f"select count(*) from {{{function}}}(:cursor, :most, :scope)"
+            rows = yield from self._ask(tenant, text, cursor=cursor, most=most, scope=tenant)
+            return int(rows[0][0])
+        table = "event" if of_ledger else "app_event"
+        mine = "1 = 1" if tenant == EVERY_TENANT else "e.tenant = :tenant"
+        text = f"select count(*) from (select 1 from {{{table}}} e where e.seq > :seq and {mine} limit :most)"
+        rows = yield from self._ask(
+            tenant, text, seq=int((cursor or "0").lstrip("a").partition(";")[0] or 0), most=most
+        )
+        return int(rows[0][0])
+
+
+class SubscriptionReads(PlaceReads):
     @cached_property
     def _one(self) -> Callable[[Row], Subscription]:
         return Record.decoder(Subscription, self.dialect.codec)
 
     @flow(writes=False)
-    def subscription(self, name: str, tenant: str) -> Steps[Subscription | None]:
+    def get(self, name: str, tenant: str) -> Steps[Subscription | None]:
         # One for every tenant is kept under '*', so this compares even then.
         text = f"select {COLUMNS} from {{subscription}} s where s.name = :name and s.tenant = :scope"
         rows = yield from self._ask(tenant, text, name=name, scope=tenant)
         return self._one(rows[0]) if rows else None
-
-    @flow(writes=False)
-    def subscriptions(self, tenant: str) -> Steps[list[Subscription]]:
-        text = f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
-        rows = yield from self._ask(tenant, text)
-        return [self._one(row) for row in rows]
 
     @flow(writes=False)
     def deliveries(self, id: str, tenant: str, refused: bool, limit: int) -> Steps[list[Delivery]]:
@@ -115,7 +141,15 @@ class SubscriptionReads(Reader):
         return (yield from self._past(cursor, of_ledger, COUNTED, tenant))
 
     @flow(writes=False)
-    def consumers(self, tenant: str) -> Steps[list[Consumer]]:
+    def list(self, tenant: str) -> Steps[list[Subscription]]:
+        text = f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
+        rows = yield from self._ask(tenant, text)
+        return [self._one(row) for row in rows]
+
+
+class ConsumerReads(PlaceReads):
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Consumer]]:
         text = (
             "select c.tenant, c.name, c.cursor, c.updated_at from {consumer} c"
             f" where {within(tenant, 'c.tenant')} order by c.name, c.tenant"
@@ -130,25 +164,15 @@ class SubscriptionReads(Reader):
             found.append(Consumer(scope, name, cursor, at, past, past == COUNTED, of))
         return found
 
-    def _past(self, cursor: str | None, of_ledger: bool, most: int, tenant: str) -> Steps[int]:
-        other = bool(cursor) and of_ledger == (cursor or "").startswith("a")
-        if other or not _CURSOR.fullmatch(cursor or "") or not tenant.strip():
-            return most  # written by hand, and of no use: as if it had read nothing
-        if self.dialect.percent:  # a server whose cursors only it can read
-            function = "events_after" if of_ledger else "app_events_after"
-            text = f"select count(*) from {{{function}}}(:cursor, :most, :scope)"
-            rows = yield from self._ask(tenant, text, cursor=cursor, most=most, scope=tenant)
-            return int(rows[0][0])
-        table = "event" if of_ledger else "app_event"
-        mine = "1 = 1" if tenant == EVERY_TENANT else "e.tenant = :tenant"
-        text = f"select count(*) from (select 1 from {{{table}}} e where e.seq > :seq and {mine} limit :most)"
-        rows = yield from self._ask(
-            tenant, text, seq=int((cursor or "0").lstrip("a").partition(";")[0] or 0), most=most
-        )
-        return int(rows[0][0])
-
 
 class Feeding(SubscriptionReads):
+    """Makes jobs of events; the parts of the store that it reads and enqueues with are given to it."""
+
+    _jobs: JobStore
+    _ledger: LedgerStore
+    _templates: TemplateStore
+    _payload_rules: PayloadRuleStore
+
     def _feed(self, name: str, want: int, tenant: str) -> Steps[Fed]:
         whose = yield from self._hold(name, tenant)
         if whose is None:
@@ -166,7 +190,7 @@ class Feeding(SubscriptionReads):
         return Fed(len(events), made, len(deliveries) - made)
 
     def _events(self, whose: Subscription, want: int) -> Steps[Sequence[Event] | Sequence[SentEvent]]:
-        read = self.events_after if whose.of_ledger else self.app_events_after
+        read = self._ledger.read if whose.of_ledger else self._ledger.read_sent
         return (yield from read(whose.cursor, want, whose.tenant).start())
 
     def _make(self, whose: Subscription, wanted: dict[str, Event | SentEvent]) -> Steps[list[Delivery]]:
@@ -176,8 +200,8 @@ class Feeding(SubscriptionReads):
         known = (yield from self._behind(ids)) if ids else {}
         deliveries: list[Delivery] = []
         specs: dict[str, dict[str, JobSpec]] = {}
-        templates = yield from self._templates(whose, {event.tenant for event in wanted.values()})
-        rules = yield from self.payload_rules(whose.tenant).start()
+        templates = yield from self._templates_of(whose, {event.tenant for event in wanted.values()})
+        rules = yield from self._payload_rules.list(whose.tenant).start()
         for key, event in wanted.items():
             behind = known.get(causes[key] or "", Behind())
             if whose.job_options.get("of_queue", behind.queue) != behind.queue:
@@ -198,41 +222,23 @@ class Feeding(SubscriptionReads):
                 deliveries.append(Delivery(whose.id, key, tenant, job_id, refusal, spec.depth or 1))
         return deliveries
 
-    def _templates(self, whose: Subscription, tenants: set[str]) -> Steps[dict[str, Template]]:
+    def _templates_of(self, whose: Subscription, tenants: set[str]) -> Steps[dict[str, Template]]:
         """The template it makes jobs from, as each tenant has it."""
         found: dict[str, Template] = {}
         if "template" not in whose.job_options:
             return found
         for tenant in sorted(tenants):
-            template = yield from self.template(whose.job_options["template"], tenant).start()
+            template = yield from self._templates.get(whose.job_options["template"], tenant).start()
             if template is not None:
                 found[tenant] = template
         return found
 
     def _enqueue(self, specs: Sequence[JobSpec], template: Template | None, tenant: str) -> Flow[list[Enqueued]]:
         if template is None:
-            return self.enqueue(specs, tenant)
-        return self.enqueue_made(specs, template.name, template.version, tenant)
+            return self._jobs.enqueue(specs, tenant)
+        return self._templates.enqueue(specs, template.name, template.version, tenant)
 
     # --- what each store does in its own way ---
-
-    if TYPE_CHECKING:  # the stores of templates and payload rules have these
-
-        def payload_rules(self, tenant: str) -> Flow[list[PayloadRule]]: ...
-        def template(self, name: str, tenant: str, version: int | None = None) -> Flow[Template | None]: ...
-
-        def enqueue_made(
-            self, specs: Sequence[JobSpec], template: str, version: int, tenant: str
-        ) -> Flow[list[Enqueued]]: ...
-
-    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
-        raise NotImplementedError
-
-    def events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]:
-        raise NotImplementedError
-
-    def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Flow[list[SentEvent]]:
-        raise NotImplementedError
 
     def _hold(self, name: str, tenant: str) -> Steps[Subscription | None]:
         """The subscription to oneself; None when somebody else has it, or it is paused."""
@@ -251,73 +257,45 @@ class Feeding(SubscriptionReads):
 
 
 class PostgresSubscriptions(Calls, Feeding):
-    @flow(single=True)
-    def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
-        decode = Record.decoder(SentEvent, self.dialect.codec)
-        rows = yield self._call("app_events_after", "%s, %s, %s", cursor, want, tenant)
-        return [decode(row) for row in rows]
+    def __init__(
+        self,
+        schema: str,
+        jobs: JobStore,
+        ledger: LedgerStore,
+        templates: TemplateStore,
+        payload_rules: PayloadRuleStore,
+    ) -> None:
+        super().__init__(schema)
+        self._jobs, self._ledger, self._templates, self._payload_rules = jobs, ledger, templates, payload_rules
 
     @flow(single=True, writes=False)
-    def active_subscriptions(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
+    def active(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
         """One statement, and no transaction around it: every worker asks this twice a second."""
         rows = yield self._call("active_subscriptions", "%s", tenant)
         return [(scope, name, str(id)) for scope, name, id in rows]
 
     @flow(single=True)
-    def save_subscription(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call(
-            "save_subscription",
-            "%s, %s, %s, %s, %s, %s::json, %s::json, %s, %s, %s, %s, %s",
-            id,
-            new.name,
-            new.pattern,
-            new.job_kind,
-            new.kind,
-            None if new.match is None else json.dumps(new.match, sort_keys=True),
-            json.dumps(new.job_options, sort_keys=True),
-            new.max_depth,
-            new.start == "beginning",
-            new.declared,
-            actor,
-            tenant,
-        )
-        created, refused, why = rows[0]
-        if refused:
-            raise Conflict(f"there is a subscription {new.name} already", code=why)
-        return bool(created)
-
-    @flow(single=True)
-    def pause_subscription(self, name: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
+    def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("pause_subscription", "%s, %s, %s, %s", name, reason, actor, tenant)
         return bool(rows[0][0])
 
     @flow(single=True)
-    def resume_subscription(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
+    def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
         rows = yield self._call("resume_subscription", "%s, %s, %s, %s", name, skip, tenant, actor)
         return bool(rows[0][0])
 
     @flow(single=True)
-    def delete_subscription(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
+    def remove(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
         rows = yield self._call("delete_subscription", "%s, %s, %s", name, tenant, actor)
         return bool(rows[0][0])
 
     @flow()
-    def feed_subscription(self, name: str, want: int, tenant: str) -> Steps[Fed]:
+    def feed(self, name: str, want: int, tenant: str) -> Steps[Fed]:
         return (yield from self._feed(name, want, tenant))
 
     @flow(single=True)
-    def subscription_failed(self, id: str, failure: str, tenant: str) -> Steps[None]:
+    def failed(self, id: str, failure: str, tenant: str) -> Steps[None]:
         yield self._call("subscription_failed", "%s, %s, %s", id, failure, tenant)
-
-    @flow(single=True)
-    def reset_consumer(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
-        rows = yield self._call("reset_consumer", "%s, %s, %s, %s", consumer, beginning, tenant, actor)
-        return bool(rows[0][0])
-
-    @flow(single=True)
-    def remove_consumer(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
-        rows = yield self._call("remove_consumer", "%s, %s, %s", consumer, tenant, actor)
-        return bool(rows[0][0])
 
     # --- what the look asks for ---
 
@@ -352,3 +330,38 @@ class PostgresSubscriptions(Calls, Feeding):
         yield self._call(
             "advance_subscription", "%s, %s, %s, %s::json, %s", whose.id, whose.cursor, cursor, fates, whose.tenant
         )
+
+    @flow(single=True)
+    def set(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call(
+            "save_subscription",
+            "%s, %s, %s, %s, %s, %s::json, %s::json, %s, %s, %s, %s, %s",
+            id,
+            new.name,
+            new.pattern,
+            new.job_kind,
+            new.kind,
+            None if new.match is None else json.dumps(new.match, sort_keys=True),
+            json.dumps(new.job_options, sort_keys=True),
+            new.max_depth,
+            new.start == "beginning",
+            new.declared,
+            actor,
+            tenant,
+        )
+        created, refused, why = rows[0]
+        if refused:
+            raise Conflict(f"there is a subscription {new.name} already", code=why)
+        return bool(created)
+
+
+class PostgresConsumers(Calls, ConsumerReads):
+    @flow(single=True)
+    def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
+        rows = yield self._call("reset_consumer", "%s, %s, %s, %s", consumer, beginning, tenant, actor)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
+        rows = yield self._call("remove_consumer", "%s, %s, %s", consumer, tenant, actor)
+        return bool(rows[0][0])

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.times import EPOCH, MICROSECOND
@@ -46,8 +46,12 @@ from holdfast.stores.flow import Rows, Statement, Steps, flow, side_by_side
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import any_tenant
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant
 from holdfast.stores.sqlite.codec import SqliteCodec
+
+if TYPE_CHECKING:
+    from holdfast.features.events.store import ConsumerStore, SubscriptionStore
+    from holdfast.features.limits.store import PauseStore
 
 # Those at the head of a queue, and the first of its lowest priority, which waits longest where others overtake it.
 _HERE = "s.queue = q.queue and s.state = 'queued' and s.due_at is null"
@@ -99,11 +103,11 @@ class PulseReads(HealthReads):
         raise NotImplementedError
 
     @flow(writes=False)
-    def standing(self, tenant: str) -> Steps[Standing]:
+    def workers(self, tenant: str) -> Steps[Standing]:
         return (yield from self._standing(tenant, (yield from self._present())))
 
     @flow(writes=False)
-    def pulse(self, tenant: str) -> Steps[Pulse]:
+    def statistics(self, tenant: str) -> Steps[Pulse]:
         present = yield from self._present()
         stands = yield from self._standing(tenant, present)
         dead = yield from self._dead(tenant)
@@ -231,7 +235,7 @@ LONGEST = timedelta(hours=3)
 
 class HourReads(Reader):
     @flow(writes=False)
-    def hour(self, tenant: str) -> Steps[Hour]:
+    def last_hour(self, tenant: str) -> Steps[Hour]:
         rows = yield self.dialect.read("select now from {present}")
         now = self.dialect.codec.time(rows[0][0])
         (since, minutes, estimated), (wait, run), due = yield from side_by_side(
@@ -356,14 +360,23 @@ def _spread_out(seen: Sequence[tuple[datetime, Sequence[float]]], since: datetim
     return [Minute(at, *(round(count, 1) for count in counts)) for at, counts in sorted(sums.items())]
 
 
-class PostgresActivity(Calls, PulseReads):
+class PostgresHealth(Calls, PulseReads, HourReads):
+    def __init__(
+        self, schema: str, pauses: PauseStore, consumers: ConsumerStore, subscriptions: SubscriptionStore
+    ) -> None:
+        super().__init__(schema)
+        self._pauses, self._consumers, self._subscriptions = pauses, consumers, subscriptions
+
     def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
         rows = yield self._look("worker_standings", "%s, %s", MOST_WORKERS, tenant)
         decode = Record.decoder(WorkerPulse, self.dialect.codec)
         return [decode(row) for row in rows]
 
 
-class SqliteActivity(PulseReads):
+class SqliteHealth(SqlitePart, PulseReads, HourReads):
+    def __init__(self, pauses: PauseStore, consumers: ConsumerStore, subscriptions: SubscriptionStore) -> None:
+        self._pauses, self._consumers, self._subscriptions = pauses, consumers, subscriptions
+
     def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
         scope = {"any": any_tenant(tenant), "tenant": tenant, "most": MOST_WORKERS}
         rows = yield Statement(_STANDINGS, scope)

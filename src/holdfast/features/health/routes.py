@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 from starlette.responses import PlainTextResponse, Response
@@ -14,7 +15,9 @@ from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.server.problems import problem
 from holdfast.stores.flow import aside
-from holdfast.stores.port import Store
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 probes = Router(tags=["health"])
 

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.events.model import Consumer, Subscription
 from holdfast.features.health.model import CAP, USUAL, Health, Thresholds, judged
 from holdfast.features.health.statistics import Hour, Pulse, Standing
 from holdfast.features.limits.model import Switch
@@ -21,21 +20,25 @@ from holdfast.stores.flow import Flow, Steps, flow, side_by_side
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.reader import within
 
+if TYPE_CHECKING:
+    from holdfast.features.events.store import ConsumerStore, SubscriptionStore
+    from holdfast.features.limits.store import PauseStore
+
 
 class HealthStore(Protocol):
-    def pulse(self, tenant: str) -> Flow[Pulse]:
+    def statistics(self, tenant: str) -> Flow[Pulse]:
         """How the work stands now: queue by queue what waits and runs, who works, what failed of late."""
         ...
 
-    def standing(self, tenant: str) -> Flow[Standing]:
+    def workers(self, tenant: str) -> Flow[Standing]:
         """Of that only what waits and runs queue by queue, and who works: all that a page shows of it."""
         ...
 
-    def hour(self, tenant: str) -> Flow[Hour]:
+    def last_hour(self, tenant: str) -> Flow[Hour]:
         """How the last hour went, minute by minute, and what is due next: a longer look than the pulse."""
         ...
 
-    def health(self, tenant: str, when: Thresholds = USUAL) -> Flow[Health]:
+    def get(self, tenant: str, when: Thresholds = USUAL) -> Flow[Health]:
         """What was counted and what is to be said of it; of the database itself, see ``Store.conditions``."""
         ...
 
@@ -79,18 +82,17 @@ _OLDEST = (
 
 
 class HealthReads(Reader):
-    if TYPE_CHECKING:  # the stores of pauses, consumers and subscriptions have these
+    """The parts of the store that it reads with are given to it."""
 
-        def switches(self, tenant: str) -> Flow[list[Switch]]: ...
-        def consumers(self, tenant: str) -> Flow[list[Consumer]]: ...
-        def subscriptions(self, tenant: str) -> Flow[list[Subscription]]: ...
-        def behind(self, cursor: str | None, of_ledger: bool, tenant: str) -> Flow[int]: ...
+    _pauses: PauseStore
+    _consumers: ConsumerStore
+    _subscriptions: SubscriptionStore
 
     @flow(writes=False)
-    def health(self, tenant: str, when: Thresholds = USUAL) -> Steps[Health]:
+    def get(self, tenant: str, when: Thresholds = USUAL) -> Steps[Health]:
         now = yield from self._present()
         counted = (self._waiting(tenant), self._dead(tenant), self._smaller(tenant, now))
-        seen = (self.switches(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when))
+        seen = (self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when))
         more = (self._laggards(tenant, when), self._kept(tenant))
         told = yield from side_by_side(*counted, *seen, *more)
         (backlog, scheduled), dead, (gates, first_asked, overdue, parked, running) = told[:3]
@@ -241,12 +243,12 @@ class HealthReads(Reader):
     def _laggards(self, tenant: str, when: Thresholds) -> Steps[tuple[str, ...]]:
         if when.behind_warn is None:
             return ()
-        consumers = yield from self.consumers(tenant).start()
+        consumers = yield from self._consumers.list(tenant).start()
         found = [f"consumer {each.name}" for each in consumers if each.behind >= when.behind_warn]
-        for each in (yield from self.subscriptions(tenant).start()):
+        for each in (yield from self._subscriptions.list(tenant).start()):
             if each.paused_at is not None:
                 continue
-            past = yield from self.behind(each.cursor, each.of_ledger, each.tenant).start()
+            past = yield from self._subscriptions.behind(each.cursor, each.of_ledger, each.tenant).start()
             if past >= when.behind_warn or each.failure is not None:
                 found.append(f"subscription {each.name}")
         return tuple(found)

@@ -23,10 +23,11 @@ from holdfast.features.limits.model import (
     Standing,
     Switch,
 )
+from holdfast.features.limits.store import PauseReads, QueueReads, ReservationReads
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.admission import duty, go_on, halted, is_limited, wake_later
-from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, beginning_of, drop_limit, put_limit, sweep
 
@@ -70,9 +71,19 @@ _EXPIRE = (
 )
 
 
-class SqliteReservations:
+class SqliteReservations(SqlitePart, ReservationReads):
     @flow(tells=True)
-    def reserve(self, ask: Ask, actor: str, tenant: str) -> Steps[Standing]:
+    def release(self, reservation_id: str, why: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        facts = {"id": reservation_id, "why": why, "actor": actor, "now": now}
+        rows = yield Statement(_RELEASE, {**facts, "any": any_tenant(tenant), "tenant": tenant})
+        for whose, scope, name, _ in rows:
+            yield from _after(whose, scope, name, now)
+        yield from unsign()
+        return bool(rows) and rows[0][3] != "expired"
+
+    @flow(tells=True)
+    def set(self, ask: Ask, actor: str, tenant: str) -> Steps[Standing]:
         now = yield from sign(actor)
         facts = {"id": ask.id, "tenant": tenant, "now": now, "until": now + in_micros(ask.ttl)}
         what = {"tenant": tenant, "scope": ask.scope, "name": ask.name}
@@ -94,16 +105,6 @@ class SqliteReservations:
         ((running,),) = yield Statement(_RUNNING, what)
         yield from unsign()
         return Standing(state, running, ahead)
-
-    @flow(tells=True)
-    def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
-        facts = {"id": reservation_id, "why": why, "actor": actor, "now": now}
-        rows = yield Statement(_RELEASE, {**facts, "any": any_tenant(tenant), "tenant": tenant})
-        for whose, scope, name, _ in rows:
-            yield from _after(whose, scope, name, now)
-        yield from unsign()
-        return bool(rows) and rows[0][3] != "expired"
 
 
 def expire_reservations(now: int) -> Steps[int]:
@@ -134,9 +135,18 @@ _RESUME = "DELETE FROM switch WHERE tenant = :tenant AND scope = :scope AND name
 _OVER = "DELETE FROM switch WHERE until <= ? RETURNING tenant, scope, name"
 
 
-class SqlitePauses:
+class SqlitePauses(SqlitePart, PauseReads):
     @flow(tells=True)
-    def pause(self, what: Pausing, actor: str) -> Steps[Switch]:
+    def remove(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        rows = yield Statement(_RESUME, {"tenant": tenant, "scope": scope, "name": name})
+        if rows:
+            yield from go_on(Bucket(tenant, scope, name), BATCH, now)
+        yield from unsign()
+        return bool(rows) and (rows[0][0] is None or rows[0][0] > now)
+
+    @flow(tells=True)
+    def set(self, what: Pausing, actor: str) -> Steps[Switch]:
         now = yield from sign(actor)
         until = None if what.until is None else micros(what.until)
         facts = {"tenant": what.tenant, "scope": what.scope, "name": what.name, "reason": what.reason, "now": now}
@@ -145,15 +155,6 @@ class SqlitePauses:
         rows = yield Statement(_ONE, facts)
         yield from unsign()
         return Record.decoder(Switch, SqliteCodec())(rows[0])
-
-    @flow(tells=True)
-    def resume(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
-        rows = yield Statement(_RESUME, {"tenant": tenant, "scope": scope, "name": name})
-        if rows:
-            yield from go_on(Bucket(tenant, scope, name), BATCH, now)
-        yield from unsign()
-        return bool(rows) and (rows[0][0] is None or rows[0][0] > now)
 
 
 def end_switches(now: int) -> Steps[int]:
@@ -224,39 +225,20 @@ def _might_go_on() -> Steps[bool]:
     return False
 
 
-class SqliteLimits:
+class SqliteLimits(SqlitePart):
     @cached_property
     def _limit(self) -> Callable[[Row], Limit]:
         return Record.decoder(Limit, SqliteCodec(), skip=("running", "waiting"))
 
     @flow(tells=True)
-    def set_limit(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
-        now = yield from sign(actor)
-        row = yield from put_limit(rule, actor, tenant, now)
-        yield from unsign()
-        return self._limit(row)
-
-    @flow(tells=True)
-    def remove_limit(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
+    def remove(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         found = yield from drop_limit(scope, name, tenant, now)
         yield from unsign()
         return found
 
-    @flow(writes=False)
-    def limits(self, tenant: str) -> Steps[list[Limit]]:
-        whose = {"any": any_tenant(tenant), "tenant": tenant}
-        parked = yield Statement(_PARKED, whose)
-        found = []
-        for row in (yield Statement(_LIST, whose)):
-            own, beginning = Bucket(*row[:3]).text, beginning_of(row[0], row[1])
-            waiting = sum(n for held, n in parked if held == own or (row[2] == "*" and held.startswith(beginning)))
-            found.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
-        order: list[str] = list(SCOPES)
-        return sorted(found, key=lambda limit: (order.index(limit.scope), limit.name, limit.tenant))
-
     @flow(peek=_nothing_due)
-    def attend_limits(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         count = yield from end_switches(now)
         if (yield from halted()):
@@ -275,6 +257,25 @@ class SqliteLimits:
         yield _SWITCH_OFF
         yield from unsign()
         return count
+
+    @flow(tells=True)
+    def set(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
+        now = yield from sign(actor)
+        row = yield from put_limit(rule, actor, tenant, now)
+        yield from unsign()
+        return self._limit(row)
+
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Limit]]:
+        whose = {"any": any_tenant(tenant), "tenant": tenant}
+        parked = yield Statement(_PARKED, whose)
+        found = []
+        for row in (yield Statement(_LIST, whose)):
+            own, beginning = Bucket(*row[:3]).text, beginning_of(row[0], row[1])
+            waiting = sum(n for held, n in parked if held == own or (row[2] == "*" and held.startswith(beginning)))
+            found.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
+        order: list[str] = list(SCOPES)
+        return sorted(found, key=lambda limit: (order.index(limit.scope), limit.name, limit.tenant))
 
 
 _AGING_COLUMNS = Record.columns(QueueSetting)
@@ -312,7 +313,7 @@ def _no_settings(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Ste
     return None if rows else 0
 
 
-class SqliteQueues:
+class SqliteQueues(SqlitePart, QueueReads):
     @flow()
     def set_aging(
         self, queue: str, every: float | None, step: int, most: int, actor: str, tenant: str
@@ -329,7 +330,7 @@ class SqliteQueues:
         return Record.decoder(QueueSetting, SqliteCodec())(rows[0]) if rows else None
 
     @duty(0, _no_settings)
-    def age_queues(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+    def age(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("aging")
         decode = Record.decoder(QueueSetting, SqliteCodec())
         count = 0

@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from holdfast.engine.ids import parse_id
-from holdfast.engine.job import References
 from holdfast.features.audit.model import content_digest
 from holdfast.features.payloads.model import PayloadRule, RuleDraft
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
-from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import any_tenant, note_action, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, note_action, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
@@ -42,21 +39,12 @@ class SealedPart:
     text: str
 
 
-class PayloadStore(Protocol):
-    def set_payload_rule(self, draft: RuleDraft, actor: str, tenant: str) -> Flow[PayloadRule]:
-        """An operator's rule, in place of the one there is."""
-        ...
+class PayloadRuleStore(Protocol):
+    def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Flow[bool]: ...
 
-    def delete_payload_rule(self, kind: str, declared_by: str, actor: str, tenant: str) -> Flow[bool]: ...
-    def declare_rules(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Flow[int]:
+    def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Flow[int]:
         """What a program has in its code, all of it; what it does not declare any more is gone."""
         ...
-
-    def payload_rules(self, tenant: str) -> Flow[list[PayloadRule]]:
-        """Those of the tenant and those of every tenant; nothing is read where there never was one."""
-        ...
-
-    def references(self, job_id: str, tenant: str) -> Flow[References]: ...
 
     def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Flow[list[SealedJob]]:
         """Jobs that are sealed with another key than this one, by their ids, from behind ``after`` on."""
@@ -74,13 +62,18 @@ class PayloadStore(Protocol):
         """The same as ``reseal``, for one of them."""
         ...
 
+    def set(self, draft: RuleDraft, actor: str, tenant: str) -> Flow[PayloadRule]:
+        """An operator's rule, in place of the one there is."""
+        ...
 
-_NONE = References()
+    def list(self, tenant: str) -> Flow[list[PayloadRule]]:
+        """Those of the tenant and those of every tenant; nothing is read where there never was one."""
+        ...
 
 
-class PayloadReads(Reader):
+class PayloadRuleReads(Reader):
     @flow(writes=False)
-    def payload_rules(self, tenant: str) -> Steps[list[PayloadRule]]:
+    def list(self, tenant: str) -> Steps[list[PayloadRule]]:
         text = (
             f"select {Record.columns(PayloadRule, 'r.')} from {{payload_rule}} r"
             " where :tenant = '*' or r.tenant = :tenant or r.tenant = '*' order by r.tenant, r.kind, r.declared_by"
@@ -89,41 +82,15 @@ class PayloadReads(Reader):
         decode = Record.decoder(PayloadRule, self.dialect.codec)
         return [decode(row) for row in rows]
 
-    @flow(writes=False)
-    def references(self, job_id: str, tenant: str) -> Steps[References]:
-        text = (
-            f"select r.source_ref, r.target_ref, r.payload_ref from {{reference}} r"
-            f" where r.job_id = :id and {within(tenant, 'r.tenant')}"
-        )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
-        return References(*rows[0]) if rows else _NONE
 
-
-class PostgresPayloads(Calls, PayloadReads):
+class PostgresPayloadRules(Calls, PayloadRuleReads):
     @flow(single=True)
-    def set_payload_rule(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
-        rows = yield self._call(
-            "set_payload_rule",
-            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s, %s",
-            draft.kind,
-            draft.signal_only,
-            list(draft.forbidden),
-            draft.classification,
-            draft.max_bytes,
-            draft.max_result_bytes,
-            draft.store,
-            actor,
-            tenant,
-        )
-        return Record.decoder(PayloadRule, self.dialect.codec)(rows[0])
-
-    @flow(single=True)
-    def delete_payload_rule(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
+    def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("delete_payload_rule", "%s, %s, %s, %s", kind, declared_by, actor, tenant)
         return bool(rows[0][0])
 
     @flow(single=True)
-    def declare_rules(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
+    def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
         document = json.dumps([dataclasses.asdict(draft) for draft in drafts])
         rows = yield self._call("declare_rules", "%s, %s::json, %s, %s", program, document, actor, tenant)
         return int(rows[0][0])
@@ -149,6 +116,23 @@ class PostgresPayloads(Calls, PayloadReads):
         where = (part.job_id, part.what, part.place, part.text, becomes)
         rows = yield self._call("reseal_part", "%s::uuid, %s, %s, %s, %s, %s, %s", *where, actor, tenant)
         return bool(rows[0][0])
+
+    @flow(single=True)
+    def set(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
+        rows = yield self._call(
+            "set_payload_rule",
+            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s, %s",
+            draft.kind,
+            draft.signal_only,
+            list(draft.forbidden),
+            draft.classification,
+            draft.max_bytes,
+            draft.max_result_bytes,
+            draft.store,
+            actor,
+            tenant,
+        )
+        return Record.decoder(PayloadRule, self.dialect.codec)(rows[0])
 
 
 _COLUMNS = Record.columns(PayloadRule)
@@ -213,24 +197,16 @@ _RESEAL_CHECKPOINT = f"UPDATE checkpoint SET value = :becomes WHERE {_SAME} AND 
 _decode = Record.decoder(PayloadRule, SqliteCodec())
 
 
-class SqlitePayloads:
+class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
     @flow()
-    def set_payload_rule(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
-        now = yield from sign(actor)
-        yield _put(draft, "", actor, tenant, now)
-        rows = yield Statement(_ONE, (tenant, draft.kind, ""))
-        yield from unsign()
-        return _decode(rows[0])
-
-    @flow()
-    def delete_payload_rule(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
+    def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
         yield from sign(actor)
         rows = yield Statement(_DELETE, (tenant, kind, declared_by))
         yield from unsign()
         return bool(rows)
 
     @flow()
-    def declare_rules(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
+    def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
         now = yield from sign(actor)
         yield Statement(_UNDECLARE, (tenant, program, json.dumps([draft.kind for draft in drafts])))
         for draft in drafts:
@@ -279,6 +255,14 @@ class SqlitePayloads:
         rows = yield Statement(statement, names | {"any": any_tenant(tenant), "tenant": tenant})
         yield from unsign()
         return bool(rows)
+
+    @flow()
+    def set(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
+        now = yield from sign(actor)
+        yield _put(draft, "", actor, tenant, now)
+        rows = yield Statement(_ONE, (tenant, draft.kind, ""))
+        yield from unsign()
+        return _decode(rows[0])
 
 
 def _put(draft: RuleDraft, declared_by: str, actor: str, tenant: str, now: int) -> Statement:

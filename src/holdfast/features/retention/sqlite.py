@@ -11,11 +11,12 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.retention.model import ANY, COUNTS, ENDS, IDLE, PREVIEWED, Keeping, Preview, Retention, Swept
-from holdfast.features.retention.sqlite_purge import clean_jobs, prune_bookkeeping, purge_jobs
+from holdfast.features.retention.sqlite_purge import SqliteOrphans, clean_jobs, prune_bookkeeping, purge_jobs
+from holdfast.features.retention.store import RetentionReads, UsageReads
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.admission import duty
-from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
 
 DAY, MINUTE, SOON = 86_400_000_000, 60_000_000, 10_000_000
@@ -113,31 +114,9 @@ def _nothing(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_T
     return None if rows else IDLE
 
 
-class SqliteRetention:
+class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
     @flow()
-    def set_retention(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
-        now = yield from sign(actor)
-        params = {
-            "tenant": tenant,
-            "kind": keeping.kind,
-            "state": keeping.state,
-            "clean_after": keeping.clean_after,
-            "purge_after": keeping.purge_after,
-            "declared": int(keeping.declared),
-            "actor": actor,
-            "now": now,
-        }
-        changed = yield Statement(_SET, params)
-        if changed:
-            yield from _restart(tenant, now)
-            if keeping.purge_after is not None:  # what is purged was counted before
-                yield Statement(_COUNT, (now,))
-        rows = yield Statement(_ONE, (tenant, keeping.kind, keeping.state))
-        yield from unsign()
-        return _decode(rows[0])
-
-    @flow()
-    def delete_retention(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
+    def remove(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         rows = yield Statement(_DELETE, (tenant, kind, state))
         if rows:
@@ -146,7 +125,7 @@ class SqliteRetention:
         return bool(rows)
 
     @flow(writes=False)
-    def preview_retention(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
+    def preview(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
         now = int((yield Statement("SELECT now FROM present"))[0][0])
         found = []
         for walk in (yield Statement(_PASSES, {"any": any_tenant(tenant), "tenant": tenant})):
@@ -171,7 +150,7 @@ class SqliteRetention:
         return found
 
     @duty(IDLE, _nothing)
-    def sweep_retention(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
+    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
         now = yield from sign("retention")
         scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant}
         if (yield Statement(_PRUNE, scope)):
@@ -181,6 +160,28 @@ class SqliteRetention:
             swept = (yield from _slice(turn[0], want, look, now)) if turn else IDLE
         yield from unsign()
         return swept
+
+    @flow()
+    def set(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
+        now = yield from sign(actor)
+        params = {
+            "tenant": tenant,
+            "kind": keeping.kind,
+            "state": keeping.state,
+            "clean_after": keeping.clean_after,
+            "purge_after": keeping.purge_after,
+            "declared": int(keeping.declared),
+            "actor": actor,
+            "now": now,
+        }
+        changed = yield Statement(_SET, params)
+        if changed:
+            yield from _restart(tenant, now)
+            if keeping.purge_after is not None:  # what is purged was counted before
+                yield Statement(_COUNT, (now,))
+        rows = yield Statement(_ONE, (tenant, keeping.kind, keeping.state))
+        yield from unsign()
+        return _decode(rows[0])
 
 
 def _prune(want: int, now: int) -> Steps[Swept]:
@@ -331,9 +332,9 @@ def _usage_nothing(_: object, want: int = 2000, begin: bool = False) -> Steps[An
     return None if rows or begin else 0
 
 
-class SqliteUsage:
+class SqliteUsage(SqlitePart, UsageReads):
     @flow(peek=_usage_nothing)
-    def count_usage(self, want: int = 2000, begin: bool = False) -> Steps[int]:
+    def count(self, want: int = 2000, begin: bool = False) -> Steps[int]:
         now = yield from sign(None)
         if begin:
             yield Statement(_USAGE_BEGIN, (now,))

@@ -163,7 +163,7 @@ def _none_due(_: object, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[l
 
 class SqliteOrphans:
     @duty([], _none_due)
-    def leftovers(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
+    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
         now = yield from sign("retention")
         rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         found = [Leftover(*row) for row in rows]
@@ -177,12 +177,12 @@ class SqliteOrphans:
         return free
 
     @flow()
-    def forget_leftovers(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
+    def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
         rows = yield Statement(_FORGET, {"refs": ids_json(refs), "any": any_tenant(tenant), "tenant": tenant})
         return len(rows)
 
     @flow()
-    def find_leftovers(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
+    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign(None)
         scope = {"any": any_tenant(tenant), "tenant": tenant, "now": now, "first": first_id(now - 7 * DAY)}
         count = 0

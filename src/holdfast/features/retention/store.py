@@ -31,36 +31,41 @@ from holdfast.stores.reader import within
 
 
 class RetentionStore(Protocol):
-    def set_retention(self, keeping: Keeping, actor: str, tenant: str) -> Flow[Retention]:
-        """New, or in place of the one there is; one that is only declared leaves an operator's alone."""
-        ...
+    def remove(self, kind: str, state: str, actor: str, tenant: str) -> Flow[bool]: ...
 
-    def delete_retention(self, kind: str, state: str, actor: str, tenant: str) -> Flow[bool]: ...
-    def retentions(self, tenant: str) -> Flow[list[Retention]]: ...
-    def preview_retention(self, tenant: str, most: int = PREVIEWED) -> Flow[list[Preview]]: ...
-    def sweep_retention(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Flow[Swept]:
+    def preview(self, tenant: str, most: int = PREVIEWED) -> Flow[list[Preview]]: ...
+
+    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Flow[Swept]:
         """One slice of the pass whose turn it is; ``IDLE`` when it is nobody's."""
         ...
 
-    def leftovers(self, want: int = 100, tenant: str = EVERY_TENANT) -> Flow[list[Leftover]]:
+    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Flow[list[Leftover]]:
         """What cleaned jobs had in the artifact store and no job names any more: whoever asks deletes it there, and
         nobody else is given it for ten minutes."""
         ...
 
-    def forget_leftovers(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Flow[int]:
+    def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Flow[int]:
         """They were deleted."""
         ...
 
-    def find_leftovers(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Flow[int]:
+    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Flow[int]:
         """Of what lies in the artifact store, put down what is of no job or of a cleaned one, and a week old; how many
         of them were not known."""
         ...
 
-    def count_usage(self, want: int = 2000, begin: bool = False) -> Flow[int]:
+    def set(self, keeping: Keeping, actor: str, tenant: str) -> Flow[Retention]:
+        """New, or in place of the one there is; one that is only declared leaves an operator's alone."""
+        ...
+
+    def list(self, tenant: str) -> Flow[list[Retention]]: ...
+
+
+class UsageStore(Protocol):
+    def count(self, want: int = 2000, begin: bool = False) -> Flow[int]:
         """Add the next events of all tenants to the sums; how many. Nothing is counted before one said ``begin``."""
         ...
 
-    def usage(
+    def list(
         self,
         by: Sequence[By],
         tenant: str,
@@ -79,7 +84,7 @@ _BOUNDED_SUMS = ", ".join(f"sum(max(-{_MOST}, min({_MOST}, u.{name})))" for name
 
 class RetentionReads(Reader):
     @flow(writes=False)
-    def retentions(self, tenant: str) -> Steps[list[Retention]]:
+    def list(self, tenant: str) -> Steps[list[Retention]]:
         """Those of this tenant, and those of every tenant: they hold for it, too."""
         text = (
             f"select {Record.columns(Retention, 'r.')} from {{retention}} r"
@@ -89,8 +94,10 @@ class RetentionReads(Reader):
         decode = Record.decoder(Retention, self.dialect.codec)
         return [decode(row) for row in rows]
 
+
+class UsageReads(Reader):
     @flow(writes=False)
-    def usage(
+    def list(
         self,
         by: Sequence[By],
         tenant: str,
@@ -127,9 +134,41 @@ def _usage(row: Row) -> Usage:
     return Usage(tenant, kind, at, *map(int, counts), *(int(each) / MILLION for each in times))
 
 
-class PostgresRetention(Calls, Reader):
+class PostgresRetention(Calls, RetentionReads):
     @flow(single=True)
-    def set_retention(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
+    def remove(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("delete_retention", "%s, %s, %s, %s", kind, state, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def preview(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
+        rows = yield self._call("preview_retention", "%s, %s", most, tenant)
+        decode = Record.decoder(Preview, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(single=True)
+    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
+        rows = yield self._call("sweep_retention", "%s, %s, %s", want, look, tenant)
+        return Swept(*rows[0]) if rows else IDLE
+
+    @flow(single=True)
+    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
+        rows = yield self._call("leftovers", "%s, %s", want, tenant)
+        return [Leftover(whose, str(job_id), ref) for whose, job_id, ref in rows]
+
+    @flow(single=True)
+    def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("forget_leftovers", "%s::text[], %s", list(refs), tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
+        lists = ([each.tenant for each in found], [each.job_id for each in found], [each.ref for each in found])
+        rows = yield self._call("find_leftovers", "%s::text[], %s::uuid[], %s::text[], %s", *lists, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def set(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
         ages = (keeping.clean_after, keeping.purge_after, actor, tenant)
         if keeping.declared:
             rows = yield self._call("declare_retention", "%s, %s::float8, %s::float8, %s, %s", keeping.kind, *ages)
@@ -138,39 +177,9 @@ class PostgresRetention(Calls, Reader):
             rows = yield self._call("set_retention", "%s, %s, %s::float8, %s::float8, %s, %s", *facts)
         return Record.decoder(Retention, self.dialect.codec)(rows[0])
 
-    @flow(single=True)
-    def delete_retention(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("delete_retention", "%s, %s, %s, %s", kind, state, actor, tenant)
-        return bool(rows[0][0])
 
+class PostgresUsage(Calls, UsageReads):
     @flow(single=True)
-    def preview_retention(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
-        rows = yield self._call("preview_retention", "%s, %s", most, tenant)
-        decode = Record.decoder(Preview, self.dialect.codec)
-        return [decode(row) for row in rows]
-
-    @flow(single=True)
-    def sweep_retention(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
-        rows = yield self._call("sweep_retention", "%s, %s, %s", want, look, tenant)
-        return Swept(*rows[0]) if rows else IDLE
-
-    @flow(single=True)
-    def leftovers(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
-        rows = yield self._call("leftovers", "%s, %s", want, tenant)
-        return [Leftover(whose, str(job_id), ref) for whose, job_id, ref in rows]
-
-    @flow(single=True)
-    def forget_leftovers(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
-        rows = yield self._call("forget_leftovers", "%s::text[], %s", list(refs), tenant)
-        return int(rows[0][0])
-
-    @flow(single=True)
-    def find_leftovers(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
-        lists = ([each.tenant for each in found], [each.job_id for each in found], [each.ref for each in found])
-        rows = yield self._call("find_leftovers", "%s::text[], %s::uuid[], %s::text[], %s", *lists, tenant)
-        return int(rows[0][0])
-
-    @flow(single=True)
-    def count_usage(self, want: int = 2000, begin: bool = False) -> Steps[int]:
+    def count(self, want: int = 2000, begin: bool = False) -> Steps[int]:
         rows = yield self._call("count_usage", "%s, %s", want, begin)
         return int(rows[0][0])

@@ -15,11 +15,11 @@ from typing import Any
 
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.features.schedules.model import MOST_WAITING, Decision, Firing, Placed, Schedule, Template, TemplateDraft
-from holdfast.features.schedules.store import ScheduleReads
+from holdfast.features.schedules.store import ScheduleReads, TemplateReads
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.enqueue import add
 from holdfast.stores.sqlite.insert_checks import no_room
 
@@ -31,11 +31,33 @@ _FORGET = "DELETE FROM template WHERE tenant = ? AND name = ? AND version <= ? -
 _MADE = "INSERT INTO made_from (job_id, tenant, template, template_version) VALUES (?, ?, ?, ?)"
 
 
-class SqliteTemplates(ScheduleReads):
+class SqliteTemplates(SqlitePart, TemplateReads):
     @flow()
-    def put_template(self, draft: TemplateDraft, actor: str, tenant: str) -> Steps[Template | None]:
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        last = yield from self.template(draft.name, tenant).start()
+        last = yield from self.get(name, tenant).start()
+        there = last is not None and not last.removed
+        if there and last is not None:
+            payload, options = json.dumps(last.payload), json.dumps(last.options)
+            yield Statement(_ADD, (tenant, name, last.version + 1, last.kind, payload, options, 1, actor, now))
+            yield Statement(_FORGET, (tenant, name, last.version + 1))
+        yield from unsign()
+        return there
+
+    @flow(tells=True)
+    def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
+        now = yield from sign(None)
+        answers = yield from add(specs, tenant, now)
+        made = [(answer.id, tenant, template, version) for answer in answers if answer.created]
+        if made:
+            yield Statement(_MADE, made, many=True)
+        yield from unsign()
+        return answers
+
+    @flow()
+    def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Steps[Template | None]:
+        now = yield from sign(actor)
+        last = yield from self.get(draft.name, tenant).start()
         if last is not None and last.kind != draft.kind:
             yield from unsign()
             return None
@@ -46,29 +68,7 @@ class SqliteTemplates(ScheduleReads):
             yield Statement(_ADD, (tenant, draft.name, version, draft.kind, draft.payload, options, 0, actor, now))
             yield Statement(_FORGET, (tenant, draft.name, version))
         yield from unsign()
-        return (yield from self.template(draft.name, tenant).start())
-
-    @flow()
-    def remove_template(self, name: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
-        last = yield from self.template(name, tenant).start()
-        there = last is not None and not last.removed
-        if there and last is not None:
-            payload, options = json.dumps(last.payload), json.dumps(last.options)
-            yield Statement(_ADD, (tenant, name, last.version + 1, last.kind, payload, options, 1, actor, now))
-            yield Statement(_FORGET, (tenant, name, last.version + 1))
-        yield from unsign()
-        return there
-
-    @flow(tells=True)
-    def enqueue_made(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
-        now = yield from sign(None)
-        answers = yield from add(specs, tenant, now)
-        made = [(answer.id, tenant, template, version) for answer in answers if answer.created]
-        if made:
-            yield Statement(_MADE, made, many=True)
-        yield from unsign()
-        return answers
+        return (yield from self.get(draft.name, tenant).start())
 
 
 _PARTS = (
@@ -134,9 +134,9 @@ _SECOND = 1_000_000
 _SCHEDULER = "scheduler"
 
 
-class SqliteSchedules(ScheduleReads):
+class SqliteSchedules(SqlitePart, ScheduleReads):
     @flow()
-    def add_schedule(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
+    def add(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         whose = {"id": schedule.id, "name": schedule.draft.name, "tenant": tenant, "actor": actor, "now": now}
         rows = yield Statement(_SCHEDULE_ADD, {**_columns(schedule, schedule.state), **whose})
@@ -144,7 +144,7 @@ class SqliteSchedules(ScheduleReads):
         return bool(rows)
 
     @flow()
-    def change_schedule(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Steps[bool]:
+    def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         whose = {"id": read.id, "revision": read.revision, "tenant": tenant, "any": any_tenant(tenant)}
         rows = yield Statement(_CHANGE, {**_columns(becomes, state), **whose, "actor": actor, "now": now})
@@ -152,7 +152,7 @@ class SqliteSchedules(ScheduleReads):
         return bool(rows)
 
     @flow()
-    def declare_schedules(self, declared_by: str, names: Sequence[str], tenant: str) -> Steps[list[str]]:
+    def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Steps[list[str]]:
         now = yield from sign(_SCHEDULER)
         params = {"tenant": tenant, "program": declared_by, "names": ids_json(names), "now": now}
         yield Statement(_DECLARED, params)
@@ -161,7 +161,7 @@ class SqliteSchedules(ScheduleReads):
         return sorted(str(row[0]) for row in rows)
 
     @flow(tells=True)
-    def fire_schedules(self, decisions: Sequence[Decision], tenant: str) -> Steps[int]:
+    def fire(self, decisions: Sequence[Decision], tenant: str) -> Steps[int]:
         now = yield from sign(_SCHEDULER)
         applied, skipped = 0, list[str]()
         off = yield from halted()
@@ -180,13 +180,13 @@ class SqliteSchedules(ScheduleReads):
         return applied
 
     @flow(tells=True)
-    def run_schedule(
+    def run(
         self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
     ) -> Steps[tuple[str | None, str | None, str | None]]:
         now = yield from sign(actor)
         text = "SELECT name FROM schedule WHERE id = ? AND state <> 'deleted' AND (? OR tenant = ?)"
         names = yield Statement(text, (schedule_id, any_tenant(tenant), tenant))
-        found = None if not names else (yield from self.schedule(names[0][0], tenant).start())
+        found = None if not names else (yield from self.get(names[0][0], tenant).start())
         answer: tuple[str | None, str | None, str | None] = (None, "schedule_not_found", None)
         if found is not None and found.id == schedule_id:
             busy = found.overlap != "allow" and not anyway and (yield from _is_running(found.id))

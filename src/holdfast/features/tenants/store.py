@@ -16,33 +16,36 @@ from holdfast.stores.flow import Flow, Statement, Steps, flow, side_by_side
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import any_tenant, note_action, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, note_action, sign, unsign
 from holdfast.stores.sqlite.limit_rows import drop_limit, put_limit
 
 
 class TenantStore(Protocol):
-    def set_tenant(self, name: str, what: dict[str, Any], actor: str) -> Flow[None]:
-        """Set what is named and leave the rest; None takes it away. The first weight has all queues shared."""
-        ...
-
-    def remove_tenant(self, name: str, actor: str) -> Flow[bool]: ...
-    def tenants(self, tenant: str, most: int | None = None, names: int | None = None) -> Flow[list[Tenant]]:
-        """The registered ones and those that have jobs, by their names, with what they use: counted up to ``most``, and
-        no more than so many names, where a limit is given."""
-        ...
+    def remove(self, name: str, actor: str) -> Flow[bool]: ...
 
     def set_fair(self, queues: Sequence[str], actor: str) -> Flow[None]:
         """From now on tenants share these queues fairly, ``*`` all of them; none: nothing is shared."""
         ...
 
     def fair_queues(self) -> Flow[list[str]]: ...
+
     def set_registered_only(self, on: bool, actor: str) -> Flow[bool]:
         """From now on jobs of tenants that are not registered are refused, or no more; whether that is a change."""
         ...
 
     def registered_only(self) -> Flow[bool]: ...
-    def turn_of(self, job_id: str, tenant: str) -> Flow[TurnOf | None]:
+
+    def next_share(self, job_id: str, tenant: str) -> Flow[TurnOf | None]:
         """Where a job stands in a queue that is shared; None when it does not wait there."""
+        ...
+
+    def set(self, name: str, what: dict[str, Any], actor: str) -> Flow[None]:
+        """Set what is named and leave the rest; None takes it away. The first weight has all queues shared."""
+        ...
+
+    def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Flow[list[Tenant]]:
+        """The registered ones and those that have jobs, by their names, with what they use: counted up to ``most``, and
+        no more than so many names, where a limit is given."""
         ...
 
 
@@ -84,8 +87,26 @@ _CAPPED = (
 
 
 class TenantReads(Reader):
+    def _counted(
+        self, tenant: str, whose: dict[str, str], most: int | None, names: int | None
+    ) -> Steps[dict[str, tuple[int, int]]]:
+        """By the name: how many wait and how many run."""
+        every = _NAMES.format(**whose)
+        if most is not None:
+            if tenant != EVERY_TENANT:
+                every = "select cast(:tenant as text) as name"  # one that is known by its name is not looked for
+            rows = yield from self._ask(tenant, _CAPPED.replace("NAMES", every), most=most, names=names or 2**31)
+            return {name: (min(most, waiting), running) for name, waiting, running in rows}
+        found = yield from self._ask(tenant, every)
+        waiting = {row[0]: row[1] for row in (yield from self._ask(tenant, _WAITING.format(**whose)))}
+        running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**whose)))}
+        return {name: (waiting.get(name, 0), running.get(name, 0)) for (name,) in found}
+
+    def fair_queues(self) -> Flow[list[str]]:
+        raise NotImplementedError
+
     @flow(writes=False)
-    def tenants(self, tenant: str, most: int | None = None, names: int | None = None) -> Steps[list[Tenant]]:
+    def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Steps[list[Tenant]]:
         whose = {
             "whose": within(tenant, "j.tenant"),
             "set": within(tenant, "t.tenant"),
@@ -115,32 +136,10 @@ class TenantReads(Reader):
         shares = with_shares(found, shared)
         return [dataclasses.replace(each, share=shares.get(each.name)) for each in found]
 
-    def _counted(
-        self, tenant: str, whose: dict[str, str], most: int | None, names: int | None
-    ) -> Steps[dict[str, tuple[int, int]]]:
-        """By the name: how many wait and how many run."""
-        every = _NAMES.format(**whose)
-        if most is not None:
-            if tenant != EVERY_TENANT:
-                every = "select cast(:tenant as text) as name"  # one that is known by its name is not looked for
-            rows = yield from self._ask(tenant, _CAPPED.replace("NAMES", every), most=most, names=names or 2**31)
-            return {name: (min(most, waiting), running) for name, waiting, running in rows}
-        found = yield from self._ask(tenant, every)
-        waiting = {row[0]: row[1] for row in (yield from self._ask(tenant, _WAITING.format(**whose)))}
-        running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**whose)))}
-        return {name: (waiting.get(name, 0), running.get(name, 0)) for (name,) in found}
-
-    def fair_queues(self) -> Flow[list[str]]:
-        raise NotImplementedError
-
 
 class PostgresTenants(Calls, TenantReads):
     @flow(single=True)
-    def set_tenant(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
-        yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(what), actor)
-
-    @flow(single=True)
-    def remove_tenant(self, name: str, actor: str) -> Steps[bool]:
+    def remove(self, name: str, actor: str) -> Steps[bool]:
         rows = yield self._call("remove_tenant", "%s, %s", name, actor)
         return bool(rows[0][0])
 
@@ -164,9 +163,13 @@ class PostgresTenants(Calls, TenantReads):
         return bool(rows[0][0])
 
     @flow(single=True)
-    def turn_of(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
+    def next_share(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
         rows = yield self._look("turn_of", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
         return TurnOf(*rows[0]) if rows else None
+
+    @flow(single=True)
+    def set(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
+        yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(what), actor)
 
 
 _ADD = (
@@ -208,25 +211,9 @@ _TURN = (
 )
 
 
-class SqliteTenants(TenantReads):
+class SqliteTenants(SqlitePart, TenantReads):
     @flow(tells=True)
-    def set_tenant(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
-        now = yield from sign(actor)
-        yield Statement(_ADD, {"name": name, "actor": actor, "now": now})
-        for column in ("title", "max_pending", "weight"):
-            if column in what:
-                yield Statement(_TENANT_SET.format(column=column), (what[column], name))
-        if what.get("max_pending") is not None:
-            yield Statement(_FORGET_LOAD, (name,))  # counted anew
-            yield _RULED
-        if "max_running" in what or "rate" in what:
-            yield from _limit(name, what, actor, now)
-        if what.get("weight") is not None and not (yield from _fair()):
-            yield from _share([EVERY_QUEUE])
-        yield from unsign()
-
-    @flow(tells=True)
-    def remove_tenant(self, name: str, actor: str) -> Steps[bool]:
+    def remove(self, name: str, actor: str) -> Steps[bool]:
         now = yield from sign(actor)
         rows = yield Statement(_REMOVE, (name,))
         if rows:
@@ -260,7 +247,7 @@ class SqliteTenants(TenantReads):
         return bool((yield Statement(_REGISTERED))[0][0])
 
     @flow(writes=False)
-    def turn_of(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
+    def next_share(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
         fair = yield from _fair()
         rows = yield Statement(_WAITS, {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant})
         if not rows or not (rows[0][1] in fair or EVERY_QUEUE in fair):
@@ -268,6 +255,22 @@ class SqliteTenants(TenantReads):
         place = dict(zip(("tenant", "queue", "priority", "position"), rows[0], strict=True))
         found = yield Statement(_TURN, {**place, "most": AHEAD})
         return TurnOf(*found[0])
+
+    @flow(tells=True)
+    def set(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
+        now = yield from sign(actor)
+        yield Statement(_ADD, {"name": name, "actor": actor, "now": now})
+        for column in ("title", "max_pending", "weight"):
+            if column in what:
+                yield Statement(_TENANT_SET.format(column=column), (what[column], name))
+        if what.get("max_pending") is not None:
+            yield Statement(_FORGET_LOAD, (name,))  # counted anew
+            yield _RULED
+        if "max_running" in what or "rate" in what:
+            yield from _limit(name, what, actor, now)
+        if what.get("weight") is not None and not (yield from _fair()):
+            yield from _share([EVERY_QUEUE])
+        yield from unsign()
 
 
 def _limit(name: str, what: dict[str, Any], actor: str, now: int) -> Steps[None]:

@@ -11,22 +11,24 @@ from holdfast.features.tokens.model import ApiToken, Issuing
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
 class TokenStore(Protocol):
-    def issue_token(self, new: Issuing, actor: str, tenant: str) -> Flow[ApiToken]: ...
-    def revoke_token(self, token_id: str, actor: str, tenant: str) -> Flow[ApiToken | None]:
+    def issue(self, new: Issuing, actor: str, tenant: str) -> Flow[ApiToken]: ...
+
+    def revoke(self, token_id: str, actor: str, tenant: str) -> Flow[ApiToken | None]:
         """From now on it opens nothing, nor do its sessions; None when this tenant has no such token."""
         ...
 
-    def token_of(self, token_hash: str) -> Flow[ApiToken | None]:
+    def find(self, token_hash: str) -> Flow[ApiToken | None]:
         """The one that has this hash, of whatever tenant, if it is still good: whoever knows a hash held the token."""
         ...
 
-    def token_used(self, token_hash: str) -> Flow[None]:
+    def used(self, token_hash: str) -> Flow[None]:
         """Note that it was used; at most once a minute."""
         ...
 
@@ -37,7 +39,8 @@ class TokenStore(Protocol):
         ...
 
     def end_session(self, session_hash: str) -> Flow[bool]: ...
-    def tokens(
+
+    def list(
         self, tenant: str, sessions: bool = False, before: str | None = None, limit: int = 50
     ) -> Flow[list[ApiToken]]:
         """Newest first, those that are over among them; sessions only where they are asked for."""
@@ -46,7 +49,7 @@ class TokenStore(Protocol):
 
 class TokenReads(Reader):
     @flow(writes=False)
-    def tokens(
+    def list(
         self, tenant: str, sessions: bool = False, before: str | None = None, limit: int = 50
     ) -> Steps[list[ApiToken]]:
         kind = "" if sessions else " and t.parent_id is null"
@@ -64,9 +67,9 @@ class TokenReads(Reader):
 _COLUMNS = Record.columns(ApiToken)
 
 
-class PostgresTokens(TokenReads):
+class PostgresTokens(Calls, TokenReads):
     @flow(single=True)
-    def issue_token(self, new: Issuing, actor: str, tenant: str) -> Steps[ApiToken]:
+    def issue(self, new: Issuing, actor: str, tenant: str) -> Steps[ApiToken]:
         rows = yield Statement(
             f"select {_COLUMNS} from {self.dialect.schema}issue_token("
             "%s, %s, %s::text[], %s::text[], %s, %s, %s::timestamptz, %s::interval, %s, %s)",
@@ -78,19 +81,19 @@ class PostgresTokens(TokenReads):
         return self._tokens(rows)[0]
 
     @flow(single=True)
-    def revoke_token(self, token_id: str, actor: str, tenant: str) -> Steps[ApiToken | None]:
+    def revoke(self, token_id: str, actor: str, tenant: str) -> Steps[ApiToken | None]:
         rows = yield Statement(
             f"select {_COLUMNS} from {self.dialect.schema}revoke_token(%s, %s, %s)", (parse_id(token_id), actor, tenant)
         )
         return next(iter(self._tokens(rows)), None)
 
     @flow(single=True)
-    def token_of(self, token_hash: str) -> Steps[ApiToken | None]:
+    def find(self, token_hash: str) -> Steps[ApiToken | None]:
         rows = yield Statement(f"select {_COLUMNS} from {self.dialect.schema}token_of(%s)", (token_hash,))
         return next(iter(self._tokens(rows)), None)
 
     @flow(single=True)
-    def token_used(self, token_hash: str) -> Steps[None]:
+    def used(self, token_hash: str) -> Steps[None]:
         yield Statement(f"select {self.dialect.schema}token_used(%s)", (token_hash,))
 
     @flow(single=True)
@@ -148,9 +151,9 @@ def _used_lately(_: object, token_hash: str) -> Steps[bool | None]:
     return None if (yield Statement(_STALE_USE, (token_hash,))) else True
 
 
-class SqliteTokens:
+class SqliteTokens(SqlitePart, TokenReads):
     @flow()
-    def issue_token(self, new: Issuing, actor: str, tenant: str) -> Steps[ApiToken]:
+    def issue(self, new: Issuing, actor: str, tenant: str) -> Steps[ApiToken]:
         now = yield from sign(actor)
         at = None if new.expires_at is None else micros(new.expires_at)
         expires = at if new.lasting is None else now + in_micros(new.lasting)
@@ -167,7 +170,7 @@ class SqliteTokens:
         return _tokens(rows)[0]
 
     @flow()
-    def revoke_token(self, token_id: str, actor: str, tenant: str) -> Steps[ApiToken | None]:
+    def revoke(self, token_id: str, actor: str, tenant: str) -> Steps[ApiToken | None]:
         now = yield from sign(actor)
         which: dict[str, Any] = {"id": parse_id(token_id), "any": any_tenant(tenant), "tenant": tenant}
         yield Statement(_REVOKE, {**which, "now": now, "actor": actor})
@@ -176,11 +179,11 @@ class SqliteTokens:
         return next(iter(_tokens(rows)), None)
 
     @flow(writes=False)
-    def token_of(self, token_hash: str) -> Steps[ApiToken | None]:
+    def find(self, token_hash: str) -> Steps[ApiToken | None]:
         return next(iter(_tokens((yield Statement(_GOOD, (token_hash,))))), None)
 
     @flow(peek=_used_lately)
-    def token_used(self, token_hash: str) -> Steps[None]:
+    def used(self, token_hash: str) -> Steps[None]:
         now = yield from sign(None)
         yield Statement(_USED, (now, token_hash))
         yield from unsign()

@@ -17,38 +17,42 @@ from holdfast.features.webhooks.model import (
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, sign, unsign
+
+if TYPE_CHECKING:
+    from holdfast.features.events.store import SubscriptionStore
 
 
 class WebhookStore(Protocol):
-    def add_endpoint(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Flow[bool]:
+    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Flow[bool]:
         """False when there is one of that name. Its subscriptions are saved beside it, in the same transaction."""
         ...
 
-    def change_endpoint(self, draft: EndpointDraft, actor: str, tenant: str) -> Flow[bool]:
+    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Flow[bool]:
         """False when there is none of that name."""
         ...
 
-    def disable_endpoint(self, name: str, reason: str, actor: str, tenant: str) -> Flow[bool]:
+    def disable(self, name: str, reason: str, actor: str, tenant: str) -> Flow[bool]:
         """Nothing more is made for it, and ``endpoint.disabled`` is told. Whoever was first stands."""
         ...
 
-    def enable_endpoint(self, name: str, skip: bool, actor: str, tenant: str) -> Flow[bool]:
+    def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Flow[bool]:
         """Go on with what it has missed, or (``skip``) without it."""
         ...
 
-    def remove_endpoint(self, name: str, actor: str, tenant: str) -> Flow[bool]:
+    def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]:
         """With its subscriptions and the log of its deliveries."""
         ...
 
-    def note_endpoint_delivery(self, entry: EndpointDelivery, tenant: str) -> Flow[bool]:
+    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Flow[bool]:
         """Keep what became of an attempt, and forget the oldest; False when the endpoint is gone."""
         ...
 
-    def endpoint(self, name: str, tenant: str) -> Flow[Endpoint | None]: ...
-    def endpoints(self, tenant: str) -> Flow[list[Endpoint]]: ...
-    def endpoint_deliveries(
+    def get(self, name: str, tenant: str) -> Flow[Endpoint | None]: ...
+
+    def deliveries(
         self,
         endpoint_id: str,
         tenant: str,
@@ -60,13 +64,15 @@ class WebhookStore(Protocol):
         """Attempts, the newest first, before the one named; of one message, or those that failed."""
         ...
 
+    def list(self, tenant: str) -> Flow[list[Endpoint]]: ...
+
 
 MOST = 1_000
 
 
 class WebhookReads(Reader):
     @flow(writes=False)
-    def endpoint(self, name: str, tenant: str) -> Steps[Endpoint | None]:
+    def get(self, name: str, tenant: str) -> Steps[Endpoint | None]:
         text = (
             f"select {Record.columns(Endpoint, 'e.')} from {{endpoint}} e"
             f" where e.name = :name and {within(tenant, 'e.tenant')} order by e.tenant limit 1"
@@ -75,17 +81,7 @@ class WebhookReads(Reader):
         return Record.decoder(Endpoint, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
-    def endpoints(self, tenant: str) -> Steps[list[Endpoint]]:
-        text = (
-            f"select {Record.columns(Endpoint, 'e.')} from {{endpoint}} e where {within(tenant, 'e.tenant')}"
-            f" order by e.name, e.tenant limit {MOST:d}"
-        )
-        rows = yield from self._ask(tenant, text)
-        decode = Record.decoder(Endpoint, self.dialect.codec)
-        return [decode(row) for row in rows]
-
-    @flow(writes=False)
-    def endpoint_deliveries(
+    def deliveries(
         self,
         endpoint_id: str,
         tenant: str,
@@ -112,14 +108,24 @@ class WebhookReads(Reader):
         decode = Record.decoder(EndpointDelivery, self.dialect.codec)
         return [decode(row) for row in rows]
 
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Endpoint]]:
+        text = (
+            f"select {Record.columns(Endpoint, 'e.')} from {{endpoint}} e where {within(tenant, 'e.tenant')}"
+            f" order by e.name, e.tenant limit {MOST:d}"
+        )
+        rows = yield from self._ask(tenant, text)
+        decode = Record.decoder(Endpoint, self.dialect.codec)
+        return [decode(row) for row in rows]
 
-class PostgresWebhooks(WebhookReads):
+
+class PostgresWebhooks(Calls, WebhookReads):
     def _asked(self, name: str, arguments: str, *params: Any) -> Steps[bool]:
         rows = yield Statement(f"select {self.dialect.schema}{name}({arguments})", params)
         return bool(rows[0][0])
 
     @flow(single=True)
-    def add_endpoint(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
+    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
         return (
             yield from self._asked(
                 "add_endpoint",
@@ -129,7 +135,7 @@ class PostgresWebhooks(WebhookReads):
         )
 
     @flow(single=True)
-    def change_endpoint(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
+    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
         return (
             yield from self._asked(
                 "change_endpoint",
@@ -139,19 +145,19 @@ class PostgresWebhooks(WebhookReads):
         )
 
     @flow(single=True)
-    def disable_endpoint(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
+    def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
         return (yield from self._asked("disable_endpoint", "%s, %s, %s, %s", name, reason, actor, tenant))
 
     @flow(single=True)
-    def enable_endpoint(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
+    def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
         return (yield from self._asked("enable_endpoint", "%s, %s, %s, %s", name, skip, actor, tenant))
 
     @flow(single=True)
-    def remove_endpoint(self, name: str, actor: str, tenant: str) -> Steps[bool]:
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
         return (yield from self._asked("remove_endpoint", "%s, %s, %s", name, actor, tenant))
 
     @flow(single=True)
-    def note_endpoint_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
+    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
         facts = (entry.id, entry.endpoint_id, entry.message, entry.type, entry.job_id, entry.attempt)
         ends = (entry.status, entry.error_code, entry.duration_ms, entry.excerpt)
         return (
@@ -206,31 +212,28 @@ _AGED = (
 _DAY = 86_400_000_000
 
 
-class SqliteWebhooks:
-    if TYPE_CHECKING:  # the store of subscriptions has these
-
-        def pause_subscription(self, name: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]: ...
-        def resume_subscription(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Flow[bool]: ...
-        def delete_subscription(self, name: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
+class SqliteWebhooks(SqlitePart, WebhookReads):
+    def __init__(self, subscriptions: SubscriptionStore) -> None:
+        self._subscriptions = subscriptions
 
     @flow()
-    def add_endpoint(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
+    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         rows = yield Statement(_ADD, {"id": id, **_endpoint_facts(draft), "actor": actor, "now": now, "tenant": tenant})
         yield from unsign()
         return bool(rows)
 
     @flow()
-    def change_endpoint(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
+    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         rows = yield Statement(_CHANGE, {**_endpoint_facts(draft), "now": now, "tenant": tenant})
         yield from unsign()
         return bool(rows)
 
     @flow()
-    def disable_endpoint(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
+    def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
-            yield from self.pause_subscription(each, reason, actor, tenant).start()
+            yield from self._subscriptions.pause(each, reason, actor, tenant).start()
         now = yield from sign(actor)
         params = {"name": name, "reason": reason, "actor": actor, "now": now, "tenant": tenant}
         rows = yield Statement(_DISABLE, params)
@@ -238,25 +241,25 @@ class SqliteWebhooks:
         return bool(rows)
 
     @flow()
-    def enable_endpoint(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
+    def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
-            yield from self.resume_subscription(each, skip, tenant, actor).start()
+            yield from self._subscriptions.resume(each, skip, tenant, actor).start()
         now = yield from sign(actor)
         rows = yield Statement(_ENABLE, {"name": name, "now": now, "tenant": tenant})
         yield from unsign()
         return bool(rows)
 
     @flow()
-    def remove_endpoint(self, name: str, actor: str, tenant: str) -> Steps[bool]:
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
-            yield from self.delete_subscription(each, tenant, actor).start()
+            yield from self._subscriptions.remove(each, tenant, actor).start()
         yield from sign(actor)
         rows = yield Statement("DELETE FROM endpoint WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
         yield from unsign()
         return bool(rows)
 
     @flow()
-    def note_endpoint_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
+    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
         now = yield from sign(None)
         names = ("id", "endpoint_id", "message", "type", "job_id", "attempt", "status", "error_code", "duration_ms")
         params: dict[str, Any] = {name: getattr(entry, name) for name in (*names, "excerpt")}

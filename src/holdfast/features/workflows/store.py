@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.states import state_of
@@ -28,33 +28,31 @@ from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import plan_document, start_document
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.enqueue import add
-from holdfast.stores.sqlite.jobs import SqliteJobs
+
+if TYPE_CHECKING:
+    from holdfast.stores.port import JobStore
 
 
 class WorkflowStore(Protocol):
-    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
+    def start(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
         """All its jobs, in one transaction; jobs with unmet parents wait from the beginning."""
         ...
 
-    def add_to_workflow(
+    def extend(
         self, workflow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], actor: str, tenant: str
     ) -> Flow[Started]:
         """More jobs for a workflow that is not over."""
         ...
 
-    def cancel_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]: ...
-    def resume_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]:
+    def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]: ...
+
+    def resume(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]:
         """Redrive its dead letters; what was held back behind them comes back with that."""
         ...
 
-    def workflow(self, workflow_id: str, tenant: str) -> Flow[Workflow | None]: ...
-    def workflows(
-        self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
-    ) -> Flow[list[Workflow]]:
-        """A page, newest first; ``before`` is the id of the last one of the page before."""
-        ...
+    def get(self, workflow_id: str, tenant: str) -> Flow[Workflow | None]: ...
 
     def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Flow[Graph | None]:
         """With a limit so many of its jobs, the first."""
@@ -68,6 +66,12 @@ class WorkflowStore(Protocol):
         """Of the jobs that this one waits or waited for: where they are and what they returned."""
         ...
 
+    def list(
+        self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
+    ) -> Flow[list[Workflow]]:
+        """A page, newest first; ``before`` is the id of the last one of the page before."""
+        ...
+
 
 MOST = 1000
 EDGES = 10  # as many for each job are read where not all are
@@ -77,35 +81,15 @@ NODE_COLUMNS = ", ".join(f"{'n' if name in OWN else 's'}.{name}" for name in Rec
 
 class WorkflowReads(Reader):
     @flow(writes=False)
-    def workflow(self, workflow_id: str, tenant: str) -> Steps[Workflow | None]:
+    def get(self, workflow_id: str, tenant: str) -> Steps[Workflow | None]:
         own = within(tenant, "w.tenant")
         text = f"select {Record.columns(Workflow, 'w.')} from {{workflow}} w where w.id = :id and {own}"
         rows = yield from self._ask(tenant, text, id=parse_id(workflow_id))
         return Record.decoder(Workflow, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
-    def workflows(
-        self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
-    ) -> Steps[list[Workflow]]:
-        conditions = [within(tenant, "w.tenant")]
-        if kind is not None:
-            conditions.append("w.kind = :kind")
-        if over is not None:
-            conditions.append(f"w.finished_at is {'not ' if over else ''}null")
-        if before is not None:
-            conditions.append("w.id < :before")
-        text = (
-            f"select {Record.columns(Workflow, 'w.')} from {{workflow}} w where {' and '.join(conditions)}"
-            f" order by w.id desc limit {max(1, min(limit, MOST)):d}"
-        )
-        place = None if before is None else parse_id(before)
-        rows = yield from self._ask(tenant, text, kind=kind, before=place)
-        decode = Record.decoder(Workflow, self.dialect.codec)
-        return [decode(row) for row in rows]
-
-    @flow(writes=False)
     def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Steps[Graph | None]:
-        found = yield from self.workflow(workflow_id, tenant).start()
+        found = yield from self.get(workflow_id, tenant).start()
         if found is None:
             return None
         text = (
@@ -150,27 +134,47 @@ class WorkflowReads(Reader):
             for i, name, kind, state, value, ref in rows
         ]
 
+    @flow(writes=False)
+    def list(
+        self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
+    ) -> Steps[list[Workflow]]:
+        conditions = [within(tenant, "w.tenant")]
+        if kind is not None:
+            conditions.append("w.kind = :kind")
+        if over is not None:
+            conditions.append(f"w.finished_at is {'not ' if over else ''}null")
+        if before is not None:
+            conditions.append("w.id < :before")
+        text = (
+            f"select {Record.columns(Workflow, 'w.')} from {{workflow}} w where {' and '.join(conditions)}"
+            f" order by w.id desc limit {max(1, min(limit, MOST)):d}"
+        )
+        place = None if before is None else parse_id(before)
+        rows = yield from self._ask(tenant, text, kind=kind, before=place)
+        decode = Record.decoder(Workflow, self.dialect.codec)
+        return [decode(row) for row in rows]
+
 
 def _first(limit: int | None) -> str:
     return "" if limit is None else f" limit {max(1, limit):d}"
 
 
-class PostgresWorkflows(Calls):
+class PostgresWorkflows(Calls, WorkflowReads):
     def _start_again(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
         """The id is ours: if the first try came through, it is found by it."""
         yield self._call("enter", "%s", tenant)
         there = yield Statement(f"select from {self._s}workflow where id = %s and tenant = %s", (spec.id, tenant))
         if there:
             return Started(spec.id, True)
-        return (yield from self.start_workflow(spec, tenant).start())
+        return (yield from self.start(spec, tenant).start())
 
     @flow(single=True, repeat=_start_again)
-    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
+    def start(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
         rows = yield self._call("start_workflow", "%s::json, %s, %s", start_document(spec), tenant, spec.enqueued_by)
         return _started(rows[0])
 
     @flow(single=True)
-    def add_to_workflow(
+    def extend(
         self, workflow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], actor: str, tenant: str
     ) -> Steps[Started]:
         document = plan_document(nodes, edges)
@@ -180,12 +184,12 @@ class PostgresWorkflows(Calls):
         return _started(rows[0])
 
     @flow(single=True)
-    def cancel_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
+    def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
         rows = yield self._call("cancel_workflow", "%s, %s, %s, %s", parse_id(workflow_id), reason, actor, tenant)
         return _swept(rows[0])
 
     @flow(single=True)
-    def resume_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
+    def resume(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
         rows = yield self._call("resume_workflow", "%s, %s, %s, %s", parse_id(workflow_id), reason, actor, tenant)
         return _swept(rows[0])
 
@@ -222,9 +226,12 @@ _COUNT = (
 _CANCELLED = "UPDATE workflow SET cancelled_at = coalesce(cancelled_at, ?) WHERE id = ?"
 
 
-class SqliteWorkflows(SqliteJobs):
+class SqliteWorkflows(SqlitePart, WorkflowReads):
+    def __init__(self, jobs: JobStore) -> None:
+        self._jobs = jobs
+
     @flow(tells=True)
-    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
+    def start(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
         now = yield from sign(spec.enqueued_by)
         known = [] if spec.key is None else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
         if known:
@@ -239,7 +246,7 @@ class SqliteWorkflows(SqliteJobs):
         return Started(spec.id, True)
 
     @flow(tells=True)
-    def add_to_workflow(
+    def extend(
         self, workflow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], actor: str, tenant: str
     ) -> Steps[Started]:
         flow_id = parse_id(workflow_id)
@@ -254,7 +261,7 @@ class SqliteWorkflows(SqliteJobs):
         return Started(flow_id, reason is None, reason)
 
     @flow(tells=True)
-    def cancel_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
+    def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
         flow_id = parse_id(workflow_id)
         if not (yield Statement(_FIND, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})):
             return Swept(flow_id, 0, True, "not_found")
@@ -262,21 +269,21 @@ class SqliteWorkflows(SqliteJobs):
         if not active:
             return Swept(flow_id, 0, True, "already_finished")
         ids = [row[0] for row in active]
-        verdicts = yield from self.operate("cancel", ids, reason, actor, tenant).start()
+        verdicts = yield from self._jobs.operate("cancel", ids, reason, actor, tenant).start()
         now = yield from sign(actor)
         yield Statement(_CANCELLED, (now, flow_id))
         yield from unsign()
         return Swept(flow_id, sum(not verdict.refused for verdict in verdicts), False, None)
 
     @flow(tells=True)
-    def resume_workflow(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
+    def resume(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
         flow_id = parse_id(workflow_id)
         if not (yield Statement(_FIND, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})):
             return Swept(flow_id, 0, True, "not_found")
         ids = [row[0] for row in (yield Statement(_DEAD, (flow_id,)))]
         if not ids:
             return Swept(flow_id, 0, True, "nothing_to_resume")
-        verdicts = yield from self.operate("redrive", ids, reason, actor, tenant).start()
+        verdicts = yield from self._jobs.operate("redrive", ids, reason, actor, tenant).start()
         return Swept(flow_id, sum(not verdict.refused for verdict in verdicts), False, None)
 
 

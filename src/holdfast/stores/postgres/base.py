@@ -44,11 +44,11 @@ class Calls:
 
 
 class PostgresClock(Calls):
-    @flow(single=True)
-    def set_clock(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
-        yield Statement(f"update {self._s}clock set shift = %s, stopped = %s", (shift, stopped))
-
     @flow(writes=False, single=True)
     def now(self) -> Steps[datetime]:
         rows = yield replace(self._call("clock_now", ""), reads=True)
         return self.dialect.codec.time(rows[0][0])
+
+    @flow(single=True)
+    def set(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
+        yield Statement(f"update {self._s}clock set shift = %s, stopped = %s", (shift, stopped))

@@ -17,7 +17,7 @@ from holdfast.stores.postgres.codec import alike, enqueue_document, enqueued, is
 from holdfast.stores.requests import OperatorVerb, Reschedule
 
 
-class PostgresJobs(Calls):
+class PostgresOperators(Calls):
     @flow(single=True)
     def operate(
         self,
@@ -157,3 +157,7 @@ class PostgresEnqueue(Calls):
         if plain:
             return [Enqueued(spec.id, True) for spec in specs]
         return enqueued(rows)
+
+
+class PostgresJobs(PostgresEnqueue, PostgresOperators, PostgresCircumstances):
+    """``store.jobs``."""

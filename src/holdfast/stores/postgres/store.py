@@ -47,9 +47,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from holdfast.features.assembly import Verbs
-
-__all__ = ["ANSWER_WITHIN", "PostgresStore", "prepare_connection", "run_on"]
+__all__ = ["ANSWER_WITHIN", "PostgresDatabase", "prepare_connection", "run_on"]
 
 T = TypeVar("T")
 
@@ -86,14 +84,13 @@ def _check_url(url: str) -> None:
         ) from None
 
 
-class PostgresStore(PostgresBorrowing, PostgresLending):
+class PostgresDatabase(PostgresBorrowing, PostgresLending):
     embedded = False
     lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
 
     def __init__(
         self,
         url: str,
-        verbs: Verbs,
         *,
         schema: str = "holdfast",
         pool_size: int = 8,
@@ -108,7 +105,6 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         _check_url(url)
         self.url = url
         self.schema_name = schema
-        self.verbs = verbs
         self._plan = Plan.of(__package__, Script("recording", postgres_triggers()))
         self._size = pool_size
         self.outage = Outage()

@@ -72,7 +72,7 @@ def any_tenant(tenant: str) -> int:
 PASSED_OVER = "NOT IN (SELECT q.job_id FROM quarantine q WHERE q.until > :now)"
 
 
-class SqliteClock(Reader):
+class SqlitePart(Reader):
     dialect = Dialect(
         SqliteCodec(),
         "",
@@ -86,12 +86,14 @@ class SqliteClock(Reader):
         by_index=lambda name: f" indexed by {name}",
     )
 
-    @flow()
-    def set_clock(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
-        moment = None if stopped is None else micros(stopped)
-        yield Statement("UPDATE clock SET shift = ?, stopped = ?", (shift // MICROSECOND, moment))
 
+class SqliteClock(SqlitePart):
     @flow(writes=False)
     def now(self) -> Steps[datetime]:
         rows = yield Statement("SELECT now FROM present")
         return self.dialect.codec.time(rows[0][0])
+
+    @flow()
+    def set(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
+        moment = None if stopped is None else micros(stopped)
+        yield Statement("UPDATE clock SET shift = ?, stopped = ?", (shift // MICROSECOND, moment))

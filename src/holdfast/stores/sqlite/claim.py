@@ -230,7 +230,7 @@ _BACKOFF, _DEADLINE, _CREATED, _TAGS = map(_FIELDS.index, ("backoff", "deadline_
 
 class SqliteLeaseRows:
     @flow()
-    def open_lease(
+    def open(
         self,
         holder: str,
         ttl: float,
@@ -248,7 +248,7 @@ class SqliteLeaseRows:
         return Lease(lease, from_micros(until))
 
     @flow()
-    def renew_lease(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
+    def renew(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
         now = yield from sign(None)
         params = {"until": now + in_micros(ttl), "now": now, "lease": lease, "tenant": tenant}
         rows = yield Statement(_RENEW, params)
@@ -256,7 +256,7 @@ class SqliteLeaseRows:
         return bool(rows)
 
     @flow()
-    def end_lease(self, lease: str, why: str, tenant: str) -> Steps[bool]:
+    def end(self, lease: str, why: str, tenant: str) -> Steps[bool]:
         now = yield from sign(None)
         rows = yield Statement(_END, {"now": now, "why": why, "lease": lease, "tenant": tenant})
         yield from unsign()
@@ -296,7 +296,7 @@ class SqliteLeaseRows:
         return claims_of(picked)
 
     @flow(writes=False)
-    def recalls(self, lease: str, tenant: str) -> Steps[int | None]:
+    def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:
         rows = yield Statement(_RECALLS, (lease, tenant))
         return rows[0][0] if rows else None
 
@@ -304,11 +304,6 @@ class SqliteLeaseRows:
     def holdings(self, lease: str, tenant: str) -> Steps[list[Holding]]:
         rows = yield Statement(_HOLDINGS, (lease, tenant))
         return [Holding(job_id, attempt, bool(begun)) for job_id, attempt, begun in rows]
-
-    @flow(writes=False)
-    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
-        """Nothing to arrange: whoever listens hears of every commit."""
-        yield from ()
 
     @flow()
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:
@@ -324,6 +319,8 @@ class SqliteLeaseRows:
         yield from unsign()
         return [row[0] for row in rows]
 
+
+class SqliteProgress:
     @flow()
     def save_checkpoint(
         self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str

@@ -15,8 +15,10 @@ from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads
 from holdfast.stores.requests import OperatorVerb, Reschedule
-from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import NEVER
+from holdfast.stores.sqlite.enqueue import SqliteEnqueue
+from holdfast.stores.sqlite.order import SqliteOrder
 
 _FIND = (
     "SELECT id, state, retries, due_at FROM job_state"
@@ -47,7 +49,7 @@ _RECALL = (
 )
 
 
-class SqliteJobs:
+class SqliteOperators:
     @flow(tells=True)
     def operate(
         self,
@@ -95,6 +97,11 @@ class SqliteJobs:
             was = found[job_id][0] if job_id in found else None
             answers.append(Verdict(job_id, State.QUEUED if refusal is None else was, refusal is not None, refusal))
         return answers
+
+    @flow(writes=False)
+    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
+        """Nothing to arrange: whoever listens hears of every commit."""
+        yield from ()
 
 
 def apply(
@@ -175,7 +182,7 @@ _CHAIN = (
 )
 
 
-class SqliteCircumstances(JobReads):
+class SqliteCircumstances(SqlitePart, JobReads):
     @flow(writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
         scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
@@ -210,3 +217,7 @@ def _seen(row: Row) -> WorkerSeen:
     label, holder, tenant, kinds, queues, slots, busy = row
     known, served = (None if names is None else tuple(json.loads(names)) for names in (kinds, queues))
     return WorkerSeen(label, holder, tenant, known, served, slots, busy)
+
+
+class SqliteJobs(SqliteEnqueue, SqliteOperators, SqliteOrder, SqliteCircumstances):
+    """``store.jobs``."""

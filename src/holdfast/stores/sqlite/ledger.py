@@ -17,8 +17,10 @@ from holdfast.features.audit.model import (
 from holdfast.features.events.model import SentEvent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.base import any_tenant, ids_json, note_action, sign, unsign
+from holdfast.stores.job_reads import LedgerReads
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, note_action, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.steps import SqliteSending
 
 # What was purged before a cursor was given out is no gap to whoever goes on from it: where anything ever was, a cursor
 # also has the number of the last action at that moment.
@@ -48,16 +50,16 @@ _CURSOR = re.compile(r"([0-9]{1,18})(?:;([0-9]{1,18}))?")
 _TOLD_CURSOR = re.compile(r"a[0-9]{1,18}")
 
 
-class SqliteLedger:
+class SqliteLedger(SqlitePart, SqliteSending, LedgerReads):
     @flow(writes=False)
-    def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
+    def read(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
         seq, _ = _place(cursor)
         rows = yield Statement(_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         decode = Record.decoder(Event, SqliteCodec())
         return [decode(row) for row in rows]
 
     @flow(writes=False)
-    def events_gone(self, cursor: str, tenant: str) -> Steps[int | None]:
+    def gone(self, cursor: str, tenant: str) -> Steps[int | None]:
         seq, since = _place(cursor)
         params = {"seq": seq, "since": since, "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_GONE, params)
@@ -65,12 +67,12 @@ class SqliteLedger:
         return through if through is not None and through > seq else None
 
     @flow(writes=False)
-    def ledger_end(self, tenant: str) -> Steps[str]:
+    def end(self, tenant: str) -> Steps[str]:
         rows = yield Statement(f"SELECT coalesce(max(seq), 0) || {_SINCE} FROM event")
         return str(rows[0][0])
 
     @flow(writes=False)
-    def app_events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
+    def read_sent(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
         """What applications told. Its cursors begin with an a, so that neither is taken for the other."""
         if cursor and not _TOLD_CURSOR.fullmatch(cursor):
             raise InvalidInput(f"{cursor!r} is not a cursor of application events", code="invalid_cursor")

@@ -14,8 +14,10 @@ from holdfast.engine.steps import Saved, StepEntry, projection
 from holdfast.errors import InvalidInput
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.job_reads import StepReads
 from holdfast.stores.requests import Sent, Telling
-from holdfast.stores.sqlite.base import act_under, any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, sign, unsign
+from holdfast.stores.sqlite.claim import SqliteProgress
 
 _HELD = (
     "SELECT id, attempt FROM job_state"
@@ -71,9 +73,9 @@ _IS_DEAD = "SELECT 1 FROM job_state WHERE id = :job AND state = 'dead_letter' AN
 _FORGET = "DELETE FROM step WHERE job_id = ? AND n >= ? RETURNING 1"
 
 
-class SqliteSteps:
+class SqliteSteps(SqlitePart, SqliteProgress, StepReads):
     @flow()
-    def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
+    def save(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
         now = yield from act_under(lease, tenant)
         ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
         held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
@@ -102,8 +104,10 @@ class SqliteSteps:
         yield from unsign()
         return len(gone) if dead else None
 
+
+class SqliteSending:
     @flow(tells=True)
-    def send_event(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
+    def send(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
         if any_tenant(tenant):
             raise InvalidInput("an event is sent in one tenant")
         now = yield from sign(actor)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.errors import StoreUnavailable
 from holdfast.features.health.model import USUAL, Concern, Thresholds, full_disk, large_log, weak_setting
@@ -28,9 +28,6 @@ from holdfast.stores.sqlite.borrowed import SqliteBorrowing, SqliteLending
 from holdfast.stores.sqlite.connections import Connections, database_path
 from holdfast.stores.sqlite.errors import is_busy, translate
 from holdfast.stores.sqlite.listener import SqliteEar
-
-if TYPE_CHECKING:
-    from holdfast.features.assembly import Verbs
 
 WAL_ALARM = 256 * 1024 * 1024
 DISK_ALARM = 200 * 1024 * 1024
@@ -134,13 +131,12 @@ PROBE_MILLISECONDS = 100
 """How long a check of the disk waits for the lock of another writer."""
 
 
-class SqliteStore(SqliteBorrowing, SqliteLending):
+class SqliteDatabase(SqliteBorrowing, SqliteLending):
     embedded = True
     lanes = 1  # there is one writer at a time; a second turn would only wait for the first
 
-    def __init__(self, url: str, verbs: Verbs) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        self.verbs = verbs
         self.outage = Outage()
         self._connections = Connections(database_path(url))
         self._plan = Plan.of(__package__, Script("recording", sqlite_triggers()))
