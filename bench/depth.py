@@ -13,8 +13,7 @@ from bench.subjects import Ours
 from bench.timing import Row
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 
 MILLION = 1_000_000
@@ -22,15 +21,15 @@ MILLION = 1_000_000
 
 def claim_seconds(ours: Ours, claims: int, batch: int) -> float:
     """The median time of one claim of ``batch`` jobs; what it took is settled outside the clock."""
-    times, verbs = [], ours.store.verbs
+    times, store = [], ours.store
     for _ in range(claims):
         start = time.perf_counter()
-        taken = ours.store.run(verbs.claim(ClaimRequest(lease=ours.lease, queues=("default",), want=batch)))
+        taken = ours.store.run(store.leases.claim(ClaimRequest(lease=ours.lease, queues=("default",), want=batch)))
         times.append(time.perf_counter() - start)
         if len(taken) != batch:
             raise RuntimeError(f"{len(taken)} claimed instead of {batch}: the figure would mean nothing")
         ended = [Settlement(claim.id, claim.attempt, "succeeded") for claim in taken]
-        ours.store.run(verbs.settle(ours.lease, ended, EVERY_TENANT))
+        ours.store.run(store.leases.settle(ours.lease, ended, EVERY_TENANT))
     return statistics.median(times)
 
 

@@ -20,7 +20,7 @@ from bench.subjects import PAYLOAD, Ours, new_ids
 from bench.waiting import Beside
 from holdfast.engine.job import JobSpec
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.stores.requests import ClaimRequest
 
 BATCH = 100
@@ -46,7 +46,7 @@ def _fill(ours: Ours, tenant: str, count: int) -> None:
             JobSpec(id=job_id, kind="noop", payload=PAYLOAD, enqueued_by="b", source_system="b")
             for job_id in new_ids.many(min(1000, count - start))
         ]
-        ours.store.run(ours.store.verbs.enqueue(specs, tenant))
+        ours.store.run(ours.store.jobs.enqueue(specs, tenant))
 
 
 def _small_ones(ours: Ours, tenants: int) -> None:
@@ -61,19 +61,19 @@ def _many(ours: Ours, count: int, tenants: int) -> None:
 
 def _drain(ours: Ours, count: int, until: Callable[[str], bool] | None = None) -> float:
     """Seconds until so many jobs have ended, of those that are asked for."""
-    verbs, ended, settlements, counted = ours.store.verbs, 0, list[Settlement](), 0
+    store, ended, settlements, counted = ours.store, 0, list[Settlement](), 0
     request = ClaimRequest(lease=ours.lease, queues=("default",), want=BATCH)
     clock = time.process_time if ours.store.embedded else time.perf_counter
     start = clock()
     while ended < count:
-        turn = ours.store.run(verbs.turn(settlements, request))
+        turn = ours.store.run(store.leases.exchange(settlements, request))
         ended += counted
         settlements = [Settlement(claim.id, claim.attempt, "succeeded") for claim in turn.claims]
         counted = len(settlements) if until is None else sum(until(claim.tenant) for claim in turn.claims)
         if turn.stale or (not settlements and ended < count):
             raise RuntimeError(f"{ended} of {count} ended: the figure would mean nothing")
     seconds = clock() - start
-    ours.store.run(verbs.settle(ours.lease, settlements, "*"))
+    ours.store.run(store.leases.settle(ours.lease, settlements, "*"))
     return seconds
 
 
@@ -88,7 +88,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
             store.migrate()
             ours[name] = Ours(store)
             if name.endswith("shared"):
-                store.run(store.verbs.set_fair(["*"], "bench"))
+                store.run(store.tenants.set_fair(["*"], "bench"))
             if name.startswith("large"):
                 _fill(ours[name], "large", sizes.large)
         taken: dict[str, list[float]] = {name: [] for name in (*names, "small ones, shared")}

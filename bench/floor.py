@@ -12,8 +12,7 @@ from bench.console import note
 from bench.depth import MILLION, deepen_postgres, deepen_sqlite, measure
 from bench.subjects import Ours, PlainPostgres, PlainSqlite, Subject
 from bench.timing import Row, in_turn, rate_row, seconds
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.support.servers import PostgresServer
 
 

@@ -17,9 +17,8 @@ from bench.peers.catalog import BY_NAME, OURS
 from bench.subjects import PAYLOAD, Ours, new_ids
 from bench.waiting import Beside
 from holdfast.engine.job import JobSpec
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec, WorkflowSpec
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 
 BATCH = 200
 
@@ -65,17 +64,17 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def _plain(ours: Ours, count: int) -> None:
     for job_id in new_ids.many(count):
-        ours.store.run(ours.store.verbs.enqueue([_job(job_id)], ours.tenant))
+        ours.store.run(ours.store.jobs.enqueue([_job(job_id)], ours.tenant))
     ours.drain(count, BATCH)
 
 
 def _joined(ours: Ours, count: int) -> None:
-    ours.store.run(ours.store.verbs.start_workflow(fan_in(count - 1), ours.tenant))
+    ours.store.run(ours.store.workflows.start(fan_in(count - 1), ours.tenant))
     ours.drain(count, BATCH)
 
 
 def _bulk(ours: Ours, count: int) -> None:
-    ours.store.run(ours.store.verbs.enqueue([_job(job_id) for job_id in new_ids.many(count)], ours.tenant))
+    ours.store.run(ours.store.jobs.enqueue([_job(job_id) for job_id in new_ids.many(count)], ours.tenant))
     ours.drain(count, BATCH)
 
 
@@ -100,7 +99,7 @@ def beside_blocked(place: str, empty: Place, deep: Place, sizes: Sizes) -> Besid
             # One that is never taken, and a thousand behind it.
             spec = fan_in(1, 1_000)
             spec.nodes[0].job.queue = "elsewhere"
-            other.run(other.verbs.start_workflow(spec, ours[1].tenant))
+            other.run(other.workflows.start(spec, ours[1].tenant))
         for each in ours:
             each.enqueue(sizes.claims * BATCH, BATCH)
         for each_place in (empty, deep):

@@ -20,8 +20,8 @@ from bench.subjects import PAYLOAD, Ours, new_ids
 from bench.waiting import Beside
 from holdfast.engine.job import JobSpec
 from holdfast.engine.settlement import Settlement
+from holdfast.features.assembly import open_store
 from holdfast.features.limits.model import EACH, Rule
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import ClaimRequest
 
 BATCH = 100
@@ -57,16 +57,16 @@ def _fill(ours: Ours, count: int, key: Callable[[int], str]) -> None:
             )
             for n, job_id in enumerate(new_ids.many(min(1000, count - start)), start)
         ]
-        ours.store.run(ours.store.verbs.enqueue(specs, ours.tenant))
+        ours.store.run(ours.store.jobs.enqueue(specs, ours.tenant))
 
 
 def drain_turns(ours: Ours, count: int) -> float:
     """Jobs a second."""
-    verbs, ended, settlements = ours.store.verbs, 0, list[Settlement]()
+    store, ended, settlements = ours.store, 0, list[Settlement]()
     request = ClaimRequest(lease=ours.lease, queues=("default",), want=BATCH)
     start = time.perf_counter()
     while ended < count:
-        turn = ours.store.run(verbs.turn(settlements, request))
+        turn = ours.store.run(store.leases.exchange(settlements, request))
         ended += len(settlements)
         settlements = [Settlement(claim.id, claim.attempt, "succeeded") for claim in turn.claims]
         if turn.stale or (not settlements and ended < count):
@@ -86,7 +86,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
             store.migrate()
             ours[name] = Ours(store)
             if rule is not None:
-                store.run(store.verbs.set_limit(rule, "bench", ours[name].tenant))
+                store.run(store.limits.set(rule, "bench", ours[name].tenant))
         for turn in range(sizes.rounds):
             for name in LIMITS:
                 _fill(ours[name], sizes.drain, lambda n: f"k{n % KEYS_IN_USE}")
@@ -96,8 +96,8 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
         full = ours["keys"]
         _fill(full, sizes.keys, lambda n: f"k{n}")
         request = ClaimRequest(lease=full.lease, queues=("default",), want=1000)
-        while full.store.run(full.store.verbs.limits(full.tenant))[0].waiting < sizes.keys:
-            full.store.run(full.store.verbs.turn([], request))
+        while full.store.run(full.store.limits.list(full.tenant))[0].waiting < sizes.keys:
+            full.store.run(full.store.leases.exchange([], request))
         for each in (ours["without"], full):
             each.enqueue(sizes.claims * 200, 200)
         for _ in range(sizes.claims):

@@ -24,10 +24,10 @@ from bench.console import note
 from bench.peers.backends import Backends
 from bench.subjects import Ours
 from holdfast import App, Context
+from holdfast.features.assembly import open_store
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from holdfast.server.rendering import MENU
-from holdfast.stores.open import open_store
 
 ROLE = "holdfast_admin"
 SLICE = 250_000

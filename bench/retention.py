@@ -25,8 +25,8 @@ from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import Ours
 from bench.waiting import Beside
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.assembly import open_store
 from holdfast.features.retention.model import Keeping
-from holdfast.stores.open import open_store
 from holdfast.worker.maintenance import sweep
 
 
@@ -66,25 +66,25 @@ def _age(ours: Ours, place: Place, subject: Subject, count: int) -> None:
             ours.enqueue(min(count, 10_000), BATCH)
             ours.drain(min(count, 10_000), BATCH)
     store = ours.store
-    store.run(store.verbs.set_clock(timedelta(days=40), None))
+    store.run(store.clock.set(timedelta(days=40), None))
     # What drains leave behind while this runs is younger, and stays.
-    store.run(store.verbs.set_retention(Keeping.of(purge_after="30d"), "bench", EVERY_TENANT))
+    store.run(store.retention.set(Keeping.of(purge_after="30d"), "bench", EVERY_TENANT))
     _count(ours)
-    store.run(store.verbs.renew_lease(ours.lease, 86_400.0, EVERY_TENANT))
+    store.run(store.leases.renew(ours.lease, 86_400.0, EVERY_TENANT))
 
 
 def _count(ours: Ours) -> None:
     """All events so far: workers keep up with that, and a sweeper that begins with a backlog of them sweeps nothing."""
-    while ours.store.run(ours.store.verbs.count_usage(10_000)):
+    while ours.store.run(ours.store.usage.count(10_000)):
         pass
 
 
 def _flat_out(ours: Ours, most: int) -> tuple[int, float]:
     """Jobs that went, and seconds."""
-    verbs, run, done, began = ours.store.verbs, ours.store.run, 0, time.perf_counter()
+    store, run, done, began = ours.store, ours.store.run, 0, time.perf_counter()
     while done < most:
-        run(verbs.count_usage())
-        swept = run(verbs.sweep_retention())
+        run(store.usage.count())
+        swept = run(store.retention.sweep())
         if swept.verb == "idle":
             break
         done += swept.done if swept.verb == "purge" else 0
@@ -138,7 +138,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
 
 
 def _jobs(ours: Ours) -> int:
-    return sum(ours.store.run(ours.store.verbs.counts(EVERY_TENANT)).values())
+    return sum(ours.store.run(ours.store.jobs.counts(EVERY_TENANT)).values())
 
 
 def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:

@@ -9,7 +9,7 @@ from contextlib import closing
 from bench.depth import claim_seconds
 from bench.subjects import Ours
 from bench.timing import Row
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import PostgresByHand, open_by_hand
 
 _COLUMNS = (
@@ -56,7 +56,7 @@ def measure(name: str, empty: Store, filled: Store, size: int, *, claims: int = 
 
 def _look(store: Store) -> float:
     start = time.perf_counter()
-    store.run(store.verbs.due_schedules(["noop"], 200, "*"))
+    store.run(store.schedules.due(["noop"], 200, "*"))
     return time.perf_counter() - start
 
 

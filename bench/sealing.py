@@ -66,7 +66,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
                 spent[name].append(used)
             note(f"{subject.name} round {turn + 1} " + "  ".join(f"{k} {v[-1]:,.0f}" for k, v in rates.items()))
         for app in apps.values():
-            if app.store.run(app.store.verbs.counts("bench")).get(State.SUCCEEDED) != sizes.drain * sizes.rounds:
+            if app.store.run(app.store.jobs.counts("bench")).get(State.SUCCEEDED) != sizes.drain * sizes.rounds:
                 raise RuntimeError("not all have succeeded: the figure would mean nothing")
         report = apps[WITH].audit.verify()
         if not report.ok or not report.seals:

@@ -19,7 +19,7 @@ import psycopg
 from holdfast.engine.ids import IdMaker
 from holdfast.engine.job import EVERY_TENANT, JobSpec
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest
 
 new_ids = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
@@ -37,7 +37,7 @@ class Ours:
     def __init__(self, store: Store, tenant: str = "bench") -> None:
         self.store = store
         self.tenant = tenant
-        self.lease = store.run(store.verbs.open_lease("bench", 3600, EVERY_TENANT)).id
+        self.lease = store.run(store.leases.open("bench", 3600, EVERY_TENANT)).id
 
     def enqueue(self, count: int, batch: int) -> None:
         for _ in range(count // batch):
@@ -45,14 +45,14 @@ class Ours:
                 JobSpec(id=job_id, kind="noop", payload=PAYLOAD, enqueued_by="bench", source_system="bench")
                 for job_id in new_ids.many(batch)
             ]
-            self.store.run(self.store.verbs.enqueue(specs, self.tenant))
+            self.store.run(self.store.jobs.enqueue(specs, self.tenant))
 
     def drain(self, count: int, batch: int) -> None:
-        verbs, left = self.store.verbs, count
+        store, left = self.store, count
         while left > 0:
-            claims = self.store.run(verbs.claim(ClaimRequest(lease=self.lease, queues=("default",), want=batch)))
+            claims = self.store.run(store.leases.claim(ClaimRequest(lease=self.lease, queues=("default",), want=batch)))
             ended = [Settlement(claim.id, claim.attempt, "succeeded") for claim in claims]
-            stale = self.store.run(verbs.settle(self.lease, ended, EVERY_TENANT))
+            stale = self.store.run(store.leases.settle(self.lease, ended, EVERY_TENANT))
             if stale or not claims:
                 raise RuntimeError(f"{len(stale)} stale, {len(claims)} claimed: the figure would mean nothing")
             left -= len(claims)

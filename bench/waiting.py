@@ -20,7 +20,7 @@ from bench.peers.bench import Bench, Figures, wait_until
 from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.quiet import Patience
 from bench.subjects import Ours
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 
 BATCH = 200
 # Asked by the indexes of what can be taken and what is held, so that asking costs the same beside those that wait.

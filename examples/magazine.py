@@ -68,7 +68,7 @@ async def main(url: str) -> dict[str, str]:
     workflow = await run.await_end(timeout=10)
     print(f"the issue is {workflow.status}: {workflow.succeeded} of {workflow.total} jobs")
     last = next(node for node in (await app.workflows.ashow(run.id)).nodes if node.label == "post")
-    result = await app.client.arun(app.client.verbs.result(last.job_id, "default"))
+    result = await app.client.arun(app.client.store.jobs.result(last.job_id, "default"))
     print(result.value if result else "")
     counts = {node.label: node.standing for node in (await app.workflows.ashow(run.id)).nodes}
     await app.aclose()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.binaries import MEMORY, debian_bin, has_room
 from tests.support.databases import TemplateDatabases
 from tests.support.given_server import GivenServer

@@ -166,10 +166,10 @@ class BaseContext(Facts):
 
     def references(self) -> References:
         """Where what the job is about lies, as it was enqueued: ``source_ref``, ``target_ref``, ``payload_ref``."""
-        return self.client.run(self.client.verbs.references(self.job_id, self.tenant))
+        return self.client.run(self.client.store.jobs.references(self.job_id, self.tenant))
 
     async def areferences(self) -> References:
-        return await self.client.arun(self.client.verbs.references(self.job_id, self.tenant))
+        return await self.client.arun(self.client.store.jobs.references(self.job_id, self.tenant))
 
     # --- children ---
 
@@ -200,10 +200,12 @@ class BaseContext(Facts):
     def results(self) -> Results:
         """What the jobs returned that this one was after, by name: ``ctx.results()["fetch"]``; or by kind, with its
         type: ``ctx.results().of(fetch)``."""
-        return Results(self._opened(self.client.run(self.client.verbs.parent_results(self.job_id, self.tenant))))
+        return Results(
+            self._opened(self.client.run(self.client.store.workflows.parent_results(self.job_id, self.tenant)))
+        )
 
     async def aresults(self) -> Results:
-        found = await self.client.arun(self.client.verbs.parent_results(self.job_id, self.tenant))
+        found = await self.client.arun(self.client.store.workflows.parent_results(self.job_id, self.tenant))
         return Results(await asyncio.to_thread(self._opened, found))
 
     def _opened(self, found: list[ParentResult]) -> list[ParentResult]:
@@ -257,14 +259,16 @@ class BaseContext(Facts):
     def _save(self, text: str, name: str) -> Flow[bool]:
         # Under the lease the job was claimed with, whose scope may be every tenant.
         claim = self.claim
-        return self.client.verbs.save_checkpoint(claim.id, claim.lease, claim.attempt, name, text, self.client.scope)
+        return self.client.store.steps.save_checkpoint(
+            claim.id, claim.lease, claim.attempt, name, text, self.client.scope
+        )
 
     def _artifact(self, name: str, ref: str, meta: dict[str, Any] | None) -> Flow[bool]:
         claim, scope = self.claim, self.client.scope
         label, place = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
         if meta is not None:
             encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")  # refuses what is not JSON, or too much
-        return self.client.verbs.add_artifact(claim.id, claim.lease, claim.attempt, label, place, scope, meta)
+        return self.client.store.steps.add_artifact(claim.id, claim.lease, claim.attempt, label, place, scope, meta)
 
     def _kept(self, kept: bool) -> None:
         if not kept:

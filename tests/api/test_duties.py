@@ -26,7 +26,7 @@ def furnish(app: App) -> str:
     assert claim(store, open_lease(store, ttl=10.0))
     app.schedules.create("nightly", "every 1h", kind="theirs", queue="nightly")
     forward(store, 3601.0)
-    store.run(store.verbs.open_lease("token node", 3600.0, "*", "node", ["theirs"]))
+    store.run(store.leases.open("token node", 3600.0, "*", "node", ["theirs"]))
     return lost
 
 
@@ -37,7 +37,7 @@ async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) ->
     services = [make_service(each, authenticate=at_this_machine(each.client), duties="*") for each in (app, other)]
 
     def done() -> bool:
-        sealed = app.client.run(app.client.verbs.seal()) is not None
+        sealed = app.client.run(app.client.store.audit.get_seal()) is not None
         return sealed and job(app.store, lost).state is State.QUEUED and bool(app.schedules.history("nightly"))
 
     async with serving_asgi(services[0]), serving_asgi(services[1]):

@@ -55,7 +55,7 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
     async with client_of(app, role="admin") as admin:
         token = (await admin.post(f"{GATES}/{gate}/token", json={"person": "bob", "expires_in": "1h"})).json()["token"]
         old = (await admin.post(f"{GATES}/{gate}/token", json={"expires_in": "1s"})).json()["token"]
-        app.client.run(app.client.verbs.set_clock(timedelta(minutes=1), None))
+        app.client.run(app.client.store.clock.set(timedelta(minutes=1), None))
     service = make_service(app, authenticate=lambda _: None)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as anybody:
         link = f"/api/v1/decide/{token}"
@@ -97,7 +97,7 @@ async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: Ap
     gate = app.approvals.list()[0].id
     token = app.approvals.token(gate, person="bob")
     other = app.approvals.token(gate)
-    app.client.run(app.client.verbs.set_clock(timedelta(hours=2), None))
+    app.client.run(app.client.store.clock.set(timedelta(hours=2), None))
     say = {"verdict": "approve", "comment": "late"}
 
     async def tried(admin: httpx2.AsyncClient, anybody: httpx2.AsyncClient) -> list[httpx2.Response]:

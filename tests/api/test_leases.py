@@ -30,7 +30,7 @@ async def work(app: App) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def tried(app: App, job_id: str) -> list[Attempt]:
-    return await app.client.arun(app.client.verbs.attempts(job_id, "default"))
+    return await app.client.arun(app.client.store.jobs.attempts(job_id, "default"))
 
 
 async def lease_of(work: httpx2.AsyncClient, **asked: object) -> str:
@@ -88,7 +88,7 @@ async def test_checkpoints_are_sealed_by_the_service(new_app: NewApp, monkeypatc
         (job,) = await claim(work, lease)
         fence = {"job": handle.id, "attempt": 1}
         assert (await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": ["ada"]})).is_success
-        kept = await app.client.arun(app.client.verbs.checkpoints(handle.id, "default"))
+        kept = await app.client.arun(app.client.store.jobs.checkpoints(handle.id, "default"))
         assert (kept["row"]["$holdfast"]["key"], "ada" in str(kept)) == ("k1", False)
         posed = await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": kept["row"]})
         assert (posed.status_code, posed.json()["code"]) == (422, "payload_reserved")

@@ -41,7 +41,7 @@ async def test_each_listener_hears_of_its_own_tenant_in_order_and_from_its_own_p
     app.client.make_ready()
     live = Live(app.client)
     early = [app.enqueue("early", {"n": n}).id for n in range(3)]
-    begin = app.client.run(app.client.verbs.events_after(None, 1, "default"))[0].cursor
+    begin = app.client.run(app.client.store.ledger.read(None, 1, "default"))[0].cursor
     async with (
         aclosing(live.follow("default", after=begin)) as own,
         aclosing(live.follow("acme")) as acme,
@@ -161,7 +161,7 @@ async def test_from_the_middle_of_what_was_committed_together_nothing_is_missed(
     app.client.make_ready()
     together = app.enqueue_many(app.prepare("many", {"n": n}) for n in range(7))
     monkeypatch.setattr("holdfast.server.live.PAGE", 3)
-    half = app.client.run(app.client.verbs.events_after(None, 3, "default"))[1].cursor
+    half = app.client.run(app.client.store.ledger.read(None, 3, "default"))[1].cursor
     later = [app.enqueue("later", {"n": n}).id for n in range(2)]
     async with aclosing(Live(app.client).follow("default", after=half)) as events:
         told = [event.job_id for event in await take(events, 7)]
@@ -187,12 +187,12 @@ async def test_who_wants_few_of_them_is_not_told_of_what_it_did_not_want(app: Ap
     async with serving(app, lambda _: viewer) as address, events_of(address, path) as told:
         seen = (await take(told, 1))[0]["id"]
         app.enqueue("other").cancel()
-        while app.client.run(app.client.verbs.behind(seen, True, "default")):
+        while app.client.run(app.client.store.subscriptions.behind(seen, True, "default")):
             (passed,) = await take(told, 1)
             assert set(passed) == {"id"}
             seen = passed["id"]
     purge(app)
-    assert app.client.run(app.client.verbs.events_gone(seen, "default")) is None
+    assert app.client.run(app.client.store.ledger.gone(seen, "default")) is None
 
 
 @pytest.mark.req("JF-14", "DP-12", "CX-12")

@@ -57,7 +57,7 @@ async def test_what_says_that_it_is_no_json_is_not_read_as_such(app: App) -> Non
             for path in ("/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/events", "/api/v1/none"):
                 refused = await http.post(path, content=body, headers={"content-type": kind})
                 assert (refused.status_code, refused.json()["code"]) == (415, "not_json"), (path, kind)
-        assert app.client.run(app.client.verbs.events_after(None, 10, "default")) == []
+        assert app.client.run(app.client.store.ledger.read(None, 10, "default")) == []
         for kind in ("application/json", "application/json; charset=utf-8", "Application/Vnd.Of.Ours+JSON"):
             assert (
                 await http.post("/api/v1/jobs", content=b'{"kind": "x"}', headers={"content-type": kind})

@@ -243,7 +243,7 @@ async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Aski
     ):
         assert (await asking("PUT", f"/reservations/{next_one}", said, 422))["code"] == code
     assert (await asking("PUT", "/reservations/mine", {}, 422))["code"] == "invalid_id"
-    app.client.run(app.client.verbs.reserve(Ask(SOMEBODYS, "queue", "q", 60), "eve", "acme"))
+    app.client.run(app.client.store.reservations.set(Ask(SOMEBODYS, "queue", "q", 60), "eve", "acme"))
     for method, body in (("PUT", {"queue": "q"}), ("GET", None), ("DELETE", None)):
         refused = await asking(method, f"/reservations/{SOMEBODYS}", body, 404)
         assert refused["code"] == "reservation_not_found", "another tenant's is not there"

@@ -110,7 +110,7 @@ async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(a
         assert "1 redriven; 1 not" in (await http.get(gone.headers["location"])).text
         tracked = await post("/jobs/act", verb="cancel", everything="yes", q="kind:breaks", confirmed="yes")
         assert tracked.startswith("/operations/")
-        history = await app.client.arun(app.client.verbs.history(jobs[1], "default"))
+        history = await app.client.arun(app.client.store.jobs.history(jobs[1], "default"))
         assert {event.actor for event in history if event.verb in ("redrive", "cancel", "move")} == {"a operator"}
 
 

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp
 
 from holdfast import App
 from holdfast.errors import StoreUnavailable
+from holdfast.features.assembly import open_store
 from holdfast.features.health.routes import Readiness
 from holdfast.server.app import make_service
-from holdfast.stores.open import open_store
 from tests.api.conftest import HERE
 from tests.faults.tiny_disk import fill, mounted, take_the_rest
 from tests.support.stores import put, spec

@@ -75,7 +75,7 @@ def furnished(app: App) -> dict[str, str]:
     flow = app.workflow("publish")
     flow.add("mail", {})
     workflow = flow.start().id
-    lease = app.client.run(app.client.verbs.open_lease("w", 3600, "default")).id
+    lease = app.client.run(app.client.store.leases.open("w", 3600, "default")).id
     return {"job_id": job, "id": issued.token.id, "lease": lease, "workflow_id": workflow, "name": "hourly"}
 
 

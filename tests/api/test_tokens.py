@@ -176,13 +176,13 @@ async def test_a_session_ends_with_its_token(app: App) -> None:
 async def test_a_token_is_looked_up_once_in_a_while(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     issued = await app.tokens.aissue("busy", roles=["admin"])
     looks: list[str] = []
-    look = app.client.verbs.token_of
+    look = app.client.store.tokens.find
 
     def counted(_: object, hashed: str) -> Flow[ApiToken | None]:
         looks.append(hashed)
         return look(hashed)
 
-    monkeypatch.setattr(type(app.client.verbs), "token_of", counted)
+    monkeypatch.setattr(type(app.client.store.tokens), "find", counted)
     assert tokens.REMEMBERED <= 2.0, "a token that is revoked opens nothing after that"
     async with service_of(app, tokens_of(app, remember=60), headers=bearer(issued.text)) as http:
         for _ in range(5):

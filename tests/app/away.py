@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from holdfast import App
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.flow import Flow
+from tests.support.operations import name_of
 
 
 class Away:
@@ -28,7 +28,7 @@ class Away:
         monkeypatch.setattr(app.store, "run", self.run)
 
     def _refuse(self, flow: Flow[Any]) -> None:
-        name = flow.start.func.__name__ if isinstance(flow.start, partial) else ""
+        name, _ = name_of(flow)
         if self.left[name] > 0:
             self.left[name] -= 1
             self.met[name] += 1
@@ -37,7 +37,7 @@ class Away:
     async def arun(self, flow: Flow[Any]) -> Any:
         self._refuse(flow)
         answer = await self._arun(flow)
-        name = flow.start.func.__name__ if isinstance(flow.start, partial) else ""
+        name, _ = name_of(flow)
         if self.deaf[name] > 0:
             self.deaf[name] -= 1
             self.met[name] += 1

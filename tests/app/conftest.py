@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from holdfast import App
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.ledger import check_ledger
 
 NewApp = Callable[..., App]

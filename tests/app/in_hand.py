@@ -20,8 +20,8 @@ def in_hand(app: App) -> Context:
 
 def lose(app: App, ctx: Context) -> None:
     """Its lease ends, and the job is taken from it."""
-    app.store.run(app.store.verbs.end_lease(ctx.claim.lease, "gone", "*"))
-    app.store.run(app.store.verbs.reap_lapsed())
+    app.store.run(app.store.leases.end(ctx.claim.lease, "gone", "*"))
+    app.store.run(app.store.leases.reap())
 
 
 def state_of(app: App, ctx: Context) -> State:

@@ -189,7 +189,7 @@ def test_an_agents_policy_is_what_the_worker_goes_by(app: App) -> None:
     )
     app.run_worker(burst=True)
     while often.state() is not State.DEAD_LETTER:
-        app.store.run(app.store.verbs.promote_due())
+        app.store.run(app.store.leases.promote())
         app.run_worker(burst=True)
     assert [(handle.state(), handle.job().attempt) for handle in (once, often, given_up)] == [
         (State.DEAD_LETTER, 1),

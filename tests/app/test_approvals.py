@@ -46,7 +46,7 @@ def refused(call: Any) -> str:
 
 
 def later(app: App, span: timedelta) -> None:
-    app.client.run(app.client.verbs.set_clock(span, None))
+    app.client.run(app.client.store.clock.set(span, None))
 
 
 def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -> None:
@@ -107,8 +107,8 @@ def test_when_nobody_decides_the_gates_own_policy_does(
     later(app, timedelta(hours=2))
     if options.get("on_expire") != "remind":
         assert refused(lambda: app.approve(gate.id, by="ada")) == "gate_expired"
-    assert app.client.run(app.client.verbs.attend_gates()) == 1
-    assert app.client.run(app.client.verbs.attend_gates()) == 0
+    assert app.client.run(app.client.store.approvals.attend()) == 1
+    assert app.client.run(app.client.store.approvals.attend()) == 0
     assert (handle.state(), handle.history()[-1].verb) == (state, verb)
     if state is State.FAILED:
         assert handle.job().error_code == "gate_expired"
@@ -181,7 +181,7 @@ def test_a_token_decides_once_for_whom_it_was_issued(app: App, new_app: NewApp) 
     gate = gate_of(app)
     token = app.approvals.token(gate.id, person="ada")
     assert token.startswith("hfa_")
-    hashes = app.client.run(app.client.verbs.gate_hashes(gate.id, "default"))
+    hashes = app.client.run(app.client.store.approvals.token_hashes(gate.id, "default"))
     assert len(hashes) == 1
     assert token not in hashes[0]
     assert refused(lambda: app.approvals.token(gate.id, person="mallory")) == "not_an_approver"
@@ -233,12 +233,12 @@ def test_a_deadline_passes_while_it_waits(app: App) -> None:
     def pay(ctx: SyncContext) -> None:
         ctx.approval("pay", summary="Pay")
 
-    now = app.client.run(app.client.verbs.now())
+    now = app.client.run(app.client.store.clock.now())
     handle = pay.using(deadline=now + timedelta(hours=1)).enqueue()
     work_off(app)
     assert handle.state() is State.WAITING_FOR_APPROVAL
     later(app, timedelta(hours=2))
-    app.client.run(app.client.verbs.expire_overdue())
+    app.client.run(app.client.store.leases.expire())
     assert (handle.state(), handle.job().error_code) == (State.FAILED, "deadline_passed")
     assert app.approvals.list() == []
 
@@ -257,7 +257,7 @@ def test_reminders_and_escalation_are_jobs_that_tell_people(app: App) -> None:
     assert refused(lambda: app.approve(gate.id, by="boss")) == "not_an_approver"
     for hours in (1, 2, 4):
         later(app, timedelta(hours=hours, minutes=5))
-        app.client.run(app.client.verbs.attend_gates())
+        app.client.run(app.client.store.approvals.attend())
         work_off(app)
     assert notices[:3] == [("asked", 0, "ada"), ("reminder", 1, "ada"), ("reminder", 2, "ada")]
     assert sorted(notices[3:]) == [("escalated", 2, "ada,boss"), ("reminder", 3, "ada,boss")]

@@ -45,7 +45,7 @@ async def test_workers_seal_what_is_committed(app: App, new_app: NewApp) -> None
     await asyncio.gather(*running)
     report = app.audit.verify()
     assert (report.ok, report.events, report.unsealed) == (True, 60, 0)
-    block = app.store.run(app.store.verbs.seal())
+    block = app.store.run(app.store.audit.get_seal())
     assert block is not None
     assert block.version == release()
 
@@ -110,7 +110,7 @@ def test_a_part_is_exported(app: App, tmp_path: Path) -> None:
     for number in range(3):
         app.enqueue("work", {"number": number})
         app.audit.seal()
-    now = app.store.run(app.store.verbs.now())
+    now = app.store.run(app.store.clock.now())
     seen: list[int] = []
     assert app.audit.export(tmp_path / "all.jsonl", progress=lambda seals, events: seen.append(events)) == 3
     assert app.audit.export(tmp_path / "none.jsonl", since=now + timedelta(hours=1)) == 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import App, Handle
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.listener import Names
 from holdfast.worker import worker
 from holdfast.worker.maintenance import Duty

@@ -30,7 +30,7 @@ MARK = "open(sys.argv[1], 'w').write(str(os.getpid()) + ' ' + str(child.pid))"
 
 
 def attempt(app: App, handle: Handle[Any]) -> Attempt:
-    return app.client.run(app.client.verbs.attempts(handle.id, handle.tenant))[-1]
+    return app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))[-1]
 
 
 def run(app: App, name: str, argv: Any, payload: dict[str, Any] | None = None, **settings: Any) -> Handle[Any]:
@@ -258,7 +258,7 @@ def test_files_it_leaves_are_artifacts(app: App, logs: Path, status: int) -> Non
         f"(folder / 'link').symlink_to('/etc/passwd'); os.mkfifo(folder / 'pipe'); sys.exit({status})"
     )
     handle = run(app, "makes", python(code), log_dir=logs)
-    found = app.client.run(app.client.verbs.artifacts(handle.id, "default"))
+    found = app.client.run(app.client.store.jobs.artifacts(handle.id, "default"))
     assert [(each.name, each.attempt, each.meta["size"]) for each in found] == [
         ("a.bin", 1, 70_000),
         ("sub/b.txt", 1, 1),

@@ -15,7 +15,7 @@ from holdfast import App, Backoff, Context, Handle, Retry, State
 from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.errors import Refused, StoreUnavailable
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.app.notes import notes, prepare_notes
 from tests.app.running import work_off
 from tests.app.waiting import until
@@ -179,7 +179,7 @@ def test_settlements_by_hand_count_as_well(app: App, proxy: Proxy, fate: Fate) -
     settlements = [decide(one, outcome, 1.0) for one, outcome in zip(taken, outcomes, strict=True)]
     app.cancel(handles[3].id)
     proxy.cut(SETTLE, fate)
-    assert store.run(store.verbs.settle(lease, settlements, "*")) == [handles[3].id]
+    assert store.run(store.leases.settle(lease, settlements, "*")) == [handles[3].id]
     assert proxy.cuts == 1
     ends = [handle.history()[2].verb for handle in handles]
     assert ends == ["succeed", "fail", "snooze", "cancel"]

@@ -186,7 +186,7 @@ def test_a_handler_that_takes_no_context_may_ask_for_it(app: App, new_app: NewAp
     jobs = [handle.job() for handle in handles]
     assert [(job.state, job.attempt) for job in jobs] == [(State.SUCCEEDED, 1)] * 3
     assert handles[0].progress() == Progress(0.5, "half", 1)
-    found = app.client.run(story(app.client.verbs, handles[2].id, "default"))
+    found = app.client.run(story(app.client.store, handles[2].id, "default"))
     assert found is not None
     assert found.result is not None
     assert found.result.ref == "file:///x"

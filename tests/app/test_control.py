@@ -115,7 +115,7 @@ def test_cancel_ends_the_job_as_cancelled(app: App, reason: str | None) -> None:
     assert (event.verb, event.from_state) == ("cancel", State.IN_PROGRESS)
     assert event.meta == {"by": "handler"} | ({"reason": reason} if reason else {})
     assert event.actor.startswith("worker ")
-    (attempt,) = app.client.run(app.client.verbs.attempts(handle.id, handle.tenant))
+    (attempt,) = app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))
     assert attempt.outcome == "cancelled"
 
 

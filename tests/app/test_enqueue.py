@@ -108,9 +108,9 @@ def test_every_option_is_kept(app: App) -> None:
 @pytest.mark.req("DP-9")
 @pytest.mark.parametrize("delay", [90, 90.0, "90s", "1m30s", timedelta(seconds=90)])
 def test_a_delay_counts_from_the_databases_present(app: App, delay: Any) -> None:
-    before = app.client.run(app.client.verbs.now())
+    before = app.client.run(app.client.store.clock.now())
     job = declare(app).using(delay=delay).enqueue("x").job()
-    after = app.client.run(app.client.verbs.now())
+    after = app.client.run(app.client.store.clock.now())
     assert job.due_at is not None
     assert before <= job.due_at - timedelta(seconds=90) <= after
 

@@ -47,21 +47,21 @@ def test_who_is_not_on_it_cannot_open_a_lease_and_who_is_taken_off_takes_nothing
     def quick() -> None: ...
 
     handles = [quick.enqueue() for _ in range(3)]
-    store, verbs = app.store, app.store.verbs
-    lease = store.run(verbs.open_lease("w", 60, "*", "odd")).id
+    store = app.store
+    lease = store.run(store.leases.open("w", 60, "*", "odd")).id
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
-    (claimed,) = store.run(verbs.turn([], request)).claims
+    (claimed,) = store.run(store.leases.exchange([], request)).claims
     app.executors.add("gpu")
     app.executors.add("planner", "generator")
     for label in ("odd", "planner", "worker"):
         with pytest.raises(Refused) as refused:
-            store.run(verbs.open_lease("w", 60, "*", label))
+            store.run(store.leases.open("w", 60, "*", label))
         assert code(refused) == "executor_refused"
-    for take in (lambda: store.run(verbs.turn([], request)), lambda: store.run(verbs.claim(request))):
+    for take in (lambda: store.run(store.leases.exchange([], request)), lambda: store.run(store.leases.claim(request))):
         with pytest.raises(Refused) as refused:
             take()
         assert code(refused) == "executor_refused"
-    turn = store.run(verbs.turn([decide_on(claimed)], request))
+    turn = store.run(store.leases.exchange([decide_on(claimed)], request))
     assert (turn.claims, turn.stale) == ([], []), "what it has ended is kept"
     assert handles[0].state() == "succeeded"
     with pytest.raises(Refused):
@@ -101,11 +101,11 @@ def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_la
     def quick() -> None: ...
 
     first = quick.enqueue()
-    store, verbs = app.store, app.store.verbs
+    store = app.store
     app.executors.add("gpu")
-    lease = store.run(verbs.open_lease("w", 60, "*", "gpu")).id
+    lease = store.run(store.leases.open("w", 60, "*", "gpu")).id
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
-    (claimed,) = store.run(verbs.turn([], request)).claims
+    (claimed,) = store.run(store.leases.exchange([], request)).claims
 
     def remove_while_the_turn_waits() -> Handle[None]:
         hand = PostgresByHand(store.url)
@@ -127,7 +127,7 @@ def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_la
     with ThreadPoolExecutor(1) as beside:
         removal = beside.submit(remove_while_the_turn_waits)
         assert held.wait(20)
-        turn = store.run(verbs.turn([decide_on(claimed)], request))
+        turn = store.run(store.leases.exchange([decide_on(claimed)], request))
         later = removal.result(20)
     assert (turn.claims, turn.stale) == ([], [])
     assert (first.state(), later.state()) == ("succeeded", "queued")

@@ -13,8 +13,8 @@ from psycopg import sql
 
 from holdfast import App, State
 from holdfast.errors import StoreUnavailable
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.postgres import pools
-from holdfast.stores.postgres.store import PostgresStore
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.support.processes import free_port
@@ -60,7 +60,7 @@ def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
     for module in (pools, pools):
         monkeypatch.setattr(module, "ASK_ANEW", 0.1)
     away = PostgresStore(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
-    asked = away.verbs.health("default")
+    asked = away.health.get("default")
 
     async def look() -> None:
         async with asyncio.timeout(12):

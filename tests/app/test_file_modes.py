@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from holdfast.features.assembly import open_store
 from holdfast.features.audit.operations import Audit
 from holdfast.stores.artifacts import Directory
-from holdfast.stores.open import open_store
 from tests.support.stores import claim, open_lease, put_one, settle
 
 pytestmark = pytest.mark.req("DP-17")

@@ -45,7 +45,7 @@ def test_no_result_is_none(app: App) -> None:
     handle = nothing.enqueue()
     work_off(app)
     handle.wait(timeout=5)
-    assert app.client.run(app.client.verbs.result(handle.id, "default")) is None
+    assert app.client.run(app.client.store.jobs.result(handle.id, "default")) is None
     handle.result()
 
 

@@ -57,4 +57,4 @@ def test_a_worker_leaves_though_handlers_hang_in_threads(app: App, tmp_path: Pat
             await app.aclose()
 
     asyncio.run(scene())
-    assert app.store.run(app.store.verbs.health("*")).lease_active <= 1, "all but the one that we took for lost"
+    assert app.store.run(app.store.health.get("*")).lease_active <= 1, "all but the one that we took for lost"

@@ -152,7 +152,7 @@ def test_where_the_result_lies_is_kept_with_a_transaction(app: App) -> None:
 
     handle = makes.enqueue()
     work_off(app)
-    found = app.client.run(app.client.verbs.result(handle.id, handle.tenant))
+    found = app.client.run(app.client.store.jobs.result(handle.id, handle.tenant))
     assert found is not None
     assert (found.value, found.ref) == ({"rows": 3}, "s3://reports/1.csv")
 

@@ -113,7 +113,7 @@ def test_what_may_help_is_tried_again_and_the_rest_is_rejected(app: App, web: We
     job = later.job()
     assert (job.state, job.error_code) == (State.RETRY_WAITING, "http_unavailable")
     assert job.due_at is not None
-    assert 7_000 < (job.due_at - app.client.run(app.client.verbs.now())).total_seconds() <= 7_260
+    assert 7_000 < (job.due_at - app.client.run(app.client.store.clock.now())).total_seconds() <= 7_260
     web.says("/wrong", 422, b"no such\r\ncurrency", {})
     handle = app.enqueue("http.request", {"url": f"{web.url}/wrong"}, retry=Retry(max_attempts=5))
     work_off(app)
@@ -205,7 +205,7 @@ def test_secrets_come_by_name_and_leave_no_trace(
     seen = [caplog.text, *capsys.readouterr(), repr(app), repr(app.reach)]
     for handle in handles:
         job = handle.job()
-        attempts = app.client.run(app.client.verbs.attempts(handle.id, handle.tenant))
+        attempts = app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))
         seen += [repr(job), repr(attempts), repr(handle.history()), repr(app.why(handle.id))]
     assert CANARY not in "".join(seen)
     written = [path for path in tmp_path.parent.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]

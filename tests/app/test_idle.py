@@ -15,10 +15,10 @@ import pytest
 from holdfast import App
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Rule
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.due import KNOWN, DueWork
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres import pools
-from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.requests import JobFilter
 from holdfast.worker.worker import SAFETY_POLL, WorkerOptions
 from tests.app.running import working
@@ -105,7 +105,7 @@ def test_an_idle_worker_makes_few_transactions_over_three_connections(
 
 def _operation(store: PostgresStore) -> None:
     wanted = JobFilter(tenant=TENANT)
-    store.run(store.verbs.start_operation(Starting(new_id(), "redrive", None, None, 10), wanted, "ada", TENANT))
+    store.run(store.operations.start(Starting(new_id(), "redrive", None, None, 10), wanted, "ada", TENANT))
 
 
 def _leftover(store: PostgresStore) -> None:
@@ -118,17 +118,17 @@ def _leftover(store: PostgresStore) -> None:
 
 
 def _overdue(store: PostgresStore) -> None:
-    put(store, spec(deadline_at=store.run(store.verbs.now()) + timedelta(seconds=30)))
+    put(store, spec(deadline_at=store.run(store.clock.now()) + timedelta(seconds=30)))
 
 
 WORK: dict[str, Callable[[PostgresStore], object]] = {
     "promote": lambda store: put_one(store, delay=30.0),
     "expire": _overdue,
-    "reap": lambda store: store.run(store.verbs.open_lease("worker", 30.0, "*")),
+    "reap": lambda store: store.run(store.leases.open("worker", 30.0, "*")),
     "gates": lambda store: asking(store, expires_in=30.0),
     "schedules": lambda store: schedules.add(store),
-    "limits": lambda store: store.run(store.verbs.set_limit(Rule("queue", "default", 1), "ada", TENANT)),
-    "aging": lambda store: store.run(store.verbs.set_aging("default", 60.0, 1, 100, "ada", TENANT)),
+    "limits": lambda store: store.run(store.limits.set(Rule("queue", "default", 1), "ada", TENANT)),
+    "aging": lambda store: store.run(store.queues.set_aging("default", 60.0, 1, 100, "ada", TENANT)),
     "subscriptions": lambda store: subscribe(store, "all", "job.*"),
     "operations": _operation,
     "seal": put_one,
@@ -143,8 +143,8 @@ def test_every_task_is_known() -> None:
 
 @pytest.mark.parametrize("task", sorted(WORK))
 def test_work_is_found_when_it_is_due(store: PostgresStore, task: str) -> None:
-    store.run(store.verbs.sweep_retention())  # the first pruning of a new database
-    while store.run(store.verbs.seal_ledger("test")):
+    store.run(store.retention.sweep())  # the first pruning of a new database
+    while store.run(store.audit.seal("test")):
         pass
     before = ask(store)
     assert task not in before.tasks
@@ -154,7 +154,7 @@ def test_work_is_found_when_it_is_due(store: PostgresStore, task: str) -> None:
     # A time that has not come is not due, and the next is known.
     if task == "promote":
         put_one(store, delay=12.0)
-        store.run(store.verbs.promote_due())
+        store.run(store.leases.promote())
         due = ask(store)
         assert "promote" not in due.tasks
         assert due.next_in == pytest.approx(12.0, abs=0.1)
@@ -162,16 +162,16 @@ def test_work_is_found_when_it_is_due(store: PostgresStore, task: str) -> None:
 
 def test_the_worker_that_was_started_first_leads(store: PostgresStore) -> None:
     def worker(tenant: str = "*") -> str:
-        opened = store.run(store.verbs.open_lease("worker", 30.0, tenant, "worker", (), (), 4))
+        opened = store.run(store.leases.open("worker", 30.0, tenant, "worker", (), (), 4))
         return opened.id
 
     assert ask(store).leads, "without workers a service does"
-    store.run(store.verbs.open_lease("over HTTP", 30.0, "*"))
+    store.run(store.leases.open("over HTTP", 30.0, "*"))
     assert ask(store).leads, "who only holds jobs does no maintenance"
     first, second, third = worker(), worker(), worker()
     assert [ask(store, lease).leads for lease in (first, second, third, None)] == [True, False, False, False]
     assert ask(store, worker("acme"), "acme").leads
-    store.run(store.verbs.end_lease(first, "closed", "*"))
+    store.run(store.leases.end(first, "closed", "*"))
     assert [ask(store, lease).leads for lease in (second, third)] == [True, False]
     forward(store, 31.0)
     assert ask(store, third).leads, "the others have lapsed"

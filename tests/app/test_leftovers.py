@@ -86,7 +86,7 @@ async def test_who_dies_while_deleting_leaves_it_to_the_next(app: App, folder: P
     with pytest.raises(StoreUnavailable):
         await clear(app.store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 2, "one is gone, and it is not written down"
-    assert await app.client.arun(app.client.verbs.leftovers(10, "*")) == [], "not at once"
+    assert await app.client.arun(app.client.store.retention.orphans(10, "*")) == [], "not at once"
     forward(app.store, 4000 + 601)
     await clear(app.store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 0

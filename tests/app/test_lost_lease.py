@@ -18,11 +18,11 @@ from tests.support.by_hand import open_by_hand
 
 
 def end_lease(app: App, lease: str) -> None:
-    assert app.client.run(app.client.verbs.end_lease(lease, "ended by a test", "*"))
+    assert app.client.run(app.client.store.leases.end(lease, "ended by a test", "*"))
 
 
 def sweep(app: App) -> Any:
-    return app.client.run(app.client.verbs.reap_lapsed(tenant="*"))
+    return app.client.run(app.client.store.leases.reap(tenant="*"))
 
 
 @pytest.mark.req("DP-7", "CX-15", "SC-19")
@@ -93,7 +93,7 @@ def test_progress_of_a_job_that_is_somebody_elses_is_refused(app: App, new_app: 
         freed.set()
         until(lambda: refused, "the handler was refused")
     assert refused == ["stale_lease"]
-    assert app.client.run(app.client.verbs.checkpoints(handle.id, "default")) == {"progress": "mine"}
+    assert app.client.run(app.client.store.jobs.checkpoints(handle.id, "default")) == {"progress": "mine"}
 
 
 @pytest.mark.req("DP-7", "SC-19")

@@ -69,14 +69,14 @@ def test_a_flood_of_hints(
     app: App, outsider: psycopg.Connection[Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = 0
-    turn = app.store.verbs.turn
+    turn = app.store.leases.exchange
 
     def counted(*arguments: Any) -> Any:
         nonlocal turns
         turns += 1
         return turn(*arguments)
 
-    monkeypatch.setattr(app.store.verbs, "turn", counted)
+    monkeypatch.setattr(app.store.leases, "exchange", counted)
     with working(app, poll=5.0):
         payload = {
             "anything": "md5(n::text)",

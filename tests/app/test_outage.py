@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import StoreError
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.stores.postgres import store
 from holdfast.worker import shutdown
 from tests.app.running import working

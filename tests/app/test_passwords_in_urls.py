@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 from holdfast import App
 from holdfast.cli.commands import app as commands
 from holdfast.errors import InvalidSetting
+from holdfast.features.assembly import open_store
+from holdfast.features.postgres import PostgresStore
 from holdfast.features.webhooks.model import check_url
 from holdfast.outgoing.connection import _proxy
 from holdfast.outgoing.policy import Target
 from holdfast.remote import Client
 from holdfast.stores.artifacts import open_artifacts
-from holdfast.stores.open import open_store
-from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.database import private_store
 
 pytestmark = pytest.mark.req("DP-17", "JF-13")

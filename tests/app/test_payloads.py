@@ -64,12 +64,12 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
     assert asked.state() is State.WAITING_FOR_APPROVAL
     assert failed.job().error_code == "ValueError"
     assert failed.job().error_message == WITHHELD
-    (tried,) = app.client.run(app.client.verbs.attempts(failed.id, "default"))
+    (tried,) = app.client.run(app.client.store.jobs.attempts(failed.id, "default"))
     assert f", in {heal.name}" in str(tried.traceback), "where it was is kept, and not what it said"
     assert "Traceback" not in str(tried.traceback)
     said = [caplog.text, everything(app)]
     for handle in (done, failed, asked):
-        found = app.client.run(story(app.client.verbs, handle.id, "default"))
+        found = app.client.run(story(app.client.store, handle.id, "default"))
         assert found is not None
         assert found.job.payload == HIDDEN
         said += [repr(found), repr(app.why(handle.id)), repr(app.jobs()), repr(handle.history())]
@@ -94,8 +94,8 @@ def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_ar
     app.templates.put("usual", "heal", {"patient": CANARY})
     app.schedules.create("nightly", "0 3 * * *", kind="heal", payload={"patient": CANARY})
     app.payload_rules.set("heal", restricted=True)
-    found = app.client.run(story(app.client.verbs, failed.id, "default"))
-    attempts = app.client.run(app.client.verbs.attempts(failed.id, "default"))
+    found = app.client.run(story(app.client.store, failed.id, "default"))
+    attempts = app.client.run(app.client.store.jobs.attempts(failed.id, "default"))
     shown: list[object] = [found, attempts, failed.job(), failed.history(), app.jobs(), app.why(failed.id)]
     shown += [app.templates.get("usual"), app.templates.list(), app.templates.versions("usual")]
     shown += [app.schedules.get("nightly"), app.schedules.list(), app.schedules.pause("nightly")]
@@ -177,7 +177,7 @@ def test_references_go_with_a_job_and_a_result_may_lie_elsewhere(app: App) -> No
     app.run_worker(burst=True)
     assert seen == {7: References("s3://in/1", None, "vault:9"), 8: References(target_ref="s3://out/2")}
     assert handle.result() == 7
-    found = app.client.run(story(app.client.verbs, handle.id, "default"))
+    found = app.client.run(story(app.client.store, handle.id, "default"))
     assert found is not None
     assert found.result is not None
     assert (found.references.source_ref, found.result.ref) == ("s3://in/1", "s3://out/index")
@@ -213,7 +213,7 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
     assert small.result() == "HI"
     assert big.result() == large.upper()
     assert quiet.result() == "y" * 600
-    result = app.client.run(app.client.verbs.result(big.id, "default"))
+    result = app.client.run(app.client.store.jobs.result(big.id, "default"))
     assert result is not None
     assert (result.value, str(result.ref)[:19]) == (None, "artifact://default/")
     assert len(json.dumps(big.job().payload)) < 300
@@ -415,7 +415,7 @@ def test_a_schedule_that_a_rule_refuses_keeps_no_other_from_its_time(app: App) -
     app.payload_rules.set("tell", signal_only=True)
     app.schedules.create("bad", "every 1s", kind="tell", payload={"body": 1})
     app.schedules.create("good", "every 1s", kind="tell", payload={"id": 1})
-    app.client.run(app.client.verbs.set_clock(timedelta(seconds=5), None))
+    app.client.run(app.client.store.clock.set(timedelta(seconds=5), None))
     app.run_worker(burst=True, promote_every=0.05)
     assert {json.dumps(each.payload) for each in app.jobs(kind="tell")} == {'{"facts": {"id": 1}}'}
     shown = app.schedules.get("bad")

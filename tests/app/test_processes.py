@@ -34,7 +34,7 @@ def labour(url: str, new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def attempt(app: App, job_id: str, number: int = 0) -> Any:
-    return app.client.run(app.client.verbs.attempts(job_id, "default"))[number]
+    return app.client.run(app.client.store.jobs.attempts(job_id, "default"))[number]
 
 
 @pytest.mark.slow
@@ -360,7 +360,7 @@ def test_what_a_handler_writes_on_our_line_is_no_answer(labour: ModuleType, text
     handle = labour.writes_where_it_should_not.enqueue(text)
     work_off(labour.app)
     assert handle.state() is State.DEAD_LETTER
-    (attempt,) = labour.app.client.run(labour.app.client.verbs.attempts(handle.id, handle.tenant))
+    (attempt,) = labour.app.client.run(labour.app.client.store.jobs.attempts(handle.id, handle.tenant))
     assert (attempt.outcome, attempt.error_code) == ("crashed", "process_died")
     assert "not ours" in attempt.error_message
 

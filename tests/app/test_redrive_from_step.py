@@ -85,7 +85,7 @@ def test_what_is_refused_changes_nothing(app: App, new_app: NewApp) -> None:
     for nonsense in wrong:
         with pytest.raises(InvalidInput):
             app.redrive(handle.id, from_step=nonsense)
-    steps = app.client.run(app.client.verbs.steps(handle.id, "default"))
+    steps = app.client.run(app.client.store.steps.list(handle.id, "default"))
     assert [step.n for step in steps] == [1, 2, 3, 4]
     assert handle.state() is State.DEAD_LETTER
 
@@ -93,10 +93,10 @@ def test_what_is_refused_changes_nothing(app: App, new_app: NewApp) -> None:
 def test_rewinding_and_redriving_are_one(app: App) -> None:
     """If the second cannot be, the first has not been."""
     handle = failed(app, [])
-    verbs = app.client.verbs
+    store = app.client.store
     with pytest.raises(InvalidInput):
-        app.client.run(redriving(verbs, [handle.id], 1, None, "tester", "default", max_retries=999))
-    assert len(app.client.run(verbs.steps(handle.id, "default"))) == len(NAMES)
+        app.client.run(redriving(store, [handle.id], 1, None, "tester", "default", max_retries=999))
+    assert len(app.client.run(store.steps.list(handle.id, "default"))) == len(NAMES)
 
 
 def test_a_decision_that_is_forgotten_is_asked_for_again(app: App) -> None:

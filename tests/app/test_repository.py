@@ -38,7 +38,7 @@ def test_a_loop_of_ones_own(app: App, repository: JobRepository) -> None:
     repository.mark_success(ids[1])
     repository.mark_failure(ids[2], "no such image", code="missing", permanent=True)
     assert [job_state(app, job_id) for job_id in ids] == [State.SUCCEEDED, State.SUCCEEDED, State.DEAD_LETTER]
-    result = app.client.run(app.client.verbs.result(ids[0], "default"))
+    result = app.client.run(app.client.store.jobs.result(ids[0], "default"))
     assert result is not None
     assert result.value == {"ok": True}
     buried = app.get(ids[2])
@@ -143,7 +143,7 @@ def test_a_loop_that_stood_still_has_lost_its_jobs_and_is_told(
     with pytest.raises(StaleLease):
         repository.mark_success(work.id, "stale")
     other.mark_success(job_id, "fresh")
-    result = app.client.run(app.client.verbs.result(job_id, "default"))
+    result = app.client.run(app.client.store.jobs.result(job_id, "default"))
     assert result is not None
     assert result.value == "fresh"
 

@@ -38,7 +38,7 @@ def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None
         ("*", "brief", 3600, True)
     ]
     # The clock goes on: a purge that finds events not yet counted or sealed is tried again ten seconds later.
-    app.store.run(app.store.verbs.set_clock(timedelta(seconds=4000), None))
+    app.store.run(app.store.clock.set(timedelta(seconds=4000), None))
     with working(new_app(), queues=("idle",)):
         until(lambda: sum(app.get(each) is not None for each in ids) <= 1, "all but the newest event's job is purged")
     assert app.get(lasts.id).state is State.SUCCEEDED  # type: ignore[union-attr]
@@ -91,8 +91,8 @@ def test_a_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog
 
     work.enqueue()
     work_off(app)
-    (first,) = app.store.run(app.store.verbs.events_after(None, 1, "default"))
-    assert app.store.run(app.store.verbs.save_cursor("billing", first.cursor, None, "default"))
+    (first,) = app.store.run(app.store.ledger.read(None, 1, "default"))
+    assert app.store.run(app.store.ledger.save_cursor("billing", first.cursor, None, "default"))
     app.retention.set(purge_after="1h")
     forward(app.store, 4000)
     with caplog.at_level(logging.WARNING, "holdfast.worker"), working(new_app(), queues=("idle",)):
@@ -112,6 +112,6 @@ def test_run_does_it_here_and_now(app: App) -> None:
     app.retention.set(clean_after="1h", state="cancelled")
     forward(app.store, 3599)
     assert app.retention.run() == {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
-    app.store.run(app.store.verbs.set_clock(timedelta(hours=2), None))
+    app.store.run(app.store.clock.set(timedelta(hours=2), None))
     assert app.retention.run(tenant="*", limit=2)["clean"] == 3
     assert {job.state for job in app.jobs()} == {State.CLEANED}

@@ -18,6 +18,7 @@ from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.test_steps import AGAIN, told
 from tests.app.waiting import until
+from tests.support.operations import name_of
 
 pytestmark = pytest.mark.req("HF-6", "CX-11")
 
@@ -31,7 +32,7 @@ class Held:
         monkeypatch.setattr(app.store, "arun", self.arun)
 
     async def arun(self, flow: Flow[Any]) -> Any:
-        if flow.start.func.__name__ == "save_steps":  # type: ignore[attr-defined]
+        if name_of(flow)[0] == "steps.save":
             self.asked.set()
             await asyncio.to_thread(self.go.wait, 20)
         return await self._arun(flow)
@@ -112,12 +113,12 @@ def test_a_time_limit_that_ends_while_a_step_is_written_ends_the_attempt(
         await ctx.step("charge", lambda: 1)
 
     away = Away(app, monkeypatch)
-    away.left["save_steps"] = 1_000_000
+    away.left["steps.save"] = 1_000_000
     handle = pays.enqueue()
     with working(app):
         until(lambda: handle.state() is State.DEAD_LETTER, "it is over")
         assert handle.job().error_code == "timeout"
-        away.left["save_steps"] = 0
+        away.left["steps.save"] = 0
 
 
 @pytest.mark.parametrize("why", ["timeout", "cancelled"])
@@ -230,10 +231,10 @@ def test_nor_does_one_that_waits_for_a_store_that_is_away(
             ended.set()
 
     away = Away(elsewhere, monkeypatch)
-    away.left["save_steps"] = 1_000_000
+    away.left["steps.save"] = 1_000_000
     with working(elsewhere, grace=0.0) as beside:
         app.enqueue("lingers")
-        until(lambda: away.met["save_steps"] > 0, "it waits")
+        until(lambda: away.met["steps.save"] > 0, "it waits")
         beside.ask_to_stop()
     assert ended.wait(20)
     assert [type(error) for error in seen] == [Stopped]
@@ -291,7 +292,7 @@ def test_a_job_that_waits_can_be_cancelled(app: App, where: str) -> None:
     handle.cancel("changed my mind")
     app.send_event("go")
     assert app.approvals.list() == []
-    app.store.run(app.store.verbs.set_clock(timedelta(hours=2), None))
+    app.store.run(app.store.clock.set(timedelta(hours=2), None))
     work_off(app)
     assert (handle.state(), seen) == (State.CANCELLED, ["first"])
     assert [event.verb for event in handle.history()][-1] == "cancel"

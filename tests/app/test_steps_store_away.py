@@ -17,6 +17,7 @@ from holdfast.worker.writers import Recorder
 from tests.app.away import Away
 from tests.app.running import work_off, working
 from tests.app.test_steps import steps_of, told
+from tests.support.operations import name_of
 from tests.support.stores import claim, open_lease, put_one, settle, work
 
 pytestmark = pytest.mark.req("HF-6", "CX-15", "SC-19")
@@ -49,7 +50,7 @@ class Kinds:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-@pytest.mark.parametrize("verb", ["save_steps", "steps"])
+@pytest.mark.parametrize("verb", ["steps.save", "steps.list"])
 @pytest.mark.parametrize("how", ["away", "deaf"])
 def test_it_is_waited_for_and_costs_no_attempt(
     app: App, monkeypatch: pytest.MonkeyPatch, kind: str, verb: str, how: str
@@ -71,7 +72,7 @@ def test_a_wait_whose_settlement_got_no_answer_is_waited_for_once(
     kinds, away = Kinds(app), Away(app, monkeypatch)
     handle = app.enqueue(kind)
     with working(app):
-        away.deaf["turn"] = 3
+        away.deaf["leases.exchange"] = 3
         assert handle.result(timeout=20) == ["first", "second"]
     assert kinds.done == ["first", "second"]
     assert [(name, kind) for _, kind, name, _ in told(app, handle.id)] == [
@@ -100,7 +101,7 @@ def test_an_attempt_that_is_over_does_not_speak_for_the_next_one(app: App) -> No
     lease = open_lease(app.store)
     (first,) = claim(app.store, lease)
     assert settle(app.store, first, Failed("broken", "again")) == []
-    app.store.run(app.store.verbs.promote_due())
+    app.store.run(app.store.leases.promote())
     (second,) = claim(app.store, lease)
     recorder = Recorder(app.store, "*")
     old, new = recorder.save(first, [entry(1, '"old"')]), recorder.save(second, [entry(1, '"new"'), entry(2)])
@@ -127,7 +128,7 @@ def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest
 
     async def arun(flow: Flow[Any]) -> Any:
         start: Any = flow.start
-        if start.func.__name__ == "save_steps":
+        if name_of(flow)[0] == "steps.save":
             entries: list[tuple[str, int, StepEntry]] = start.args[-2]
             sizes.append(sum(len(each.value or "") for _, _, each in entries))
         return await run(flow)
@@ -152,9 +153,9 @@ def test_an_attempt_can_be_ended_while_another_is_written_for_it(app: App) -> No
     put_one(app.store)
     lease = open_lease(app.store)
     (late,) = claim(app.store, lease)
-    app.store.run(app.store.verbs.end_lease(lease, "gone", "*"))
-    app.store.run(app.store.verbs.reap_lapsed())
-    app.store.run(app.store.verbs.promote_due())
+    app.store.run(app.store.leases.end(lease, "gone", "*"))
+    app.store.run(app.store.leases.reap())
+    app.store.run(app.store.leases.promote())
     (answer,) = asyncio.run(all_of_them(app, Recorder(app.store, "*").save(late, [entry(1)])))
     assert [each.fate for each in answer] == ["stale"]
     assert steps_of(app, late.id) == []

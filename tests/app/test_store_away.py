@@ -27,7 +27,7 @@ def elsewhere(new_app: NewApp) -> App:
     return app
 
 
-@pytest.mark.parametrize("verb", ["turn", "promote_due", "expire_overdue", "reap_lapsed"])
+@pytest.mark.parametrize("verb", ["leases.exchange", "leases.promote", "leases.expire", "leases.reap"])
 def test_a_verb_that_fails_is_tried_again(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     away = Away(elsewhere, monkeypatch)
     away.left[verb] = 2
@@ -44,14 +44,14 @@ def test_a_turn_whose_answer_was_lost_loses_no_job_and_runs_none_twice(
 ) -> None:
     """What it took is handed back, having never begun; what it settled stays settled."""
     away = Away(elsewhere, monkeypatch)
-    away.deaf["turn"] = 2
+    away.deaf["leases.exchange"] = 2
     handles = [app.enqueue("quick", {"number": n}) for n in range(40)]
     with working(elsewhere):
         assert [handle.result(timeout=20) for handle in handles] == list(range(40))
-        away.deaf["turn"] = 3
+        away.deaf["leases.exchange"] = 3
         more = [app.enqueue("quick", {"number": n}) for n in range(40)]
         assert [handle.result(timeout=20) for handle in more] == list(range(40))
-        until(lambda: away.met["turn"] == 5, "five answers were lost")
+        until(lambda: away.met["leases.exchange"] == 5, "five answers were lost")
     verbs = [event.verb for handle in handles for event in handle.history()]
     assert verbs.count("succeed") == 40
     assert verbs.count("snooze") == verbs.count("take") - 40 > 0
@@ -82,13 +82,13 @@ def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
         handle = app.enqueue("wait")
         assert begun.wait(20)
         app.cancel(handle.id)
-        away.left["turn"] = 1
+        away.left["leases.exchange"] = 1
         assert stopped.wait(20), "it runs on"
     assert handle.state() is State.CANCELLED
 
 
 @pytest.mark.req("CX-11")
-@pytest.mark.parametrize("verb", ["recalls", "holdings"])
+@pytest.mark.parametrize("verb", ["leases.cancellations", "leases.holdings"])
 def test_and_when_the_worker_could_not_ask_what_was_cancelled(
     app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
@@ -106,10 +106,10 @@ def test_and_when_the_worker_could_not_ask_what_was_cancelled(
 @pytest.mark.slow
 def test_a_heartbeat_that_fails_is_not_a_lost_lease(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Away(elsewhere, monkeypatch)
-    away.left["renew_lease"] = 3
+    away.left["leases.renew"] = 3
     with working(elsewhere, lease_ttl=4) as beside:
         lease = until(lambda: beside.lease, "the worker has a lease")
-        until(lambda: away.met["renew_lease"] == 3, "the heartbeat has failed")
+        until(lambda: away.met["leases.renew"] == 3, "the heartbeat has failed")
         assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
         assert beside.lease == lease
 
@@ -119,10 +119,10 @@ def test_a_lost_lease_while_the_store_is_away(app: App, elsewhere: App, monkeypa
     away = Away(elsewhere, monkeypatch)
     with working(elsewhere) as beside:
         until(lambda: beside.lease, "the worker has a lease")
-        away.left["open_lease"] = 2
-        assert app.client.run(app.client.verbs.end_lease(beside.lease, "ended by a test", "*"))
+        away.left["leases.open"] = 2
+        assert app.client.run(app.client.store.leases.end(beside.lease, "ended by a test", "*"))
         assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
-    assert away.met["open_lease"] == 2
+    assert away.met["leases.open"] == 2
 
 
 @pytest.mark.slow
@@ -141,10 +141,10 @@ def test_a_worker_that_cannot_settle_when_it_leaves_ends_all_the_same(
     with working(elsewhere, grace=1.0) as beside:
         handle = app.enqueue("slow")
         assert begun.wait(20)
-        away.left["turn"] = away.left["holdings"] = 1000
+        away.left["leases.exchange"] = away.left["leases.holdings"] = 1000
         beside.ask_to_stop()
         go_on.set()
         until(lambda: not beside.alive, "the worker has ended")
-    assert away.met["turn"] > 0
+    assert away.met["leases.exchange"] > 0
     # Not settled, not lost: whoever sweeps next frees it when the lease has lapsed.
     assert handle.state() is State.IN_PROGRESS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.worker.maintenance import Duty
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked
@@ -80,9 +80,9 @@ def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) ->
 
     def end_the_lease() -> None:
         assert begun.wait(20)
-        found = other.client.run(other.client.verbs.attempts(handle.id, handle.tenant))[-1]
+        found = other.client.run(other.client.store.jobs.attempts(handle.id, handle.tenant))[-1]
         assert found.worker.startswith("tick ")
-        lease = other.client.run(other.client.verbs.health("*"))
+        lease = other.client.run(other.client.store.health.get("*"))
         assert lease.lease_active == 1
         take_away(other)
 
@@ -100,7 +100,7 @@ def take_away(app: App) -> None:
     by_hand = open_by_hand(app.store.url)
     (row,) = by_hand.execute("select id from lease where ended_at is null")
     by_hand.close()
-    assert app.client.run(app.client.verbs.end_lease(str(row[0]), "taken away", "*"))
+    assert app.client.run(app.client.store.leases.end(str(row[0]), "taken away", "*"))
 
 
 def kept_until(url: str) -> float:

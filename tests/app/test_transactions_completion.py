@@ -66,7 +66,7 @@ def test_the_writes_and_the_success_are_one(app: App, url: str, colour: str, log
         async with (block := ctx.transaction(result=Receipt(-1, False))) as connection:
             await done(connection.execute(WRITE))
             block.result(Receipt(number, True))
-        assert await ctx.client.arun(ctx.client.verbs.get(ctx.job_id, "default")) is not None
+        assert await ctx.client.arun(ctx.client.store.jobs.get(ctx.job_id, "default")) is not None
         return Receipt(0, False)
 
     kind = {"sync": pay, "async": apay}[colour]
@@ -216,8 +216,8 @@ def test_new_jobs_can_be_part_of_it(app: App, url: str) -> None:
     handle = lead.using(retry=Retry(max_attempts=2)).enqueue()
     work_off(app, queues=("default",), max_jobs=1)
     assert [job.kind for job in app.jobs()] == ["lead"]
-    app.client.run(app.client.verbs.set_clock(timedelta(hours=1), None))
-    app.client.run(app.client.verbs.promote_due())
+    app.client.run(app.client.store.clock.set(timedelta(hours=1), None))
+    app.client.run(app.client.store.leases.promote())
     work_off(app, max_jobs=1)
     children = app.jobs(parent_id=handle.id)
     assert [(job.kind, job.payload) for job in children] == [("follow", {"n": 2})]

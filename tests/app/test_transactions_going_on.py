@@ -64,8 +64,8 @@ def test_when_a_turn_has_failed(app: App, elsewhere: App, marks: Marks, monkeypa
     with working(elsewhere):
         handle = app.enqueue("pay")
         assert marks.committed.wait(20)
-        away.left["turn"] = 1
-        until(lambda: away.met["turn"] == 1, "a turn has failed")
+        away.left["leases.exchange"] = 1
+        until(lambda: away.met["leases.exchange"] == 1, "a turn has failed")
         app.enqueue("quick").result(timeout=20)  # recorded by a turn that began after the worker had compared
         marks.go_on.set()
         assert marks.went_on.wait(20), "the handler was stopped"

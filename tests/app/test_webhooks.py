@@ -118,7 +118,7 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
         until(lambda: begun(tmp_path), "the first worker has begun")
         victim.kill()
         victim.wait(timeout=10)
-    app.store.run(app.store.verbs.set_clock(timedelta(days=1), None))  # its lease is over, and a day of times is missed
+    app.store.run(app.store.clock.set(timedelta(days=1), None))  # its lease is over, and a day of times is missed
     failed, asking = fails.enqueue(CARD), asks.enqueue()
     app.endpoints.test("gone")
     with working(app):

@@ -268,7 +268,7 @@ def test_retry_after_in_each_form_never_makes_it_sooner(app: App, receiver: Rece
     waits = {}
     for job in app.jobs(kind=DELIVER, limit=100):
         (retry,) = [
-            event for event in app.store.run(app.store.verbs.history(job.id, "default")) if event.verb == "retry"
+            event for event in app.store.run(app.store.jobs.history(job.id, "default")) if event.verb == "retry"
         ]
         assert job.due_at is not None
         assert isinstance(job.payload, dict)

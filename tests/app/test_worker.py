@@ -22,7 +22,7 @@ AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.05, factor=2, jitter=False)
 
 
 def attempts(app: App, handle: Handle[Any]) -> list[Attempt]:
-    return app.client.run(app.client.verbs.attempts(handle.id, handle.tenant))
+    return app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))
 
 
 @pytest.mark.req("JF-7", "SC-4")
@@ -141,7 +141,7 @@ def test_queues_priorities_and_deadlines(app: App) -> None:
     def note(name: str) -> None:
         order.append(name)
 
-    now = app.client.run(app.client.verbs.now())
+    now = app.client.run(app.client.store.clock.now())
     late = note.using(deadline=now).enqueue("late")
     note.enqueue("second")
     note.using(priority=5).enqueue("first")

@@ -181,7 +181,7 @@ def test_handlers_and_programs_add_jobs_while_it_runs(app: App, press: Press) ->
     job = app.get(joined.job_id)
     assert job is not None
     assert (job.correlation_id, job.workflow_id) == ("c-9", run.id)
-    result = app.client.run(app.client.verbs.result(joined.job_id, "default"))
+    result = app.client.run(app.client.store.jobs.result(joined.job_id, "default"))
     assert result is not None
     assert result.value == "all:80"
     with pytest.raises(Conflict) as over:

@@ -88,7 +88,7 @@ def usual_app(folder: Path) -> App:
 
     for minutes in range(-58, 1):  # an hour of it, by the clock of the database
         app.store.migrate()
-        app.store.run(app.store.verbs.set_clock(timedelta(minutes=minutes), None))
+        app.store.run(app.store.clock.set(timedelta(minutes=minutes), None))
         for n in range(chance.randrange(3, 10)):
             name = f"customer{chance.randrange(900)}@mail.example"
             send.using(tags=("welcome",) if n % 3 else ("newsletter",)).enqueue(name, "welcome")

@@ -207,5 +207,5 @@ def test_bulk_redrive_is_confirmed_tracked_and_done(open_page: Open, site: Site)
     expect(page.locator("main")).to_contain_text("3 of 3 done")
     again = until(lambda: site.app.jobs(kind="breaks", state=State.QUEUED), "they wait again")
     assert len(again) == 3
-    ledger = site.app.client.run(site.app.client.verbs.history(again[0].id, "default"))
+    ledger = site.app.client.run(site.app.client.store.jobs.history(again[0].id, "default"))
     assert ledger[-1].verb == "redrive"

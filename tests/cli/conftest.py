@@ -15,8 +15,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast import config
 from holdfast.cli.commands import app
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 
 SQLITE, POSTGRES = "sqlite", "postgres"
 
@@ -63,7 +62,7 @@ def store(url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def sqlite_store(sqlite_url: str) -> Iterator[Store]:
+def SqliteStore(sqlite_url: str) -> Iterator[Store]:
     """For what has nothing to do with the kind of store, and takes long."""
     with closing(open_store(sqlite_url)) as opened:
         yield opened

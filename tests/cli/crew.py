@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.processes import started
 
 CREW = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.agents import disable, register
 from tests.support.stores import claim, job, open_lease, put_one, state_of
@@ -120,4 +120,4 @@ def test_disabling_asks_for_a_reason_and_an_agent(holdfast: Holdfast, store: Sto
 )
 def test_what_cannot_be_registered(holdfast: Holdfast, store: Store, options: tuple[str, str]) -> None:
     assert holdfast("agents", "register", "planner", *options).exit_code == 2
-    assert store.run(store.verbs.agents("*")) == []
+    assert store.run(store.agents.list("*")) == []

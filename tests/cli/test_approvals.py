@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import FORM, asked
 from tests.cli.processes import run

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.audit import unguarded
 from tests.support.by_hand import open_by_hand
@@ -23,7 +23,7 @@ def test_a_trail_from_the_shell(holdfast: Holdfast, store: Store, tmp_path: Path
     assert "Nothing was done." in holdfast("audit", "actions").stderr
     job_id = put_one(store)
     work(store)
-    store.run(store.verbs.set_limit(Rule.of("queue", "mail", 5), "ada", "default"))
+    store.run(store.limits.set(Rule.of("queue", "mail", 5), "ada", "default"))
     assert "4 events and actions sealed" in holdfast("audit", "seal").stderr
     assert document(holdfast("audit", "seal", "--json")) == {"sealed": 0}
     anchor = holdfast("audit", "anchor").stdout.strip()

@@ -11,7 +11,7 @@ import pytest
 from holdfast.cli.bench import TRICKLE, drained, percentile, picked_up, problems_of
 from holdfast.cli.demo.check import Reading, read
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import call, run
 from tests.support.stores import BROKEN, put, put_one, spec, state_of, tries, work

@@ -12,7 +12,7 @@ import pytest
 import holdfast as package
 from holdfast import errors
 from holdfast.cli.failures import exit_code
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import COMMAND, environment, run, started, until
 from tests.support.stores import put_one

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.outcome import Failed
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import claim, job, open_lease, put, put_one, settle, spec, state_of
 
@@ -46,7 +46,7 @@ def test_groups_are_listed_shown_noted_and_resolved(holdfast: Holdfast, store: S
     operation = document(started)
     assert (operation["state"], operation["total"], operation["rate"]) == ("running", 12, 1000)
     assert state_of(store, ids[0]) is State.DEAD_LETTER, "nobody works on it yet"
-    while store.run(store.verbs.work_operation()) is not None:
+    while store.run(store.operations.work()) is not None:
         pass
     over = document(holdfast("operations", "wait", operation["id"], "--json"))
     assert (over["state"], over["done"]) == ("done", 12)

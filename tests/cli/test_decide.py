@@ -12,7 +12,7 @@ from typer.testing import Result
 from holdfast import config
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Vote
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import FORM, asked
 from tests.cli.processes import run
@@ -24,7 +24,7 @@ UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 
 def votes(store: Store, gate_id: str) -> list[Vote]:
-    return store.run(store.verbs.votes(gate_id, "*"))
+    return store.run(store.approvals.votes(gate_id, "*"))
 
 
 def refused(result: Result) -> tuple[int, str]:
@@ -32,7 +32,7 @@ def refused(result: Result) -> tuple[int, str]:
 
 
 def later(store: Store, span: timedelta) -> None:
-    store.run(store.verbs.set_clock(span, None))
+    store.run(store.clock.set(span, None))
 
 
 def issued(holdfast: Holdfast, gate_id: str, *options: str) -> str:
@@ -124,7 +124,7 @@ def test_after_its_time(holdfast: Holdfast, store: Store) -> None:
     assert "over" in holdfast("approvals", "list").stdout
     # Also with an empty form: there is no use in filling it in.
     assert refused(holdfast("approvals", "approve", gate.id, "--json")) == (4, "gate_expired")
-    store.run(store.verbs.attend_gates())
+    store.run(store.approvals.attend())
     assert refused(holdfast("approvals", "approve", gate.id, "--json")) == (4, "already_decided")
     assert document(holdfast("approvals", "list", "--state", "expired", "--json"))[0]["id"] == gate.id
 

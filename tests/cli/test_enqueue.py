@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from holdfast.engine.job import Job
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import job
 

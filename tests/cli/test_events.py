@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.processes import started
 from tests.support.stores import put_one, work

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.features.assembly import Store
 from holdfast.features.health.commands import level
-from holdfast.stores.base import Store
 from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.connections import database_path
 from tests.cli.conftest import Holdfast, document

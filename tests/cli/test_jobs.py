@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.outcome import Failed, Succeeded
 from holdfast.engine.steps import RESERVED
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import BROKEN, claim, forward, open_lease, put, put_one, settle, spec, take, tries, work
 
@@ -95,10 +95,10 @@ def test_the_way_of_a_job_can_be_read(holdfast: Holdfast, store: Store) -> None:
     forward(store, 1.5)
     work(store, Failed("timeout", "too slow", traceback="Traceback: here", after=60.0))
     forward(store, 60)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     lease = open_lease(store, "worker 2")
     (held,) = claim(store, lease)
-    store.run(store.verbs.save_checkpoint(held.id, lease, held.attempt, "page", "3", "*"))
+    store.run(store.steps.save_checkpoint(held.id, lease, held.attempt, "page", "3", "*"))
     forward(store, 0.25)
     settle(store, held, Succeeded('{"paid": true}'))
     shown = holdfast("jobs", "show", job_id)
@@ -215,7 +215,7 @@ def test_a_large_payload_is_cut_for_people_only(holdfast: Holdfast, store: Store
 def test_progress_is_a_fact_and_no_checkpoint(holdfast: Holdfast, store: Store) -> None:
     put_one(store)
     taken = take(store)
-    save = store.verbs.save_checkpoint
+    save = store.steps.save_checkpoint
     for name, value in ((RESERVED, '{"fraction": 0.42, "message": "page 7", "attempt": 1}'), ("place", "7")):
         store.run(save(taken.id, taken.lease, taken.attempt, name, value, "*"))
     shown = holdfast("jobs", "show", taken.id).stdout

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Ask
-from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import TENANT, claim, new_id, open_lease, put, spec
 
@@ -39,7 +39,7 @@ def test_limits(holdfast: Holdfast, store: Store) -> None:
 def test_reservations(holdfast: Holdfast, store: Store) -> None:
     assert "Nothing is reserved." in holdfast("reservations", "list").stderr
     ask = Ask(new_id(), "resource", "gpu-0", 60.0, "a [red]trial[/red]")
-    store.run(store.verbs.reserve(ask, "ada", TENANT))
+    store.run(store.reservations.set(ask, "ada", TENANT))
     (found,) = document(holdfast("reservations", "list", "--json"))
     assert (found["id"], found["state"], found["holder"], found["name"]) == (ask.id, "active", "ada", "gpu-0")
     assert "resource gpu-0" in holdfast("reservations", "list").stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.cli.conftest import Holdfast, document, error_of
 
 pytestmark = pytest.mark.req("SC-1")

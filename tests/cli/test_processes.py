@@ -16,7 +16,7 @@ from holdfast.cli.run_worker import AT_ONCE, ONCE_MORE
 from holdfast.cli.supervisor.child import Reports
 from holdfast.cli.supervisor.supervisor import LONGEST_PAUSE, pause_after
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.crew import Crew, gone
 from tests.cli.processes import call, environment, hear, run, until
 from tests.support.stores import history, job, put, put_one, spec, state_of
@@ -28,7 +28,7 @@ def crew(tmp_path: Path) -> Crew:
 
 
 def live_leases(store: Store) -> int:
-    return store.run(store.verbs.health("*")).lease_active
+    return store.run(store.health.get("*")).lease_active
 
 
 def stop(process: subprocess.Popen[str]) -> tuple[int, str, str]:

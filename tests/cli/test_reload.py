@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.cli.supervisor.reload import Watch, expected_files, files_of, imported_files
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.processes import started, until
 from tests.support.stores import put_one, state_of
 
@@ -70,7 +70,7 @@ def answer(store: Store) -> int | None:
     """What a job enqueued now comes to."""
     job_id = put_one(store, "ask")
     until(lambda: state_of(store, job_id) == State.SUCCEEDED, "the job is done")
-    found = store.run(store.verbs.result(job_id, "*"))
+    found = store.run(store.jobs.result(job_id, "*"))
     return None if found is None else found.value
 
 
@@ -97,7 +97,7 @@ def test_a_changed_handler_is_picked_up_and_a_broken_one_waited_out(store: Store
         assert answer(store) == 3
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
-    assert store.run(store.verbs.health("*")).lease_active == 0
+    assert store.run(store.health.get("*")).lease_active == 0
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import forward, put_one, settle, state_of, take
 

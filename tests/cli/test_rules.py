@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.steps import StepEntry
+from holdfast.features.assembly import Store
 from holdfast.features.payloads.model import NO_RULE, Effective
-from holdfast.stores.base import Store
 from holdfast.stores.vault import Vault, new_key, reference_in
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.by_hand import open_by_hand
@@ -82,10 +82,10 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     third = take(store)
     bound = {"tenant": "default", "job_id": third.id}
     kept = sealing.seal(json.dumps(CANARY), what="step", place="1", **bound)
-    assert store.run(store.verbs.save_steps(third.lease, [(third.id, 1, StepEntry(1, "ask", "step", kept))], "*")) == []
+    assert store.run(store.steps.save(third.lease, [(third.id, 1, StepEntry(1, "ask", "step", kept))], "*")) == []
     for name, whose in (("row", third.id), ("gone", first.id)):  # the second is not that job's: it does not open
         value = sealing.seal(json.dumps(CANARY), what="checkpoint", tenant="default", job_id=whose, place=name)
-        assert store.run(store.verbs.save_checkpoint(third.id, third.lease, 1, name, value, "*"))
+        assert store.run(store.steps.save_checkpoint(third.id, third.lease, 1, name, value, "*"))
     shown = holdfast("jobs", "show", ids[0]).stdout + holdfast("jobs", "show", third.id).stdout
     assert shown.count("sealed with key old") == 2 + 4
     assert CANARY not in shown
@@ -104,13 +104,13 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     assert opened == [{"who": CANARY, "n": n} for n in range(3)]
     assert texts[lost].count("gone") == 1
     for claimed, returned in ((first, "done"), (second, CANARY * 50)):
-        result = store.run(store.verbs.result(claimed.id, "default"))
+        result = store.run(store.jobs.result(claimed.id, "default"))
         assert result is not None
         found_it = vault.open_value(result.value, result.ref, tenant="default", job_id=claimed.id)
         assert found_it == returned
-    (found_step,) = store.run(store.verbs.steps(third.id, "default"))
+    (found_step,) = store.run(store.steps.list(third.id, "default"))
     assert vault.open_kept(found_step.value, what="step", place="1", **bound) == CANARY
-    points = store.run(store.verbs.checkpoints(third.id, "default"))
+    points = store.run(store.jobs.checkpoints(third.id, "default"))
     assert vault.open_kept(points["row"], what="checkpoint", place="row", **bound) == CANARY
     assert points["gone"]["$holdfast"]["key"] == "old"
     other = json.dumps({"$holdfast": found_step.value["$holdfast"] | {"key": "k9"}}, separators=(",", ":"))

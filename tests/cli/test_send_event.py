@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import config
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import begun
 from tests.cli.processes import run
@@ -36,7 +36,7 @@ def test_it_says_whether_it_was_new_and_whom_it_woke(holdfast: Holdfast, store: 
     again = holdfast("send-event", "payment.settled", '{"invoice": 7}', "--key", "k", "--json")
     assert document(again) == {"id": event_id, "created": False, "woke": 0}
     assert "sent before under this key" in again.stderr
-    (step,) = store.run(store.verbs.steps(jobs[0], "default"))
+    (step,) = store.run(store.steps.list(jobs[0], "default"))
     assert (step.value["id"], step.value["sent_by"]) == (event_id, config.operating_user())
 
 

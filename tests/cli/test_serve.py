@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import App, config
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import started, until
 

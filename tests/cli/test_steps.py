@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Backoff, Retry
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.cli.people import asked, begun, go_on
 from tests.cli.test_approvals import EVIL, words
@@ -45,7 +45,7 @@ def listed(holdfast: Holdfast, job_id: str) -> str:
 
 
 def at(store: Store, seconds: float) -> str:
-    moment = store.run(store.verbs.now()) + timedelta(seconds=seconds)
+    moment = store.run(store.clock.now()) + timedelta(seconds=seconds)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
@@ -192,7 +192,7 @@ def test_redrive_from_a_step(
 @pytest.mark.req("DP-15", "DP-3")
 def test_what_cannot_be_redriven_from_there(holdfast: Holdfast, store: Store) -> None:
     job_id, waits = begun(store.url, *PLAN), begun(store.url, ("sleep", "1h"))
-    before = store.run(store.verbs.steps(job_id, "default"))
+    before = store.run(store.steps.list(job_id, "default"))
 
     def refused(*given: str) -> tuple[int, list[str]]:
         result = holdfast("jobs", "redrive", *given, "--json")
@@ -207,8 +207,8 @@ def test_what_cannot_be_redriven_from_there(holdfast: Holdfast, store: Store) ->
     assert "several of its steps have this name" in holdfast("jobs", "redrive", job_id, "--from-step", "page").stdout
     bad = holdfast("jobs", "redrive", job_id, "--from-step", " ", "--json")
     assert (bad.exit_code, error_of(bad)["code"]) == (2, "invalid_name")
-    assert store.run(store.verbs.steps(job_id, "default")) == before
-    assert [step.n for step in store.run(store.verbs.steps(waits, "default"))] == [1]
+    assert store.run(store.steps.list(job_id, "default")) == before
+    assert [step.n for step in store.run(store.steps.list(waits, "default"))] == [1]
     assert state_of(store, job_id) is State.DEAD_LETTER
 
 

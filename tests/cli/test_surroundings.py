@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.crew import Crew, gone
 from tests.cli.processes import COMMAND, environment, until
 from tests.support.stores import put, put_one, spec, state_of, tries
@@ -117,7 +117,7 @@ def test_messages_that_cannot_be_written_stop_nobody(
             process.wait(timeout=0.5)
         crew.let_go()
         assert process.wait(timeout=30) == 0
-    assert sqlite_store.run(sqlite_store.verbs.health("*")).lease_active == 0
+    assert sqlite_store.run(sqlite_store.health.get("*")).lease_active == 0
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_a_terminal_that_is_gone_is_a_signal_to_stop(sqlite_store: Store, crew: 
                 process.wait(timeout=0.5)
         crew.let_go()
         assert process.wait(timeout=30) == 0
-    assert sqlite_store.run(sqlite_store.verbs.health("*")).lease_active == 0
+    assert sqlite_store.run(sqlite_store.health.get("*")).lease_active == 0
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.crew import Crew
 from tests.cli.processes import call, run, started, until
 from tests.support.stores import history, job, put, put_one, spec, state_of

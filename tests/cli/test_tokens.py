@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.features.assembly import Store
 from holdfast.features.tokens.model import hash_of, is_token
-from holdfast.stores.base import Store
 from tests.cli.conftest import Holdfast, document, error_of
 
 
@@ -16,7 +16,7 @@ def test_issue_list_and_revoke(holdfast: Holdfast, store: Store) -> None:
     text = told.stdout.strip()
     assert is_token(text)
     assert "It may enqueue, read for tenant acme." in told.stderr
-    found = store.run(store.verbs.token_of(hash_of(text)))
+    found = store.run(store.tokens.find(hash_of(text)))
     assert found is not None
     assert (found.tenant, found.name) == ("acme", "ci")
     made = document(holdfast("tokens", "issue", "ops", "--role", "admin", "--scope", "read", "--all-tenants", "--json"))
@@ -29,7 +29,7 @@ def test_issue_list_and_revoke(holdfast: Holdfast, store: Store) -> None:
     gone = holdfast("tokens", "revoke", found.id, "--json")
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "token_not_found"), "another tenant's"
     assert "is revoked" in holdfast("tokens", "revoke", found.id, "--tenant", "acme").stdout
-    assert store.run(store.verbs.token_of(hash_of(text))) is None
+    assert store.run(store.tokens.find(hash_of(text))) is None
     assert "revoked by" in holdfast("tokens", "list", "--tenant", "acme").stdout
     for wrong, code in (
         (["x"], "usage"),

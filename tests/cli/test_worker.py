@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.cli.run_worker import ONCE_MORE
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 from tests.cli.conftest import SHOP
 from tests.cli.processes import call, hear, run, started, until
@@ -37,7 +37,7 @@ def test_a_burst_runs_what_there_is(store: Store, shop: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["jobs"] == 5
     assert all(json.loads(line)["level"] for line in done.stderr.splitlines())
-    result = store.run(store.verbs.result(ids[2], "*"))
+    result = store.run(store.jobs.result(ids[2], "*"))
     assert result is not None
     assert result.value == 3
     assert state_of(store, ids[5]) == State.QUEUED
@@ -164,7 +164,7 @@ def test_weights_keep_a_full_queue_from_starving_another(
     options = ("--queues", queues, "--concurrency", "1", "--max-jobs", "40")
     done = call("worker", "shop:app", *options, url=store.url, cwd=shop)
     assert done.returncode == 0, done.stderr
-    ended = store.run(store.verbs.list_jobs(JobFilter(tenant="*", state=State.SUCCEEDED, limit=100)))
+    ended = store.run(store.jobs.list(JobFilter(tenant="*", state=State.SUCCEEDED, limit=100)))
     assert {each.queue for each in ended} == served
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import FINAL
 from tests.support.workflows import Flow

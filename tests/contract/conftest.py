@@ -10,8 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.given_server import GivenServer
 from tests.support.ledger import check_ledger

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.agents.model import Definition
+from holdfast.features.assembly import Store
+from holdfast.features.audit.store import ActionFilter
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.stores.action_triggers import RECORDED
-from holdfast.stores.base import Store
-from holdfast.stores.port.audit import ActionFilter
 from tests.support.audit import flaws, seal, verify
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import draft, endpoint
@@ -41,7 +41,7 @@ NOT_RECORDED = {
 
 
 def did(store: Store, **wanted: Any) -> list[tuple[str, str, str, str]]:
-    found = store.run(store.verbs.actions(ActionFilter(tenant=EVERY_TENANT, **wanted)))
+    found = store.run(store.audit.actions(ActionFilter(tenant=EVERY_TENANT, **wanted)))
     return [(each.actor, each.verb, each.subject, each.name) for each in reversed(found)]
 
 
@@ -60,43 +60,43 @@ def test_every_table_that_people_set_something_in_is_recorded(store: Store, by_h
 
 
 def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None:
-    v, run, tenant = store.verbs, store.run, "default"
-    run(v.set_limit(Rule.of("queue", "mail", 5), "ada", tenant))
-    run(v.set_limit(Rule.of("queue", "mail", 6), "bob", tenant))
-    run(v.set_limit(Rule.of("queue", "mail", 6), "eve", tenant))  # changes nothing
-    run(v.remove_limit("queue", "mail", "ada", tenant))
-    run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant))
-    run(v.register_agent(Definition(id="planner", name="Planner"), tenant, "ada"))
-    run(v.disable_agent("planner", "it loops", "bob", tenant))
-    run(v.enable_agent("planner", tenant, "carol"))
-    run(v.put_template(template(day=1), "ada", tenant))
-    run(v.remove_template("monthly", "bob", tenant))
+    run, tenant = store.run, "default"
+    run(store.limits.set(Rule.of("queue", "mail", 5), "ada", tenant))
+    run(store.limits.set(Rule.of("queue", "mail", 6), "bob", tenant))
+    run(store.limits.set(Rule.of("queue", "mail", 6), "eve", tenant))  # changes nothing
+    run(store.limits.remove("queue", "mail", "ada", tenant))
+    run(store.queues.set_aging("slow", 60.0, 1, 9, "ada", tenant))
+    run(store.agents.set(Definition(id="planner", name="Planner"), tenant, "ada"))
+    run(store.agents.disable("planner", "it loops", "bob", tenant))
+    run(store.agents.enable("planner", tenant, "carol"))
+    run(store.templates.set(template(day=1), "ada", tenant))
+    run(store.templates.remove("monthly", "bob", tenant))
     hourly = add(store, name="hourly", timing="@hourly")
-    run(v.change_schedule(hourly, placed("hourly"), "paused", "bob", tenant))
-    run(v.add_executor("gpu", "executor", "ada"))
-    run(v.remove_executor("gpu", "bob"))
+    run(store.schedules.change(hourly, placed("hourly"), "paused", "bob", tenant))
+    run(store.executors.add("gpu", "executor", "ada"))
+    run(store.executors.remove("gpu", "bob"))
     after = Subscribing.of("after", "job.enqueue", "follow.up", declared=False, start="beginning")
-    run(v.save_subscription(after, new_id(), "ada", tenant))
-    run(v.pause_subscription("after", "too many", "bob", tenant))
-    run(v.resume_subscription("after", False, tenant, "carol"))
-    run(v.delete_subscription("after", tenant, "dan"))
-    run(v.save_cursor("billing", "0", None, tenant))
-    run(v.reset_consumer("billing", True, tenant, "ada"))
-    run(v.remove_consumer("billing", tenant, "bob"))
+    run(store.subscriptions.set(after, new_id(), "ada", tenant))
+    run(store.subscriptions.pause("after", "too many", "bob", tenant))
+    run(store.subscriptions.resume("after", False, tenant, "carol"))
+    run(store.subscriptions.remove("after", tenant, "dan"))
+    run(store.ledger.save_cursor("billing", "0", None, tenant))
+    run(store.consumers.reset("billing", True, tenant, "ada"))
+    run(store.consumers.remove("billing", tenant, "bob"))
     ask = Ask(new_id(), "resource", "gpu", 30)
-    run(v.reserve(ask, "ada", tenant))
-    run(v.release_reservation(ask.id, "done", "bob", tenant))
+    run(store.reservations.set(ask, "ada", tenant))
+    run(store.reservations.release(ask.id, "done", "bob", tenant))
     question = asking(store)
     keep_token(store, question.id, "hash", person="eve")
     approve(store, question.id, "ada")
     endpoint(store, actor="ada")
-    run(v.change_endpoint(draft(secrets=("NEW", "OLD")), "bob", tenant))
-    run(v.disable_endpoint("ops", "gone", "carol", tenant))
-    run(v.enable_endpoint("ops", False, "dan", tenant))
-    run(v.remove_endpoint("ops", "eve", tenant))
-    run(v.set_fair(["mail"], "eve"))
-    run(v.set_fair(["mail"], "ada"))  # changes nothing
-    run(v.set_fair([], "dan"))
+    run(store.webhooks.change(draft(secrets=("NEW", "OLD")), "bob", tenant))
+    run(store.webhooks.disable("ops", "gone", "carol", tenant))
+    run(store.webhooks.enable("ops", False, "dan", tenant))
+    run(store.webhooks.remove("ops", "eve", tenant))
+    run(store.tenants.set_fair(["mail"], "eve"))
+    run(store.tenants.set_fair(["mail"], "ada"))  # changes nothing
+    run(store.tenants.set_fair([], "dan"))
     pause(store, queue="mail", tenant=tenant)
     resume(store, queue="mail", tenant=tenant)
 
@@ -141,19 +141,19 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
 
 
 def test_what_changed_is_told_and_secrets_are_not(store: Store) -> None:
-    v, run = store.verbs, store.run
-    run(v.set_limit(Rule.of("queue", "mail", 5), "ada", "default"))
-    run(v.set_limit(Rule.of("queue", "mail", None, "10/s"), "ada", "default"))
+    run = store.run
+    run(store.limits.set(Rule.of("queue", "mail", 5), "ada", "default"))
+    run(store.limits.set(Rule.of("queue", "mail", None, "10/s"), "ada", "default"))
     options: Any = {"payload": {"password": "hunter2"}}
     new = Subscribing.of("after", "paid", "ship", declared=True, start="beginning", options=options)
-    run(v.save_subscription(new, new_id(), "ada", "default"))
+    run(store.subscriptions.set(new, new_id(), "ada", "default"))
     other: Any = {"payload": {"password": "hunter3"}}
     run(
-        v.save_subscription(
+        store.subscriptions.set(
             Subscribing.of("after", "paid", "ship", declared=True, options=other), new_id(), "bob", "default"
         )
     )
-    found = run(v.actions(ActionFilter(tenant="default")))
+    found = run(store.audit.actions(ActionFilter(tenant="default")))
     assert [each.changed for each in found if each.subject == "limit"] == [
         {"concurrency": [5, None], "rate": [None, 10], "per": [None, 1], "burst": [None, 10]},
         {"concurrency": 5},
@@ -161,13 +161,13 @@ def test_what_changed_is_told_and_secrets_are_not(store: Store) -> None:
     told = [each.changed for each in found if each.subject == "subscription"]
     assert (told[0], len(told)) == ({"job_options": "changed"}, 2)
     assert "hunter" not in repr(found)
-    assert run(v.actions(ActionFilter(tenant="other"))) == []
+    assert run(store.audit.actions(ActionFilter(tenant="other"))) == []
 
 
 def test_what_is_done_by_hand_is_recorded_and_what_the_machine_does_is_not(store: Store, by_hand: ByHand) -> None:
     hourly = add(store, name="hourly", timing="@hourly")
     before = did(store)
-    store.run(store.verbs.fire_schedules([decided(hourly, firing())], "*"))
+    store.run(store.schedules.fire([decided(hourly, firing())], "*"))
     put_one(store)
     work(store)
     assert did(store) == before

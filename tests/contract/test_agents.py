@@ -12,9 +12,9 @@ from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.retry import GENTLE, Backoff, Retry
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, Refused
+from holdfast.features.agents import store as agent_reads
 from holdfast.features.agents.model import WAITING_CAP, Definition
-from holdfast.stores.base import Store
-from holdfast.stores.reads import agents as agent_reads
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand, PostgresByHand
@@ -69,12 +69,12 @@ def test_what_is_registered_can_be_read(store: Store) -> None:
         max_wait="1h",
         requires_approval=True,
     )
-    assert made == store.run(store.verbs.agent("planner", "default"))
+    assert made == store.run(store.agents.get("planner", "default"))
     assert (made.tenant, made.id, made.name, made.kind) == ("default", "planner", "The planner", "plan")
     assert (made.max_retries, made.max_crashes, made.backoff) == (2, 1, GENTLE.to_json())
     assert (made.max_payload_bytes, made.max_wait, made.requires_approval) == (1024, 3600.0, True)
     assert (made.disabled, made.created_at, made.updated_at, made.waiting) == (False, now, now, 0)
-    assert store.run(store.verbs.agent("nobody", "default")) is None
+    assert store.run(store.agents.get("nobody", "default")) is None
 
 
 def test_registering_again_changes_what_differs_and_nothing_else(store: Store) -> None:
@@ -101,7 +101,7 @@ def test_agents_are_listed_by_id_kind_and_whether_they_work(store: Store) -> Non
     disable(store, "b")
 
     def listed(*wanted: Any) -> list[str]:
-        return [agent.id for agent in store.run(store.verbs.agents("default", *wanted))]
+        return [agent.id for agent in store.run(store.agents.list("default", *wanted))]
 
     assert listed() == ["a", "b", "c"]
     assert listed("plan") == ["b"]
@@ -112,19 +112,19 @@ def test_waiting_jobs_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch)
     register(store)
     put(store, *(spec(agent="planner") for _ in range(3)), spec(agent="planner", delay=60), spec(), spec(agent="other"))
     (cancelled,) = put(store, spec(agent="planner"))
-    store.run(store.verbs.operate("cancel", [cancelled], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [cancelled], None, "ada", "default"))
     assert register(store).waiting == 4
     capped = agent_reads.AGENT_COLUMNS.replace(f"limit {WAITING_CAP}", "limit 2")
     assert capped != agent_reads.AGENT_COLUMNS
     monkeypatch.setattr(agent_reads, "AGENT_COLUMNS", capped)
-    assert store.run(store.verbs.agent("planner", "default")).waiting == 2, "and not further"  # type: ignore[union-attr]
+    assert store.run(store.agents.get("planner", "default")).waiting == 2, "and not further"  # type: ignore[union-attr]
 
 
 def test_jobs_are_listed_by_agent(store: Store) -> None:
     register(store)
     mine = put(store, spec(agent="planner"), spec(agent="planner"))
     put_one(store)
-    found = store.run(store.verbs.list_jobs(JobFilter(tenant="default", agent="planner")))
+    found = store.run(store.jobs.list(JobFilter(tenant="default", agent="planner")))
     assert [each.id for each in found] == mine[::-1]
 
 
@@ -290,17 +290,17 @@ def test_who_disabled_it_first_stands(store: Store) -> None:
     forward(store)
     first = disable(store)
     forward(store, 60)
-    store.run(store.verbs.disable_agent("planner", "me too", "bob", "default"))
-    assert store.run(store.verbs.agent("planner", "default")) == first
+    store.run(store.agents.disable("planner", "me too", "bob", "default"))
+    assert store.run(store.agents.get("planner", "default")) == first
 
 
 def test_disabling_needs_a_reason_and_an_agent(store: Store) -> None:
     register(store)
     with pytest.raises(InvalidInput) as caught:
-        store.run(store.verbs.disable_agent("planner", " \n", "ada", "default"))
+        store.run(store.agents.disable("planner", " \n", "ada", "default"))
     assert caught.value.code == "reason_required"
-    assert store.run(store.verbs.disable_agent("nobody", "because", "ada", "default")) is None
-    assert store.run(store.verbs.enable_agent("nobody", "default")) is None
+    assert store.run(store.agents.disable("nobody", "because", "ada", "default")) is None
+    assert store.run(store.agents.enable("nobody", "default")) is None
 
 
 # -- tenants ------------------------------------------------------------------------------------------------------
@@ -310,24 +310,24 @@ def test_disabling_needs_a_reason_and_an_agent(store: Store) -> None:
 def test_another_tenants_agent_is_not_mine(store: Store) -> None:
     register(store, kind="theirs", retry=Retry(max_attempts=1), max_payload=2, tenant="acme")
     disable(store, tenant="acme")
-    assert store.run(store.verbs.agent("planner", "default")) is None
-    assert store.run(store.verbs.agents("default")) == []
+    assert store.run(store.agents.get("planner", "default")) is None
+    assert store.run(store.agents.list("default")) == []
     mine = put_one(store, agent="planner", payload={"a": 1})
     assert job(store, mine).max_retries == 4
-    assert store.run(store.verbs.disable_agent("planner", "mine now", "eve", "default")) is None
-    assert store.run(store.verbs.enable_agent("planner", "default")) is None
-    assert store.run(store.verbs.resume_agent("planner", 10, "default")) == 0
-    theirs = store.run(store.verbs.agent("planner", "acme"))
+    assert store.run(store.agents.disable("planner", "mine now", "eve", "default")) is None
+    assert store.run(store.agents.enable("planner", "default")) is None
+    assert store.run(store.agents.resume("planner", 10, "default")) == 0
+    theirs = store.run(store.agents.get("planner", "acme"))
     assert theirs is not None
     assert (theirs.disabled_by, theirs.waiting) == ("ada", 0)
     assert enqueue(store, spec("theirs", agent="planner"), tenant="acme")[0].reason == "agent_disabled"
-    assert [each.tenant for each in store.run(store.verbs.agents("*"))] == ["acme"]
+    assert [each.tenant for each in store.run(store.agents.list("*"))] == ["acme"]
 
 
 @pytest.mark.req("JF-1")
 def test_an_agent_belongs_to_one_tenant(store: Store) -> None:
     with pytest.raises(Refused) as caught:
-        store.run(store.verbs.register_agent(Definition(id="x", name="x"), "*"))
+        store.run(store.agents.set(Definition(id="x", name="x"), "*"))
     assert caught.value.code == "broken_invariant"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.agents.model import HOLD
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand
@@ -71,12 +71,12 @@ def test_they_come_back_by_themselves_and_are_held_again(store: Store) -> None:
     disable(store)
     assert claimed(store) == []
     forward(store, HOLD.total_seconds())
-    assert store.run(store.verbs.promote_due()) == 1
+    assert store.run(store.leases.promote()) == 1
     assert claimed(store) == []
-    store.run(store.verbs.enable_agent("planner", "default"))  # and no more
+    store.run(store.agents.enable("planner", "default"))  # and no more
     assert claimed(store) == []
     forward(store, HOLD.total_seconds())
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert claimed(store) == [job_id]
 
 
@@ -89,7 +89,7 @@ def test_what_has_begun_goes_on_and_its_retry_waits(store: Store) -> None:
     assert settle(store, held, BROKEN) == []
     assert state_of(store, job_id) is State.RETRY_WAITING
     forward(store, 300)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert claimed(store) == []
     enable(store)
     assert claimed(store) == [job_id]
@@ -102,8 +102,8 @@ def test_what_is_leased_goes_on(store: Store) -> None:
     lease = open_lease(store)
     claim(store, lease, 2, begin=False)
     disable(store)
-    assert store.run(store.verbs.start(lease, [first], "*")) == {first: 1}
-    assert store.run(store.verbs.release(lease, [second], "*")) == [second]
+    assert store.run(store.leases.start(lease, [first], "*")) == {first: 1}
+    assert store.run(store.leases.release(lease, [second], "*")) == [second]
     assert claimed(store) == []
 
 
@@ -119,12 +119,12 @@ def test_every_way_back_into_the_queue_ends_before_the_door(store: Store, way: s
     disable(store)
     match way:
         case "redrive":
-            store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default"))
+            store.run(store.jobs.operate("redrive", [job_id], None, "ada", "default"))
         case "reschedule":
-            store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+            store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
         case _:
             forward(store, 60)
-            store.run(store.verbs.promote_due())
+            store.run(store.leases.promote())
     assert claimed(store) == []
     assert state_of(store, job_id) is State.QUEUED
     enable(store)
@@ -151,8 +151,8 @@ def test_a_thousand_held_jobs_do_not_stand_in_the_way(store: Store, want: int) -
     disable(store)
     lease = open_lease(store)
     request = ClaimRequest(lease=lease, queues=("default",), want=want)
-    assert [each.id for each in store.run(store.verbs.turn([], request)).claims] == others[:want]
-    health = store.run(store.verbs.health("default"))
+    assert [each.id for each in store.run(store.leases.exchange([], request)).claims] == others[:want]
+    health = store.run(store.health.get("default"))
     assert (health.backlog, health.scheduled) == (20 - want, 1800)
     assert enable(store) == 1800
 
@@ -178,7 +178,7 @@ def test_beginning_behind_a_place(store: Store) -> None:
     disable(store)
     lease = open_lease(store)
     place = {"default": (taken.priority, taken.position)}
-    turn = store.run(store.verbs.turn([], ClaimRequest(lease=lease, queues=("default",), want=9, after=place)))
+    turn = store.run(store.leases.exchange([], ClaimRequest(lease=lease, queues=("default",), want=9, after=place)))
     assert [each.id for each in turn.claims] == free
     assert {job(store, each).state for each in held} == {State.QUEUED}
 
@@ -191,7 +191,7 @@ def test_a_held_job_still_has_its_deadline(store: Store) -> None:
     disable(store)
     assert claimed(store) == []
     forward(store, 61)
-    assert store.run(store.verbs.expire_overdue()) == 1
+    assert store.run(store.leases.expire()) == 1
     assert (state_of(store, job_id), job(store, job_id).error_code) == (State.FAILED, "deadline_passed")
 
 
@@ -201,7 +201,7 @@ def test_a_held_job_can_be_cancelled(store: Store) -> None:
     job_id = put_one(store, agent="planner")
     disable(store)
     assert claimed(store) == []
-    store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
     assert enable(store) == 0
     assert state_of(store, job_id) is State.CANCELLED
 
@@ -211,7 +211,7 @@ def test_an_agent_that_is_disabled_again_does_not_get_its_jobs_back(store: Store
     put_one(store, agent="planner")
     disable(store)
     assert claimed(store) == []
-    assert store.run(store.verbs.resume_agent("planner", 10, "default")) == 0
+    assert store.run(store.agents.resume("planner", 10, "default")) == 0
     assert claimed(store) == []
 
 
@@ -238,10 +238,10 @@ def test_it_can_be_given_the_same_time_again(store: Store) -> None:
     register(store)
     job_id = put_one(store, agent="planner", delay=100)
     again = Reschedule()
-    (one,) = store.run(store.verbs.reschedule([job_id], again, "now", "ada", "default"))
+    (one,) = store.run(store.jobs.reschedule([job_id], again, "now", "ada", "default"))
     assert not one.refused
     disable(store)
     assert claim(store, open_lease(store)) == []
-    (two,) = store.run(store.verbs.reschedule([job_id], again, "now", "ada", "default"))
+    (two,) = store.run(store.jobs.reschedule([job_id], again, "now", "ada", "default"))
     assert not two.refused
     assert verbs_of(store, job_id) == ["enqueue", "reschedule", "reschedule"]

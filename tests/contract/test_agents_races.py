@@ -15,8 +15,7 @@ import pytest
 
 from holdfast.engine.job import Enqueued
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.app.waiting import until
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import ByHand
@@ -179,11 +178,11 @@ def test_on_and_off_with_everybody_at_work_loses_nothing(store: Store) -> None:
     together(produce, produce, work, work, flip)
     # A claim may have put some off in the moment they were brought back: they come by themselves.
     forward(store, 600)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     lease = open_lease(store)
     while found := claim(store, lease, 100):
         settle(store, found)
-    assert store.run(store.verbs.counts("default")) == {State.SUCCEEDED: len(made)}
+    assert store.run(store.jobs.counts("default")) == {State.SUCCEEDED: len(made)}
 
 
 # -- transactions that stay open, PostgreSQL ----------------------------------------------------------------------
@@ -208,7 +207,7 @@ def somebody_waits(store: Store) -> bool:
 
 
 def is_disabled(store: Store) -> bool:
-    agent = store.run(store.verbs.agent("planner", "default"))
+    agent = store.run(store.agents.get("planner", "default"))
     return agent is not None and agent.disabled
 
 
@@ -302,10 +301,10 @@ def test_who_drains_does_not_wait_for_ever(store: Store, by_hand: ByHand, guest:
     by_hand.execute("alter function drain_agent set lock_timeout = '100ms'")
     register(store)
     borrow(store, guest)
-    store.run(store.verbs.disable_agent("planner", "because", "ada", "default"))
-    assert store.run(store.verbs.drain_agent("planner", "default")) is False
+    store.run(store.agents.disable("planner", "because", "ada", "default"))
+    assert store.run(store.agents.drain("planner", "default")) is False
     guest.rollback()
-    assert store.run(store.verbs.drain_agent("planner", "default")) is True
+    assert store.run(store.agents.drain("planner", "default")) is True
 
 
 @on_postgres

@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.order import Move
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.stores import TENANT, claim, forward, history, job, open_lease, put, put_one, spec
 
 pytestmark = pytest.mark.req("SC-2")
 
 
 def age(store: Store) -> int:
-    return store.run(store.verbs.age_queues())
+    return store.run(store.queues.age())
 
 
 def test_what_has_waited_long_comes_before_what_is_new(store: Store) -> None:
     forward(store)
     assert age(store) == 0
-    setting = store.run(store.verbs.set_aging("default", 60.0, 2, 5, "ada", TENANT))
+    setting = store.run(store.queues.set_aging("default", 60.0, 2, 5, "ada", TENANT))
     assert setting is not None
-    assert store.run(store.verbs.queue_settings(TENANT)) == [setting]
+    assert store.run(store.queues.list(TENANT)) == [setting]
     old, moved, elsewhere = put(store, spec(), spec(), spec(queue="other"))
     foreign = put_one(store, tenant="other")
     high = put_one(store, priority=9)
-    store.run(store.verbs.move(moved, Move(where="last", priority=-1), None, "ada", TENANT))
+    store.run(store.jobs.move(moved, Move(where="last", priority=-1), None, "ada", TENANT))
     forward(store, 59)
     assert age(store) == 0
     forward(store, 2)
@@ -39,5 +39,5 @@ def test_what_has_waited_long_comes_before_what_is_new(store: Store) -> None:
     assert [job(store, each).priority for each in (old, fresh)] == [5, 5], "up to the queue's most"
     order = [each.id for each in claim(store, open_lease(store), 9)]
     assert order == [high, old, fresh, foreign, moved], "among equals by age"
-    assert store.run(store.verbs.set_aging("default", None, 1, 5, "ada", TENANT)) is None
-    assert store.run(store.verbs.queue_settings(TENANT)) == []
+    assert store.run(store.queues.set_aging("default", None, 1, 5, "ada", TENANT)) is None
+    assert store.run(store.queues.list(TENANT)) == []

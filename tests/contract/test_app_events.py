@@ -13,7 +13,7 @@ from holdfast.engine.payload import canonical
 from holdfast.engine.states import State
 from holdfast.engine.steps import MATCH_LIMIT, check_match, projection
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.ledger import all_jobs
@@ -255,7 +255,7 @@ def test_a_wait_is_fulfilled_once(store: Store) -> None:
 @pytest.mark.req("CX-11")
 def test_a_job_that_was_cancelled_stays_so(store: Store) -> None:
     gone, mine = waiting(store), waiting(store)
-    store.run(store.verbs.operate("cancel", [gone], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [gone], None, "ada", "default"))
     assert send(store).woke == 1
     assert (state_of(store, gone), state_of(store, mine)) == (State.CANCELLED, State.QUEUED)
     assert verbs_of(store, gone)[-1] == "cancel"
@@ -266,7 +266,7 @@ def test_a_job_in_backoff_is_not_woken_early_and_finds_it_later(store: Store) ->
     now = forward(store)
     job_id, held = running(store)
     apply(store, held.lease, waits(held))
-    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
     again = take(store, queues=[held.queue])
     settle(store, again, Failed("broken", "it broke", after=300.0))
     due = now + timedelta(seconds=300)
@@ -276,14 +276,14 @@ def test_a_job_in_backoff_is_not_woken_early_and_finds_it_later(store: Store) ->
     assert (found.state, found.due_at) == (State.RETRY_WAITING, due)
     assert heard(store, job_id) == {"n": 1}
     forward(store, 300)
-    assert store.run(store.verbs.promote_due()) == 1
+    assert store.run(store.leases.promote()) == 1
 
 
 def test_a_job_with_another_time_is_not_woken_before_it(store: Store) -> None:
     now = forward(store)
     job_id = waiting(store)
     at = now + timedelta(hours=1)
-    store.run(store.verbs.reschedule([job_id], Reschedule(at=at), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(at=at), None, "ada", "default"))
     assert send(store).woke == 0
     assert job(store, job_id).due_at == at
     assert heard(store, job_id) == {}
@@ -293,7 +293,7 @@ def test_a_job_that_waits_for_two_hears_of_each(store: Store) -> None:
     """The wait it was put to sleep for wakes it; the other is fulfilled beside it."""
     job_id, held = running(store)
     apply(store, held.lease, waits(held, "first", n=1))
-    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
     again = take(store, queues=[held.queue])
     forward(store, 1)  # so that the two end at different times
     apply(store, again.lease, waits(again, "second", n=2))

@@ -12,9 +12,8 @@ import pytest
 
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.tokens.model import new_token
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from tests.support.attack import LATER, Attack
 from tests.support.attacks import ATTACKS
 from tests.support.attacks_on_agents import REGISTERED
@@ -102,11 +101,11 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     names |= {"running": names["in_progress"], "dead": names["dead_letter"], "waiting": names["retry_waiting"]}
     names |= {"other": open_lease(store, ttl=1000), "ended": open_lease(store, ttl=1000)}
     names |= {"lease": str(holders[State.IN_PROGRESS]), "holding": str(holders[State.LEASED])}
-    store.run(store.verbs.end_lease(names["ended"], "closed", "*"))
+    store.run(store.leases.end(names["ended"], "closed", "*"))
     for name in ("log", "report"):
         for job, lease in ((names["running"], names["lease"]), (names["succeeded"], holders[State.SUCCEEDED])):
-            assert store.run(store.verbs.add_artifact(job, str(lease), 1, name, f"file:{name}", "*"))
-    store.run(store.verbs.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
+            assert store.run(store.steps.add_artifact(job, str(lease), 1, name, f"file:{name}", "*"))
+    store.run(store.steps.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
     for statement in REGISTERED:
         by_hand.execute(statement)
     flow = Flow(store, {"parent": "", "child": "parent"}, fields={"parent": {"queue": "elsewhere"}})
@@ -115,8 +114,8 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store) | _tokens(store)
     names["endpoint"] = endpoint(store).id
     connect(store)
-    assert store.run(store.verbs.note_endpoint_delivery(sent(names["endpoint"], names["running"]), "default"))
-    assert store.run(store.verbs.seal_ledger("tests")) > 0
+    assert store.run(store.webhooks.note_delivery(sent(names["endpoint"], names["running"]), "default"))
+    assert store.run(store.audit.seal("tests")) > 0
     for statement in (*LIMITED, *SWITCHED, *CAPPED, *RETAINED, *BEGUN, *RULED):
         by_hand.execute(statement, _used(names, statement))
     return names
@@ -125,9 +124,9 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
 def _tokens(store: Store) -> dict[str, str]:
     """The small world that `tests/support/attacks_on_tokens.py` describes."""
     text = new_token()
-    good = store.run(store.verbs.issue_token(issuing(text, expires="9d"), "ada", "default"))
-    revoked = store.run(store.verbs.issue_token(issuing(), "ada", "default"))
-    assert store.run(store.verbs.revoke_token(revoked.id, "ada", "default"))
+    good = store.run(store.tokens.issue(issuing(text, expires="9d"), "ada", "default"))
+    revoked = store.run(store.tokens.issue(issuing(), "ada", "default"))
+    assert store.run(store.tokens.revoke(revoked.id, "ada", "default"))
     _, session = open_session(store, text)
     assert session is not None
     return {"api_token": good.id, "revoked": revoked.id, "session": session.id}
@@ -141,14 +140,14 @@ def _following(store: Store) -> dict[str, str]:
     (made,) = made_of(store)
     retried = put_one(store, retry_as="new_job", queue="retry")
     settle(store, take(store, queues=["retry"]), BROKEN)
-    successor = store.run(store.verbs.chain(retried, "*"))[-1].id
+    successor = store.run(store.jobs.chain(retried, "*"))[-1].id
     named = {"subscription": follow.id, "follower": made.id, "event": str(made.causation_id)}
     return named | {"retried": retried, "successor": successor}
 
 
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:
     """The small world that `tests/support/attacks_on_people.py` describes."""
-    store.run(store.verbs.save_steps(names["lease"], [(names["running"], 1, entry())], "*"))
+    store.run(store.steps.save(names["lease"], [(names["running"], 1, entry())], "*"))
     asked = asking(
         store,
         approvers=("ada", "bob"),
@@ -171,9 +170,9 @@ def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, s
 def _planned(store: Store, by_hand: ByHand) -> dict[str, Any]:
     """The small world that `tests/support/attacks_on_schedules.py` describes."""
     for day in (1, 2):
-        store.run(store.verbs.put_template(template(day=day), "ada", "default"))
+        store.run(store.templates.set(template(day=day), "ada", "default"))
     schedule, made = add(store), firing()
-    assert store.run(store.verbs.fire_schedules([decided(schedule, made)], "*")) == 1
+    assert store.run(store.schedules.fire([decided(schedule, made)], "*")) == 1
     assert made.job is not None
     ((fired,),) = by_hand.execute("select due_at from fire where job_id = :job", {"job": made.job.id})
     return {"schedule": schedule.id, "made": made.job.id, "fired": fired}
@@ -231,9 +230,9 @@ def test_a_cleaned_job_can_be_purged_whole(store: Store, by_hand: ByHand) -> Non
     for table, key in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
         by_hand.execute(f"delete from {table} where {key} = :gone", {"gone": gone})
     by_hand.commit()
-    assert store.run(store.verbs.get(gone, "*")) is None
-    assert store.run(store.verbs.history(gone, "*")) == []
-    assert len(store.run(store.verbs.history(stays, "*"))) == 3
+    assert store.run(store.jobs.get(gone, "*")) is None
+    assert store.run(store.jobs.history(gone, "*")) == []
+    assert len(store.run(store.jobs.history(stays, "*"))) == 3
 
 
 @pytest.mark.req("DP-16")
@@ -242,7 +241,7 @@ def test_with_a_job_goes_what_it_asked_and_did(store: Store, by_hand: ByHand) ->
     asked = asking(store, quorum=2)
     keep_token(store, asked.id, "h")
     approve(store, asked.id)
-    store.run(store.verbs.operate("cancel", [asked.job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
     by_hand.execute("update job_state set state = 'cleaned' where id = :id", {"id": asked.job_id})
     put_one(store)  # the newest row of SQLite's ledger has to stay
     names = {"job": asked.job_id, "gate": asked.id}

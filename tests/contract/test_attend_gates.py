@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.people import approve, asking, attend, gate, steps
 from tests.support.stores import claim, forward, history, job, open_lease, state_of, verbs_of
@@ -144,7 +144,7 @@ def test_a_deadline_and_an_expiry_that_meet_are_one_end(store: Store) -> None:
     one, two = asking(store, expires_in=60.0, job=due), asking(store, expires_in=60.0, job=due)
     forward(store, 60)
     assert attend(store, 1) == 1
-    assert store.run(store.verbs.expire_overdue()) == 1
+    assert store.run(store.leases.expire()) == 1
     assert attend(store) == 0
     ends = {(job(store, each.job_id).error_code, gate(store, each.id).state) for each in (one, two)}
     assert ends == {("gate_expired", "expired"), ("deadline_passed", "withdrawn")}

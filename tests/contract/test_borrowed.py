@@ -12,7 +12,7 @@ import pytest
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.stores import claim, job, open_lease, put_one, spec
 
 pytestmark = pytest.mark.req("HF-3")
@@ -31,11 +31,11 @@ def test_a_batch_is_there_when_the_transaction_commits(store: Store) -> None:
         for end in (connection.rollback, connection.commit):
             answers = store.run_borrowed(connection, store.borrowed.enqueue(specs, "acme"))
             assert [answer.created for answer in answers] == [True, True, False, True, True]
-            assert store.run(store.verbs.get(specs[0].id, "acme")) is None
+            assert store.run(store.jobs.get(specs[0].id, "acme")) is None
             end()
-    found = store.run(store.verbs.counts("acme"))
+    found = store.run(store.jobs.counts("acme"))
     assert found[State.QUEUED] == 4
-    assert sum(store.run(store.verbs.counts("default")).values()) == 0
+    assert sum(store.run(store.jobs.counts("default")).values()) == 0
 
 
 def test_a_settlement_counts_when_the_transaction_commits(store: Store) -> None:

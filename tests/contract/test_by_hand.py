@@ -15,8 +15,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.stores import forward, history, job, new_id, open_lease
@@ -85,7 +84,7 @@ def test_the_example_of_the_readme(shell: Shell) -> None:
     found = job(shell.store, str(queued["id"]))
     assert (found.tenant, found.source_system) == ("default", "sql")
     assert found.enqueued_by in ("holdfast_admin", "postgres")
-    kept = shell.store.run(shell.store.verbs.result(found.id, "default"))
+    kept = shell.store.run(shell.store.jobs.result(found.id, "default"))
     assert kept is not None
     assert kept.value == [1, 2]
     assert [event.actor for event in history(shell.store, found.id)][1:] == ["my-worker", "my-worker"]
@@ -126,7 +125,7 @@ def test_nothing_to_claim_is_an_answer_and_leaves_no_lease(shell: Shell) -> None
     shell.enqueue()
     wrong = shell.ask("select * from holdfast.claim('default', 'w', kinds => array['other'])")
     assert wrong["reason"] == "nothing_to_do"
-    assert shell.store.run(shell.store.verbs.health("default")).lease_active == 0
+    assert shell.store.run(shell.store.health.get("default")).lease_active == 0
 
 
 @pytest.mark.req("CX-9", "DP-22")
@@ -141,7 +140,7 @@ def test_fail_tries_again_by_the_jobs_own_policy_until_it_is_buried(shell: Shell
         failed = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
         assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
         found = job(shell.store, str(job_id))
-        now = shell.store.run(shell.store.verbs.now())
+        now = shell.store.run(shell.store.clock.now())
         assert found.due_at is not None
         assert (found.retries, (found.due_at - now).total_seconds()) == (retry, seconds)
         forward(shell.store, seconds)
@@ -185,7 +184,7 @@ def test_a_stale_or_foreign_lease_is_refused_by_every_verb(shell: Shell) -> None
     job_id, lease = claimed["id"], claimed["lease"]
     saved = shell.ask("select * from holdfast.progress(%s, %s, '{\"page\": 3}')", job_id, lease)
     assert (saved["refused"], saved["reason"]) == (False, None)
-    assert shell.store.run(shell.store.verbs.checkpoints(str(job_id), "default")) == {"progress": {"page": 3}}
+    assert shell.store.run(shell.store.jobs.checkpoints(str(job_id), "default")) == {"progress": {"page": 3}}
     assert shell.ask("select * from holdfast.renew(%s, '1 min')", lease)["refused"] is False
     other = open_lease(shell.store, tenant="default")
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.features.assembly import open_store
+from holdfast.features.postgres import PostgresStore
 
 pytestmark = pytest.mark.req("JF-2", "DP-2", "DP-17")
 

@@ -10,7 +10,7 @@ from holdfast.engine.payload import decode
 from holdfast.engine.retry import GENTLE, RetryPolicy
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.stores import (
     BROKEN,
     claim,
@@ -60,7 +60,7 @@ def test_a_claim_that_begins_is_one_step_with_its_attempt(store: Store) -> None:
     taken = history(store, job_id)[-1]
     assert (taken.verb, taken.from_state, taken.to_state) == ("take", State.QUEUED, State.IN_PROGRESS)
     assert (taken.attempt, taken.actor) == (1, "worker-7")
-    (attempt,) = store.run(store.verbs.attempts(job_id, "default"))
+    (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
     assert (attempt.attempt, attempt.worker, attempt.started_at) == (1, "worker-7", now)
     assert (attempt.ended_at, attempt.outcome) == (None, None)
 
@@ -71,7 +71,7 @@ def test_a_claim_that_only_holds_is_no_attempt(store: Store) -> None:
     (claimed,) = claim(store, open_lease(store), begin=False)
     found = job(store, job_id)
     assert (claimed.attempt, found.attempt, found.state, found.started_at) == (0, 0, State.LEASED, None)
-    assert store.run(store.verbs.attempts(job_id, "default")) == []
+    assert store.run(store.jobs.attempts(job_id, "default")) == []
 
 
 def test_a_claim_carries_what_its_handler_needs(store: Store) -> None:
@@ -102,7 +102,7 @@ def test_counters_of_earlier_attempts_come_with_the_claim(store: Store) -> None:
     put_one(store)
     work(store, BROKEN)
     forward(store, 300)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     claimed = take(store)
     assert (claimed.attempt, claimed.retries, claimed.crashes) == (2, 1, 0)
 
@@ -146,7 +146,7 @@ def test_a_lease_is_good_in_its_own_scope_only(store: Store, tenant: str) -> Non
     lease = open_lease(store, tenant="acme")
     with pytest.raises(StaleLease):
         claim(store, lease, tenant=tenant)
-    assert store.run(store.verbs.counts("*")) == {State.QUEUED: 2}
+    assert store.run(store.jobs.counts("*")) == {State.QUEUED: 2}
 
 
 @pytest.mark.parametrize("death", ["unknown", "ended", "lapsed", "reaped"])
@@ -155,11 +155,11 @@ def test_a_dead_lease_takes_nothing(store: Store, death: str) -> None:
     forward(store)
     lease = new_id() if death == "unknown" else open_lease(store, ttl=10)
     if death == "ended":
-        store.run(store.verbs.end_lease(lease, "closed", "*"))
+        store.run(store.leases.end(lease, "closed", "*"))
     elif death in ("lapsed", "reaped"):
         forward(store, 10)
     if death == "reaped":
-        store.run(store.verbs.reap_lapsed())
+        store.run(store.leases.reap())
     for begin in (True, False):
         with pytest.raises(StaleLease) as caught:
             claim(store, lease, begin=begin)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.schedules import add, decided, firing
 from tests.support.stores import claim, job, open_lease, put, put_one, settle, spec, state_of
 
@@ -17,22 +17,22 @@ HOUR = timedelta(hours=1)
 
 
 def set_back(store: Store) -> None:
-    store.run(store.verbs.set_clock(-HOUR, None))
+    store.run(store.clock.set(-HOUR, None))
 
 
 def go_on(store: Store, seconds: float) -> None:
-    store.run(store.verbs.set_clock(-HOUR + timedelta(seconds=seconds), None))
+    store.run(store.clock.set(-HOUR + timedelta(seconds=seconds), None))
 
 
 def test_a_worker_that_died_is_found_as_soon_as_ever(store: Store) -> None:
     job_id = put_one(store)
     claim(store, open_lease(store, ttl=30))
     set_back(store)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 0, "it may be alive"
+    assert store.run(store.leases.reap()).crashed == 0, "it may be alive"
     go_on(store, 29)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 0
+    assert store.run(store.leases.reap()).crashed == 0
     go_on(store, 40)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+    assert store.run(store.leases.reap()).crashed == 1
     assert state_of(store, job_id) is State.RETRY_WAITING
 
 
@@ -41,14 +41,14 @@ def test_a_worker_that_renews_keeps_its_jobs_and_is_found_when_it_dies_later(sto
     lease = open_lease(store, ttl=30)
     (held,) = claim(store, lease)
     set_back(store)
-    assert store.run(store.verbs.renew_lease(lease, 30.0, "*"))
+    assert store.run(store.leases.renew(lease, 30.0, "*"))
     go_on(store, 25)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 0
-    assert store.run(store.verbs.renew_lease(lease, 30.0, "*"))
+    assert store.run(store.leases.reap()).crashed == 0
+    assert store.run(store.leases.renew(lease, 30.0, "*"))
     go_on(store, 50)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 0
+    assert store.run(store.leases.reap()).crashed == 0
     go_on(store, 60)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+    assert store.run(store.leases.reap()).crashed == 1
     assert settle(store, held) == [held.id], "it comes too late, and is told so"
 
 
@@ -57,7 +57,7 @@ def test_what_was_due_stays_due_and_what_waits_is_not_lost(store: Store) -> None
     set_back(store)
     assert [each.id for each in claim(store, open_lease(store), 5)] == [now]
     go_on(store, 3_700)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert [each.id for each in claim(store, open_lease(store), 5)] == [later]
 
 
@@ -70,7 +70,7 @@ def test_the_ledger_and_the_queue_keep_their_order(store: Store) -> None:
     assert [each.id for each in taken] == [*before, *after], "the order is by number, not by time"
     settle(store, taken)
     for each in (*before, *after):
-        events = store.run(store.verbs.history(each, "default"))
+        events = store.run(store.jobs.history(each, "default"))
         assert len(events) == 3
         assert [event.seq for event in events] == sorted(event.seq for event in events)
         assert job(store, each).state is State.SUCCEEDED
@@ -79,8 +79,8 @@ def test_the_ledger_and_the_queue_keep_their_order(store: Store) -> None:
 def test_a_time_of_a_schedule_is_fired_once(store: Store) -> None:
     schedule = add(store)
     due = datetime(2026, 11, 16, 9, tzinfo=UTC)
-    first = store.run(store.verbs.fire_schedules([decided(schedule, firing(due))], "default"))
+    first = store.run(store.schedules.fire([decided(schedule, firing(due))], "default"))
     set_back(store)
-    again = store.run(store.verbs.fire_schedules([decided(schedule, firing(due))], "default"))
+    again = store.run(store.schedules.fire([decided(schedule, firing(due))], "default"))
     assert (first, again) == (1, 0)
-    assert sum(store.run(store.verbs.counts("default")).values()) == 1
+    assert sum(store.run(store.jobs.counts("default")).values()) == 1

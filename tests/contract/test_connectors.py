@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.features.assembly import Store
+from holdfast.features.audit.store import ActionFilter
 from holdfast.features.connectors.model import ConnectorDraft
-from holdfast.stores.base import Store
-from holdfast.stores.port.audit import ActionFilter
 from tests.support.connectors import connect, drafted
 
 pytestmark = pytest.mark.req("JF-11")
 
 
 def test_settings_are_kept_changed_and_removed_for_one_tenant(store: Store) -> None:
-    v, run = store.verbs, store.run
+    run = store.run
     headers = {"Accept": "text/plain", "Authorization": {"secret": "RATES_TOKEN", "prefix": "Bearer "}}
     made = connect(
         store, headers=headers, timeout="10s", max_bytes="64KB", hosts=["API.example.com:8443", "*.b.example"]
@@ -24,25 +24,28 @@ def test_settings_are_kept_changed_and_removed_for_one_tenant(store: Store) -> N
     assert (made.tenant, made.name, made.enabled, made.set_by) == ("default", "http.request", True, "ada")
     assert (made.hosts, made.secrets) == (("api.example.com:8443", "*.b.example"), ("RATES_TOKEN",))
     assert (made.headers, made.timeout, made.max_bytes) == (headers, 10.0, 65_536)
-    assert run(v.connector("http.request", "default")) == made
-    assert run(v.connector("http.request", "acme")) is None
+    assert run(store.connectors.get("http.request", "default")) == made
+    assert run(store.connectors.get("http.request", "acme")) is None
     changed = connect(store, actor="bob", enabled=False)
     assert (changed.enabled, changed.headers, changed.set_by) == (False, {}, "bob")
     assert (changed.created_at, changed.updated_at >= made.updated_at) == (made.created_at, True)
     connect(store, tenant="acme", hosts=["other.example"])
     connect(store, "webhook.deliver", tenant="acme")
-    assert [each.name for each in run(v.connectors("acme"))] == ["http.request", "webhook.deliver"]
-    assert [(each.name, each.tenant) for each in run(v.connectors("*"))] == [
+    assert [each.name for each in run(store.connectors.list("acme"))] == ["http.request", "webhook.deliver"]
+    assert [(each.name, each.tenant) for each in run(store.connectors.list("*"))] == [
         ("http.request", "acme"),
         ("http.request", "default"),
         ("webhook.deliver", "acme"),
     ]
-    assert run(v.remove_connector("http.request", "eve", "default"))
-    assert not run(v.remove_connector("http.request", "eve", "default"))
-    assert run(v.connector("http.request", "acme")) is not None
+    assert run(store.connectors.remove("http.request", "eve", "default"))
+    assert not run(store.connectors.remove("http.request", "eve", "default"))
+    assert run(store.connectors.get("http.request", "acme")) is not None
     with pytest.raises(HoldfastError):
-        run(v.set_connector(drafted(), "ada", "*"))
-    told = [(each.actor, each.verb) for each in run(v.actions(ActionFilter(tenant="default", subject="connector")))]
+        run(store.connectors.set(drafted(), "ada", "*"))
+    told = [
+        (each.actor, each.verb)
+        for each in run(store.audit.actions(ActionFilter(tenant="default", subject="connector")))
+    ]
     assert told[::-1] == [("ada", "add"), ("bob", "change"), ("eve", "remove")]
 
 

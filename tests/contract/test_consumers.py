@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.job import Event
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.ledger import read_events
 from tests.support.stores import BROKEN, forward, history, put, put_one, spec, work
 from tests.support.threads import together
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("DP-12")
 
 
 def after(store: Store, cursor: str | None, want: int = 100, tenant: str = "*") -> list[Event]:
-    return store.run(store.verbs.events_after(cursor, want, tenant))
+    return store.run(store.ledger.read(cursor, want, tenant))
 
 
 def live(store: Store, jobs: int) -> None:
@@ -26,7 +26,7 @@ def live(store: Store, jobs: int) -> None:
     work(store, BROKEN, want=jobs // 3)
     work(store, want=jobs // 3)
     forward(store, 60)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     work(store, want=jobs // 3)
 
 
@@ -101,24 +101,24 @@ def test_what_is_no_cursor_is_refused(store: Store, cursor: str) -> None:
 def test_a_consumers_place_is_kept_for_it(store: Store) -> None:
     put(store, spec(), spec())
     first, second = after(store, None)
-    assert store.run(store.verbs.cursor_of("mailer", "*")) is None
-    assert store.run(store.verbs.save_cursor("mailer", first.cursor, None, "*"))
-    assert store.run(store.verbs.cursor_of("mailer", "*")) == first.cursor
-    assert store.run(store.verbs.save_cursor("mailer", second.cursor, first.cursor, "*"))
-    assert store.run(store.verbs.cursor_of("mailer", "*")) == second.cursor
-    assert store.run(store.verbs.cursor_of("other", "*")) is None
+    assert store.run(store.ledger.cursor("mailer", "*")) is None
+    assert store.run(store.ledger.save_cursor("mailer", first.cursor, None, "*"))
+    assert store.run(store.ledger.cursor("mailer", "*")) == first.cursor
+    assert store.run(store.ledger.save_cursor("mailer", second.cursor, first.cursor, "*"))
+    assert store.run(store.ledger.cursor("mailer", "*")) == second.cursor
+    assert store.run(store.ledger.cursor("other", "*")) is None
 
 
 def test_moving_a_cursor_needs_the_place_one_came_from(store: Store) -> None:
     put(store, spec(), spec(), spec())
     one, two, three = (event.cursor for event in after(store, None))
-    save = partial(store.verbs.save_cursor, "mailer", tenant="*")
+    save = partial(store.ledger.save_cursor, "mailer", tenant="*")
     assert not store.run(save(cursor=two, was=one)), "there is no such place yet"
     assert store.run(save(cursor=one, was=None))
     assert not store.run(save(cursor=two, was=None)), "somebody has begun already"
     assert store.run(save(cursor=two, was=one))
     assert not store.run(save(cursor=three, was=one)), "somebody has moved on already"
-    assert store.run(store.verbs.cursor_of("mailer", "*")) == two
+    assert store.run(store.ledger.cursor("mailer", "*")) == two
 
 
 def test_of_many_processes_that_move_a_cursor_one_succeeds(store: Store) -> None:
@@ -126,7 +126,7 @@ def test_of_many_processes_that_move_a_cursor_one_succeeds(store: Store) -> None
     cursors = [event.cursor for event in after(store, None)]
     for was in (None, cursors[0]):
         new = cursors[0] if was is None else cursors[1]
-        moves = together(*(partial(store.run, store.verbs.save_cursor("mailer", new, was, "*")) for _ in range(8)))
+        moves = together(*(partial(store.run, store.ledger.save_cursor("mailer", new, was, "*")) for _ in range(8)))
         assert sorted(moves) == [False] * 7 + [True]
 
 
@@ -135,6 +135,6 @@ def test_consumers_of_different_tenants_may_have_the_same_name(store: Store) -> 
     put_one(store, tenant="acme")
     (event,) = after(store, None)
     for tenant in ("acme", "umbrella", "*"):
-        assert store.run(store.verbs.save_cursor("mailer", event.cursor, None, tenant))
-        assert store.run(store.verbs.cursor_of("mailer", tenant)) == event.cursor
-    assert store.run(store.verbs.cursor_of("mailer", "initech")) is None
+        assert store.run(store.ledger.save_cursor("mailer", event.cursor, None, tenant))
+        assert store.run(store.ledger.cursor("mailer", tenant)) == event.cursor
+    assert store.run(store.ledger.cursor("mailer", "initech")) is None

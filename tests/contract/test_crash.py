@@ -11,7 +11,7 @@ from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
 from holdfast.engine.retry import RetryPolicy, fixed
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.stores import (
     BROKEN,
     DONE,
@@ -35,7 +35,7 @@ DIED = Crashed("process_died", "killed by signal 11 (SIGSEGV)", {"signal": 11})
 
 
 def attempts(store: Store, job_id: str) -> list[Attempt]:
-    return store.run(store.verbs.attempts(job_id, "default"))
+    return store.run(store.jobs.attempts(job_id, "default"))
 
 
 @pytest.mark.req("CX-10", "CX-4", "SC-5")
@@ -58,7 +58,7 @@ def test_at_the_crash_limit_it_is_a_dead_letter(store: Store) -> None:
     job_id = put_one(store, retry=tries(5, crashes=1))
     for _ in range(2):
         forward(store, 3600)
-        store.run(store.verbs.promote_due())
+        store.run(store.leases.promote())
         settle(store, take(store), DIED)
     found = job(store, job_id)
     assert (found.state, found.crashes, found.retries) == (State.DEAD_LETTER, 2, 0)
@@ -107,7 +107,7 @@ def test_crashes_and_others_in_one_batch(store: Store) -> None:
         State.SUCCEEDED,
         State.SUCCEEDED,
     ]
-    results = [store.run(store.verbs.result(job_id, "default")) for job_id in ids[3:]]
+    results = [store.run(store.jobs.result(job_id, "default")) for job_id in ids[3:]]
     assert [kept and kept.value for kept in results] == [1, 2]
 
 
@@ -132,8 +132,8 @@ def test_an_artifact_has_what_is_known_of_it(store: Store) -> None:
     job_id = put_one(store)
     held = take(store)
     about = {"size": 3, "sha256": "ab"}
-    flow = store.verbs.add_artifact(job_id, held.lease, 1, "a/b.txt", "file:///x", "*", about)
+    flow = store.steps.add_artifact(job_id, held.lease, 1, "a/b.txt", "file:///x", "*", about)
     assert store.run(flow)
-    assert store.run(store.verbs.artifacts(job_id, "default")) == [
+    assert store.run(store.jobs.artifacts(job_id, "default")) == [
         Artifact(job_id, 1, "a/b.txt", "file:///x", about, now)
     ]

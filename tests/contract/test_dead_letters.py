@@ -14,9 +14,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Crashed, Failed
 from holdfast.engine.settlement import fingerprint
 from holdfast.engine.states import State
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.dead_letters.model import DeadLetterGroup, GroupFilter
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
@@ -45,7 +44,7 @@ def refused(order: int, where: str = "shop:charge") -> Failed:
 
 
 def groups(store: Store, tenant: str = TENANT, **wanted: Any) -> list[DeadLetterGroup]:
-    return store.run(store.verbs.dead_letter_groups(GroupFilter(tenant=tenant, **wanted)))
+    return store.run(store.dead_letters.groups(GroupFilter(tenant=tenant, **wanted)))
 
 
 def bury(store: Store, outcome: Failed, *, tenant: str = TENANT, kind: str = "pay", **fields: Any) -> str:
@@ -82,9 +81,9 @@ def test_failures_that_are_the_same_are_one_group(store: Store, by_hand: ByHand)
     assert bury(store, refused(5), tenant="b")
     newest, *_ = found = groups(store)
     assert len(found) == 3, "one a kind and place; the other tenant's is its own"
-    same = store.run(store.verbs.group_of(first, TENANT))
+    same = store.run(store.dead_letters.group_of(first, TENANT))
     name = fingerprint("pay", "CardRefused", "order 9 was refused", "shop:charge")
-    assert same == store.run(store.verbs.dead_letter_group(name, TENANT))
+    assert same == store.run(store.dead_letters.group(name, TENANT))
     assert same is not None
     assert (same.times, same.open, same.sample_job, same.frame) == (2, 2, second, "shop:charge")
     assert same.error_message == "order 22 was refused"
@@ -92,10 +91,10 @@ def test_failures_that_are_the_same_are_one_group(store: Store, by_hand: ByHand)
     assert same.first_at <= began
     assert newest.last_at >= same.last_at
     wanted = JobFilter(tenant=TENANT, fingerprint=same.fingerprint)
-    assert [each.id for each in store.run(store.verbs.list_jobs(wanted))] == [second, first]
+    assert [each.id for each in store.run(store.jobs.list(wanted))] == [second, first]
     assert {each.sample_job for each in found} == {second, other, elsewhere}
     assert history(store, first)[-1].meta["fingerprint"] == same.fingerprint
-    assert store.run(store.verbs.group_of(first, "b")) is None
+    assert store.run(store.dead_letters.group_of(first, "b")) is None
     assert counted_by_hand(by_hand) == counted(groups(store, EVERY_TENANT))
 
 
@@ -104,8 +103,8 @@ def test_every_way_to_be_buried_and_to_leave_is_counted(store: Store, by_hand: B
     lost = put_one(store, "pay", retry=tries(1, crashes=0))
     lease = open_lease(store)
     claim(store, lease)
-    store.run(store.verbs.end_lease(lease, "lost", EVERY_TENANT))
-    store.run(store.verbs.reap_lapsed())
+    store.run(store.leases.end(lease, "lost", EVERY_TENANT))
+    store.run(store.leases.reap())
     crashed = put_one(store, "pay", retry=tries(1, crashes=0))
     settle(store, take(store), Crashed("process_died", "the process was killed by signal 9"))
     failed = bury(store, refused(1))
@@ -117,8 +116,8 @@ def test_every_way_to_be_buried_and_to_leave_is_counted(store: Store, by_hand: B
         "CardRefused": fingerprint("pay", "CardRefused", "order 1 was refused", "shop:charge"),
     }
     assert {code: each.fingerprint for code, each in names.items()} == expected
-    store.run(store.verbs.operate("discard", [lost], "gone", "ada", TENANT))
-    store.run(store.verbs.operate("redrive", [failed], None, "ada", TENANT))
+    store.run(store.jobs.operate("discard", [lost], "gone", "ada", TENANT))
+    store.run(store.jobs.operate("redrive", [failed], None, "ada", TENANT))
     assert [each.error_code for each in groups(store)] == ["process_died"]
     work(store, refused(7))
     again = {each.error_code: (each.times, each.open) for each in groups(store, resolved=True)}
@@ -156,19 +155,19 @@ def test_pages_and_filters(store: Store) -> None:
     (tagged,) = put(store, spec("a", tags=("x",), retry=tries(1)))
     work(store, Failed("Broken", "100 %_a! is wrong"))
     wanted = JobFilter(tenant=TENANT, fingerprint=newest_first[-1].fingerprint, tag="x", state=State.DEAD_LETTER)
-    assert [each.id for each in store.run(store.verbs.list_jobs(wanted))] == [tagged]
+    assert [each.id for each in store.run(store.jobs.list(wanted))] == [tagged]
 
 
 def test_a_note_stays_with_its_group(store: Store) -> None:
     bury(store, refused(1))
     (group,) = groups(store)
-    assert store.run(store.verbs.note_dead_letters(group.fingerprint, "the bank is down", "ada", TENANT))
+    assert store.run(store.dead_letters.note(group.fingerprint, "the bank is down", "ada", TENANT))
     bury(store, refused(2))
     (noted,) = groups(store, text="BANK")
     assert (noted.note, noted.noted_by, noted.times) == ("the bank is down", "ada", 2)
-    assert not store.run(store.verbs.note_dead_letters("nothing", "x", "ada", TENANT))
-    assert not store.run(store.verbs.note_dead_letters(group.fingerprint, "x", "eve", "b"))
-    assert store.run(store.verbs.note_dead_letters(group.fingerprint, None, "ada", TENANT))
+    assert not store.run(store.dead_letters.note("nothing", "x", "ada", TENANT))
+    assert not store.run(store.dead_letters.note(group.fingerprint, "x", "eve", "b"))
+    assert store.run(store.dead_letters.note(group.fingerprint, None, "ada", TENANT))
     assert [(each.note, each.noted_by) for each in groups(store)] == [(None, None)]
 
 
@@ -188,7 +187,7 @@ def test_the_counts_are_exact_when_many_bury_and_redrive_at_once(store_url: str,
                 held.sort(key=lambda each: each.kind, reverse=bool(number % 2))
                 settle(own, held, Failed("Broken", f"by {number}", final=True))
                 done += len(held)
-                own.run(own.verbs.operate("redrive", [held[0].id], None, "ada", TENANT))
+                own.run(own.jobs.operate("redrive", [held[0].id], None, "ada", TENANT))
             return done
 
     with ThreadPoolExecutor(4) as pool:
@@ -202,7 +201,7 @@ def test_the_counts_are_exact_when_many_bury_and_redrive_at_once(store_url: str,
 def test_redriven_with_another_payload(store: Store) -> None:
     old = bury(store, refused(1), key="order-7", payload={"amount": 1}, tags=("x",), correlation_id="c", priority=3)
     new = new_id()
-    made = store.run(store.verbs.redrive_as(old, new, '{"amount": 2}', "it was the amount", "ada", TENANT))
+    made = store.run(store.dead_letters.redrive_as(old, new, '{"amount": 2}', "it was the amount", "ada", TENANT))
     assert (made.id, made.created) == (new, True)
     assert state_of(store, old) is State.CANCELLED
     fresh, was = job(store, new), job(store, old)
@@ -211,16 +210,16 @@ def test_redriven_with_another_payload(store: Store) -> None:
     )
     assert (fresh.state, fresh.attempt, fresh.retries, fresh.enqueued_by) == (State.QUEUED, 0, 0, "ada")
     assert history(store, old)[-1].meta["reason"] == f"redriven as {new}: it was the amount"
-    (link,) = store.run(store.verbs.remade(old, TENANT))
-    assert [link] == store.run(store.verbs.remade(new, TENANT))
+    (link,) = store.run(store.dead_letters.remade(old, TENANT))
+    assert [link] == store.run(store.dead_letters.remade(new, TENANT))
     assert (link.job_id, link.new_id, link.by) == (old, new, "ada")
-    again = store.run(store.verbs.redrive_as(old, new_id(), '{"amount": 2}', None, "ada", TENANT))
+    again = store.run(store.dead_letters.redrive_as(old, new_id(), '{"amount": 2}', None, "ada", TENANT))
     assert (again.id, again.created) == (new, False)
-    (same,) = store.run(store.verbs.enqueue([spec("pay", key="order-7", payload={"amount": 1})], TENANT))
+    (same,) = store.run(store.jobs.enqueue([spec("pay", key="order-7", payload={"amount": 1})], TENANT))
     assert (same.id, same.created) == (new, False), "whoever enqueues under its key comes to the new one"
     assert groups(store) == []
     waiting = put_one(store)
     for wrong, reason in ((new_id(), "not_found"), (waiting, "not_dead")):
-        answer = store.run(store.verbs.redrive_as(wrong, new_id(), "{}", None, "ada", TENANT))
+        answer = store.run(store.dead_letters.redrive_as(wrong, new_id(), "{}", None, "ada", TENANT))
         assert (answer.id, answer.reason) == (None, reason)
-    assert store.run(store.verbs.redrive_as(old, new_id(), "{}", None, "eve", "b")).reason == "not_found"
+    assert store.run(store.dead_letters.redrive_as(old, new_id(), "{}", None, "eve", "b")).reason == "not_found"

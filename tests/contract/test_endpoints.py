@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from holdfast.features.assembly import Store
 from holdfast.features.events.model import TELLS
 from holdfast.features.schedules.model import Firing
 from holdfast.features.webhooks.model import KEPT, KEPT_DAYS, subscription_names
-from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import draft, endpoint, found, sent
 from tests.support.schedules import add, decided
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.req("JF-9", "SC-15")
 
 
 def told(store: Store, tenant: str = "default") -> list[tuple[str, dict[str, object]]]:
-    return [(each.name, each.data) for each in store.run(store.verbs.app_events_after(None, 50, tenant))]
+    return [(each.name, each.data) for each in store.run(store.ledger.read_sent(None, 50, tenant))]
 
 
 def test_each_event_makes_one_delivery_and_none_of_its_own(store: Store) -> None:
@@ -45,61 +45,61 @@ def test_each_event_makes_one_delivery_and_none_of_its_own(store: Store) -> None
 def test_a_disabled_endpoint_rests_until_it_is_enabled_and_the_log_goes_with_it(store: Store) -> None:
     made = endpoint(store, wants=["order.*"])
     name = subscription_names("ops")[1]
-    v, run = store.verbs, store.run
-    assert run(v.disable_endpoint("ops", "moved", "ada", "default"))
-    assert run(v.disable_endpoint("ops", "again", "bob", "default"))
+    run = store.run
+    assert run(store.webhooks.disable("ops", "moved", "ada", "default"))
+    assert run(store.webhooks.disable("ops", "again", "bob", "default"))
     resting = found(store)
     assert (resting.disabled_by, resting.disabled_reason, resting.enabled) == ("ada", "moved", False)
     assert told(store) == [("endpoint.disabled", {"endpoint": "ops", "reason": "moved", "by": "ada"})]
     tell(store, "order.paid")
-    assert run(v.active_subscriptions("default")) == []
-    assert run(v.enable_endpoint("ops", False, "ada", "default"))
+    assert run(store.subscriptions.active("default")) == []
+    assert run(store.webhooks.enable("ops", False, "ada", "default"))
     assert found(store).enabled
     assert feed_all(store, name) == 1  # what it missed
-    run(v.disable_endpoint("ops", "moved", "ada", "default"))
+    run(store.webhooks.disable("ops", "moved", "ada", "default"))
     tell(store, "order.paid")
-    run(v.enable_endpoint("ops", True, "ada", "default"))
+    run(store.webhooks.enable("ops", True, "ada", "default"))
     assert feed_all(store, name) == 0  # without it
-    assert run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
-    assert run(v.remove_endpoint("ops", "ada", "default"))
-    assert run(v.subscriptions("default")) == []
-    assert run(v.endpoint_deliveries(made.id, "default", 9)) == []
-    assert not run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
+    assert run(store.webhooks.note_delivery(sent(made.id, new_id()), "default"))
+    assert run(store.webhooks.remove("ops", "ada", "default"))
+    assert run(store.subscriptions.list("default")) == []
+    assert run(store.webhooks.deliveries(made.id, "default", 9)) == []
+    assert not run(store.webhooks.note_delivery(sent(made.id, new_id()), "default"))
     for call in (
-        v.remove_endpoint("ops", "ada", "default"),
-        v.disable_endpoint("ops", "x", "ada", "default"),
-        v.enable_endpoint("ops", False, "ada", "default"),
-        v.change_endpoint(draft(), "ada", "default"),
+        store.webhooks.remove("ops", "ada", "default"),
+        store.webhooks.disable("ops", "x", "ada", "default"),
+        store.webhooks.enable("ops", False, "ada", "default"),
+        store.webhooks.change(draft(), "ada", "default"),
     ):
         assert not run(call)
 
 
 def test_one_of_another_tenant_is_not_there(store: Store) -> None:
     mine = endpoint(store)
-    v, run = store.verbs, store.run
-    run(v.note_endpoint_delivery(sent(mine.id, new_id()), "default"))
-    assert not run(v.note_endpoint_delivery(sent(mine.id, new_id()), "acme"))
-    assert not run(v.disable_endpoint("ops", "mine now", "eve", "acme"))
-    assert not run(v.change_endpoint(draft(url="https://eve.example"), "eve", "acme"))
-    assert not run(v.remove_endpoint("ops", "eve", "acme"))
-    assert run(v.endpoint("ops", "acme")) is None
-    assert run(v.endpoints("acme")) == []
-    assert run(v.endpoint_deliveries(mine.id, "acme", 9)) == []
+    run = store.run
+    run(store.webhooks.note_delivery(sent(mine.id, new_id()), "default"))
+    assert not run(store.webhooks.note_delivery(sent(mine.id, new_id()), "acme"))
+    assert not run(store.webhooks.disable("ops", "mine now", "eve", "acme"))
+    assert not run(store.webhooks.change(draft(url="https://eve.example"), "eve", "acme"))
+    assert not run(store.webhooks.remove("ops", "eve", "acme"))
+    assert run(store.webhooks.get("ops", "acme")) is None
+    assert run(store.webhooks.list("acme")) == []
+    assert run(store.webhooks.deliveries(mine.id, "acme", 9)) == []
     assert found(store) == mine
     assert endpoint(store, tenant="acme").tenant == "acme"
-    assert not run(v.add_endpoint(draft(), new_id(), "ada", "acme"))
+    assert not run(store.webhooks.add(draft(), new_id(), "ada", "acme"))
 
 
 def test_the_log_has_its_bounds(store: Store, by_hand: ByHand) -> None:
     made = endpoint(store)
-    v, run = store.verbs, store.run
+    run = store.run
     old = sent(made.id, new_id(), message="msg_old")
-    run(v.note_endpoint_delivery(old, "default"))
+    run(store.webhooks.note_delivery(old, "default"))
     forward(store, (KEPT_DAYS + 1) * 86_400)
-    run(v.note_endpoint_delivery(sent(made.id, new_id(), status=500, error_code="webhook_failed"), "default"))
-    (kept,) = run(v.endpoint_deliveries(made.id, "default", 9, failed=True))
+    run(store.webhooks.note_delivery(sent(made.id, new_id(), status=500, error_code="webhook_failed"), "default"))
+    (kept,) = run(store.webhooks.deliveries(made.id, "default", 9, failed=True))
     assert (kept.status, kept.delivered, kept.at is not None) == (500, False, True)
-    assert run(v.endpoint_deliveries(made.id, "default", 9, message="msg_old")) == []
+    assert run(store.webhooks.deliveries(made.id, "default", 9, message="msg_old")) == []
     columns = "tenant, endpoint_id, message, type, job_id, attempt, status, error_code, duration_ms, excerpt, at"
     number = "lpad(to_hex(n), 12, '0')" if by_hand.name == "postgres" else "printf('%012x', n)"
     series = "generate_series(1, :n) n" if by_hand.name == "postgres" else "(select value as n from json_each(:rows))"
@@ -108,10 +108,10 @@ def test_the_log_has_its_bounds(store: Store, by_hand: ByHand) -> None:
     by_hand.execute(
         f"insert into endpoint_delivery (id, {columns}) select {id}, {columns} from endpoint_delivery, {series}", params
     )
-    run(v.note_endpoint_delivery(sent(made.id, new_id()), "default"))
+    run(store.webhooks.note_delivery(sent(made.id, new_id()), "default"))
     assert by_hand.execute("select count(*) from endpoint_delivery") == [(KEPT,)]
-    page = run(v.endpoint_deliveries(made.id, "default", 2))
-    assert len(run(v.endpoint_deliveries(made.id, "default", 1000, before=page[-1].id))) == KEPT - 2
+    page = run(store.webhooks.deliveries(made.id, "default", 2))
+    assert len(run(store.webhooks.deliveries(made.id, "default", 1000, before=page[-1].id))) == KEPT - 2
 
 
 def test_times_that_were_missed_are_told_once(store: Store) -> None:
@@ -119,7 +119,7 @@ def test_times_that_were_missed_are_told_once(store: Store) -> None:
     due = schedule.next_fire_at
     assert due is not None
     missed = Firing(due + timedelta(hours=2), "missed", count=3, since_at=due)
-    assert store.run(store.verbs.fire_schedules([decided(schedule, missed)], "default")) == 1
+    assert store.run(store.schedules.fire([decided(schedule, missed)], "default")) == 1
     ((name, data),) = told(store)
     assert name == "schedule.missed"
     assert data == {

@@ -13,7 +13,7 @@ from holdfast.engine.payload import JsonValue
 from holdfast.engine.retry import GENTLE, RetryPolicy
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, HoldfastError, Refused
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
@@ -83,7 +83,7 @@ def test_a_thousand_at_once_keep_their_order(store: Store) -> None:
     assert all(answer.created and answer.reason is None for answer in answers)
     taken = claim(store, open_lease(store), 1000)
     assert [each.id for each in taken] == [each.id for each in specs]
-    listed = store.run(store.verbs.list_jobs(JobFilter(tenant="default", limit=1000)))
+    listed = store.run(store.jobs.list(JobFilter(tenant="default", limit=1000)))
     assert [each.id for each in listed] == [each.id for each in reversed(specs)]
 
 
@@ -198,4 +198,4 @@ def test_a_parent_of_another_tenant_is_not_found(store: Store) -> None:
     assert [answer.created for answer in answers] == [True, False, False, True]
     assert [answer.reason for answer in answers] == [None, "parent_not_found", "parent_not_found", None]
     assert [answer.id is None for answer in answers] == [False, True, True, False]
-    assert sum(store.run(store.verbs.counts("default")).values()) == 2
+    assert sum(store.run(store.jobs.counts("default")).values()) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.retention import keep, sweep
 from tests.support.stores import TENANT, forward, put_one
 
@@ -15,16 +15,16 @@ pytestmark = pytest.mark.req("DP-12", "DP-16", "CX-12")
 
 def ended(store: Store, tenant: str = TENANT) -> str:
     job = put_one(store, tenant=tenant)
-    store.run(store.verbs.operate("cancel", [job], None, "ada", tenant))
+    store.run(store.jobs.operate("cancel", [job], None, "ada", tenant))
     return job
 
 
 def read(store: Store, cursor: str | None = None, want: int = 100, tenant: str = TENANT) -> list[Event]:
-    return store.run(store.verbs.events_after(cursor, want, tenant))
+    return store.run(store.ledger.read(cursor, want, tenant))
 
 
 def gone(store: Store, cursor: str, tenant: str = TENANT) -> int | None:
-    return store.run(store.verbs.events_gone(cursor, tenant))
+    return store.run(store.ledger.gone(cursor, tenant))
 
 
 def days_later(store: Store) -> None:
@@ -48,7 +48,7 @@ def test_what_was_not_read_and_is_gone_is_told(store: Store) -> None:
     # Whoever had read the end of the job has missed nothing but that it was cleaned.
     assert gone(store, last.cursor) is None
     assert {event.kind for event in read(store, last.cursor)} == {"later"}
-    assert gone(store, store.run(store.verbs.ledger_end(TENANT))) is None
+    assert gone(store, store.run(store.ledger.end(TENANT))) is None
     with pytest.raises(InvalidInput, match="invalid_cursor"):
         gone(store, "nonsense")
 
@@ -68,5 +68,5 @@ def test_what_was_gone_before_the_cursor_was_given_out_is_no_gap(store: Store) -
     days_later(store)
     assert gone(store, second.cursor) == last
     assert {event.kind for event in read(store, first.cursor)} == {"later"}
-    assert store.run(store.verbs.save_cursor("me", read(store)[-1].cursor, None, TENANT))
-    assert [each.behind for each in store.run(store.verbs.consumers(TENANT))] == [0]
+    assert store.run(store.ledger.save_cursor("me", read(store)[-1].cursor, None, TENANT))
+    assert [each.behind for each in store.run(store.consumers.list(TENANT))] == [0]

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Ask, Rule
-from holdfast.stores.base import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import claim, job, new_id, open_lease, put, put_one, settle, spec
 from tests.support.switches import pause, resume
@@ -87,7 +87,7 @@ def test_shares_and_limits_and_reservations_and_queues(store: Store) -> None:
     share(store, "shared")
     register(store, "a", max_running=1)
     fill(store, 6, "a", "b", "c", queue="shared")
-    store.run(store.verbs.reserve(Ask(new_id(), "queue", "shared", 600.0), "ada", "c"))
+    store.run(store.reservations.set(Ask(new_id(), "queue", "shared", 600.0), "ada", "c"))
     lease = open_lease(store)
     claims = claim(store, lease, 4, queues=("shared",))
     assert sorted(each.tenant for each in claims) == ["a", "b", "b", "b"]
@@ -105,27 +105,27 @@ def test_a_look_behind_a_place_leaves_nobody_out(store: Store) -> None:
     lease = open_lease(store)
     after = {"default": (last.priority, last.position)}
     request = ClaimRequest(lease=lease, queues=("default",), want=4, after=after)
-    turn = store.run(store.verbs.turn([], request))
+    turn = store.run(store.leases.exchange([], request))
     assert len(turn.claims) == 4
 
 
 def test_where_a_job_stands_in_a_shared_queue(store: Store) -> None:
     fill(store, 5, "big")
     mine = put(store, spec(), spec(), tenant="small")
-    assert store.run(store.verbs.turn_of(mine[1], "small")) is None, "nothing is shared"
+    assert store.run(store.tenants.next_share(mine[1], "small")) is None, "nothing is shared"
     register(store, "small", weight=2)
-    found = store.run(store.verbs.turn_of(mine[1], "small"))
+    found = store.run(store.tenants.next_share(mine[1], "small"))
     assert found is not None
     assert (found.ahead, found.weight) == (1, 2)
     assert found.tenants == 2
-    assert store.run(store.verbs.turn_of(mine[1], "big")) is None, "of another tenant's job nothing is told"
-    assert store.run(store.verbs.fair_queues()) == ["*"], "the first weight has all queues shared"
+    assert store.run(store.tenants.next_share(mine[1], "big")) is None, "of another tenant's job nothing is told"
+    assert store.run(store.tenants.fair_queues()) == ["*"], "the first weight has all queues shared"
     assert {name: each.share for name, each in tenants(store).items()} == {"big": 1 / 3, "small": 2 / 3}
 
 
 def test_sharing_does_not_disturb_what_is_limited_by_key(store: Store) -> None:
     share(store, "*")
-    store.run(store.verbs.set_limit(Rule.of("key", "*", 1), "ada", "*"))
+    store.run(store.limits.set(Rule.of("key", "*", 1), "ada", "*"))
     for name in ("a", "b"):
         put(store, *(spec(uses=("key:k",)) for _ in range(4)), *(spec() for _ in range(4)), tenant=name)
     lease = open_lease(store)

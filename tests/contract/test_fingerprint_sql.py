@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.engine.settlement import fingerprint, shape
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.support.by_hand import PostgresByHand
 from tests.unit.test_fingerprint import SHAPES
 
@@ -67,6 +66,6 @@ def _told(store: Store, by_hand: PostgresByHand) -> None:
         "select * from fail(:job, :lease, 'Refused', 'order 7 was refused', true, 'default')",
         {"job": made[0], "lease": held[0]},
     )
-    group = store.run(store.verbs.group_of(str(made[0]), "default"))
+    group = store.run(store.dead_letters.group_of(str(made[0]), "default"))
     assert group is not None
     assert group.fingerprint == fingerprint("pay", "Refused", "order 9 was refused")

@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.errors import Refused, StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.limits import most_at_once
 from tests.support.stores import claim, enqueue, job, new_id, open_lease, put, put_one, settle, spec, state_of
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.req("JF-12", "CX-4")
 
 def held(store: Store, lease: str, *, begin: bool, tenant: str = "*") -> Claim:
     request = ClaimRequest(lease=lease, queues=("default",), want=1, begin=begin, tenant=tenant)
-    (found,) = store.run(store.verbs.claim(request))
+    (found,) = store.run(store.leases.claim(request))
     return found
 
 
@@ -31,11 +31,11 @@ def test_release_under_a_foreign_lease_does_nothing(store: Store, begin: bool) -
     owner, other = open_lease(store, "owner"), open_lease(store, "other")
     held(store, owner, begin=begin)
     before = job(store, job_id)
-    assert store.run(store.verbs.release(other, [job_id], "*")) == []
+    assert store.run(store.leases.release(other, [job_id], "*")) == []
     assert job(store, job_id) == before
     assert claim(store, other) == []
     if not begin:
-        assert store.run(store.verbs.release(owner, [job_id], "*")) == [job_id]
+        assert store.run(store.leases.release(owner, [job_id], "*")) == [job_id]
         assert state_of(store, job_id) is State.QUEUED
 
 
@@ -43,10 +43,10 @@ def test_release_under_a_lease_of_another_tenant_or_of_nobody(store: Store) -> N
     job_id = put_one(store, tenant="acme")
     held(store, open_lease(store, tenant="acme"), begin=False, tenant="acme")
     theirs = open_lease(store, tenant="umbrella")
-    assert store.run(store.verbs.release(theirs, [job_id], "umbrella")) == []
+    assert store.run(store.leases.release(theirs, [job_id], "umbrella")) == []
     for lease, tenant in ((theirs, "acme"), (new_id(), "acme"), (new_id(), "*")):
         with pytest.raises(StaleLease):
-            store.run(store.verbs.release(lease, [job_id], tenant))
+            store.run(store.leases.release(lease, [job_id], tenant))
     assert state_of(store, job_id) is State.LEASED
 
 
@@ -64,7 +64,7 @@ def test_no_more_wait_than_may(store: Store) -> None:
         return accepted
 
     assert sum(together(*[produce] * 6)) == 10
-    assert store.run(store.verbs.counts("acme")) == {State.QUEUED: 10}
+    assert store.run(store.jobs.counts("acme")) == {State.QUEUED: 10}
 
 
 def test_no_more_run_than_may(store: Store) -> None:
@@ -75,7 +75,7 @@ def test_no_more_run_than_may(store: Store) -> None:
         lease, done = open_lease(store), 0
         for _ in range(12):
             claims = claim(store, lease, 2)
-            running = store.run(store.verbs.counts("acme")).get(State.IN_PROGRESS, 0)
+            running = store.run(store.jobs.counts("acme")).get(State.IN_PROGRESS, 0)
             assert running <= 3
             if claims:
                 settle(store, claims)

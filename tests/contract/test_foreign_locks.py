@@ -17,9 +17,8 @@ import pytest
 import holdfast
 from holdfast.engine.states import State
 from holdfast.errors import Conflict
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from tests.app.waiting import until
 from tests.support.agents import disable, enable
 from tests.support.agents import register as register_agent
@@ -95,9 +94,9 @@ def test_locks_of_a_login_without_grants_stop_nothing(
     first, second = put(store, spec(), spec())
     moved(store, second, first=True)
     assert [each.id for each in claim(store, open_lease(store), 1)] == [second]
-    assert store.run(store.verbs.seal_ledger("test")) > 0
+    assert store.run(store.audit.seal("test")) > 0
     for scope, name in LIMITS:
-        store.run(store.verbs.set_limit(Rule.of(scope, name, 5), "ada", "default"))
+        store.run(store.limits.set(Rule.of(scope, name, 5), "ada", "default"))
     settle(store, claim(store, open_lease(store), 5))
     assert state_of(store, first) is State.SUCCEEDED
     register_agent(store)
@@ -105,10 +104,10 @@ def test_locks_of_a_login_without_grants_stop_nothing(
     disable(store)
     enable(store)
     job, held = running(store)
-    store.run(store.verbs.settle(held.lease, [waits(held)], "*"))
+    store.run(store.leases.settle(held.lease, [waits(held)], "*"))
     assert send(store).woke == 1
     assert state_of(store, job) is State.QUEUED
-    assert store.run(store.verbs.put_template(template(), "ada", "default"))
+    assert store.run(store.templates.set(template(), "ada", "default"))
     subscribe(store, "follow", "paid")
     tell(store, "paid")
     assert feed_all(store, "follow") == 1
@@ -148,14 +147,14 @@ def test_a_seal_that_cannot_be_made_says_who_holds_the_lock(
     put_one(store)
     owner.execute("lock table holdfast.lock_seal in exclusive mode")
     with pytest.raises(Conflict, match=f"process {owner.info.backend_pid} .*a-migration-tool") as refused:
-        store.run(store.verbs.seal_ledger("test"))
+        store.run(store.audit.seal("test"))
     assert refused.value.code == "sealing_blocked"
     (finding,) = [each for each in store.diagnose() if each.name == "locks"]
     assert not finding.ok
     assert f"process {owner.info.backend_pid}" in finding.says
     assert "lock_seal" in finding.says
     owner.rollback()
-    assert store.run(store.verbs.seal_ledger("test")) > 0
+    assert store.run(store.audit.seal("test")) > 0
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
 from holdfast.features.approvals.forms import violations
 from holdfast.features.approvals.model import Ballot, Gate, Token, refusal
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.people import approve, asking, attend, ballot, deny, gate, keep_token, say, votes
 from tests.support.stores import forward, job, new_id, state_of
@@ -41,7 +41,7 @@ def later(seconds: float, before: Before = nothing) -> Before:
 
 
 def cancel(store: Store, asked: Gate) -> None:
-    store.run(store.verbs.operate("cancel", [asked.job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
 
 
 def token(person: str | None = None, ttl: float | None = None) -> Before:
@@ -167,7 +167,7 @@ def test_every_ballot_is_answered_as_the_rule_says(store: Store, by_hand: ByHand
 
 def _rule(store: Store, by_hand: ByHand, gate_id: str, said: Ballot) -> str | None:
     """What the pure rule says to the rows as they are."""
-    found, now = gate(store, gate_id), store.run(store.verbs.now())
+    found, now = gate(store, gate_id), store.run(store.clock.now())
     held = None
     if said.token_hash is not None:
         rows = by_hand.execute(
@@ -192,10 +192,10 @@ def test_another_tenants_gate_is_not_there(store: Store, by_hand: ByHand) -> Non
         for gate_id, said in ((asked.id, ballot()), (asked.id, ballot(token_hash="h")), (new_id(), ballot())):
             answer = say(store, gate_id, said, tenant=tenant)
             assert (answer.gate_id, answer.state, answer.refused, answer.reason) == (gate_id, None, True, "not_found")
-        assert store.run(store.verbs.keep_gate_token(asked.id, "x", None, None, "ada", tenant)) == "not_found"
-        assert store.run(store.verbs.gate_hashes(asked.id, tenant)) == []
-        assert store.run(store.verbs.gate(asked.id, tenant)) is None
-        assert store.run(store.verbs.votes(asked.id, tenant)) == []
+        assert store.run(store.approvals.save_token(asked.id, "x", None, None, "ada", tenant)) == "not_found"
+        assert store.run(store.approvals.token_hashes(asked.id, tenant)) == []
+        assert store.run(store.approvals.get(asked.id, tenant)) is None
+        assert store.run(store.approvals.votes(asked.id, tenant)) == []
     assert by_hand.contents() == before
     assert say(store, asked.id, ballot(), tenant="acme").state == "approved"
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Gate
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.people import (
@@ -111,7 +111,7 @@ def test_a_token_works_once_and_is_used_up_by_a_word_that_counts(store: Store, b
     asked = asking(store, approvers=("ada", "bob"), quorum=2)
     assert keep_token(store, asked.id, "h1", "ada", 3600.0) is None
     assert keep_token(store, asked.id, "h2") is None
-    assert sorted(store.run(store.verbs.gate_hashes(asked.id, "default"))) == ["h1", "h2"]
+    assert sorted(store.run(store.approvals.token_hashes(asked.id, "default"))) == ["h1", "h2"]
     assert say(store, asked.id, ballot("mallory", token_hash="h2")).reason == "not_an_approver"
     assert say(store, asked.id, ballot("bob", token_hash="h2")).state == "open"
     assert say(store, asked.id, ballot("bob", token_hash="h2")).reason == "token_used"
@@ -143,7 +143,7 @@ def test_a_token_is_issued_for_an_open_gate_and_somebody_who_may_use_it(store: S
     assert keep_token(store, asked.id, "h1", "boss") is None
     approve(store, asked.id)
     assert keep_token(store, asked.id, "h2", "ada") == "already_decided"
-    assert store.run(store.verbs.gate_hashes(asked.id, "default")) == ["h1"]
+    assert store.run(store.approvals.token_hashes(asked.id, "default")) == ["h1"]
     open_to_all = asking(store)
     assert keep_token(store, open_to_all.id, "h3", "anybody") is None
 
@@ -156,7 +156,7 @@ def test_a_job_that_is_cancelled_takes_its_question_back(store: Store) -> None:
     now = forward(store)
     gone, stays = asking(store), asking(store)
     keep_token(store, gone.id, "h")
-    (verdict,) = store.run(store.verbs.operate("cancel", [gone.job_id], "not wanted", "ada", "default"))
+    (verdict,) = store.run(store.jobs.operate("cancel", [gone.job_id], "not wanted", "ada", "default"))
     assert (verdict.refused, verdict.state) == (False, State.CANCELLED)
     found = gate(store, gone.id)
     assert (found.state, found.decided_at) == ("withdrawn", now)
@@ -171,9 +171,9 @@ def test_a_job_past_its_deadline_takes_its_question_back(store: Store) -> None:
     now = forward(store)
     asked = asking(store, job={"deadline_at": now + timedelta(seconds=60)})
     forward(store, 59)
-    assert store.run(store.verbs.expire_overdue()) == 0
+    assert store.run(store.leases.expire()) == 0
     late = forward(store, 1)
-    assert store.run(store.verbs.expire_overdue()) == 1
+    assert store.run(store.leases.expire()) == 1
     found = job(store, asked.job_id)
     assert (found.state, found.error_code, found.finished_at) == (State.FAILED, "deadline_passed", late)
     assert (gate(store, asked.id).state, gate(store, asked.id).decided_at) == ("withdrawn", late)
@@ -183,12 +183,12 @@ def test_a_job_past_its_deadline_takes_its_question_back(store: Store) -> None:
 
 def test_a_job_that_waits_for_people_has_no_other_time(store: Store) -> None:
     asked = asking(store)
-    (verdict,) = store.run(store.verbs.reschedule([asked.job_id], Reschedule(), None, "ada", "default"))
+    (verdict,) = store.run(store.jobs.reschedule([asked.job_id], Reschedule(), None, "ada", "default"))
     assert (verdict.refused, verdict.reason) == (True, "not_waiting")
     for verb in ("redrive", "discard"):
-        (verdict,) = store.run(store.verbs.operate(verb, [asked.job_id], "r", "ada", "default"))
+        (verdict,) = store.run(store.jobs.operate(verb, [asked.job_id], "r", "ada", "default"))
         assert verdict.reason == "not_dead"
-    assert store.run(store.verbs.promote_due()) == 0
+    assert store.run(store.leases.promote()) == 0
     assert gate(store, asked.id).state == "open"
 
 
@@ -197,8 +197,8 @@ def test_it_waits_however_long_whatever_becomes_of_the_worker(store: Store) -> N
     forward(store)
     asked = asking(store)
     forward(store, 10 * 365 * 86_400)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 0
-    assert store.run(store.verbs.promote_due()) + store.run(store.verbs.expire_overdue()) + attend(store) == 0
+    assert store.run(store.leases.reap()).crashed == 0
+    assert store.run(store.leases.promote()) + store.run(store.leases.expire()) + attend(store) == 0
     assert state_of(store, asked.job_id) is State.WAITING_FOR_APPROVAL
     assert approve(store, asked.id).state == "approved"
 
@@ -212,7 +212,7 @@ def test_the_inbox_has_what_is_open_the_oldest_first_in_pages(store: Store) -> N
     elsewhere = asking(store, tenant="acme")
     approve(store, asked[2].id)
     deny(store, asked[3].id)
-    store.run(store.verbs.operate("cancel", [asked[4].job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [asked[4].job_id], None, "ada", "default"))
     left = [asked[n].id for n in (0, 1, 5, 6)]
 
     def listed(**wanted: Any) -> list[str]:
@@ -256,6 +256,6 @@ def test_the_inbox_of_a_person_has_what_they_may_decide(store: Store) -> None:
 
 def test_a_gate_that_never_was(store: Store) -> None:
     put_one(store)
-    assert store.run(store.verbs.gate(new_id(), "default")) is None
-    assert store.run(store.verbs.votes(new_id(), "default")) == []
+    assert store.run(store.approvals.get(new_id(), "default")) is None
+    assert store.run(store.approvals.votes(new_id(), "default")) == []
     assert gates(store) == []

@@ -12,10 +12,9 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import InvalidSetting, Refused
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.health.model import CAP, Health, Thresholds, judged
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from tests.support.audit import seal
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.owners import ROLES, OwnedDatabases, as_role
@@ -49,29 +48,29 @@ VIEWS = {
 
 
 def codes(store: Store, tenant: str = "default", **when: Any) -> list[str]:
-    return [each.code for each in store.run(store.verbs.health(tenant, Thresholds(**when))).reasons]
+    return [each.code for each in store.run(store.health.get(tenant, Thresholds(**when))).reasons]
 
 
 def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) -> None:
     forward(store)
-    verbs, run = store.verbs, store.run
+    run = store.run
     assert codes(store) == codes(store, "*") == []
-    lease = run(verbs.open_lease("one", 1e6, "*", "worker", ["mail.send"], ["default"], 4)).id
+    lease = run(store.leases.open("one", 1e6, "*", "worker", ["mail.send"], ["default"], 4)).id
     # Somebody takes the kind, but not in that queue; somebody serves the queue, but does not know the kind.
     put(store, spec("mail.send", queue="bulk"), spec("unknown"))
-    found = run(verbs.health("default"))
+    found = run(store.health.get("default"))
     assert found.unserved == (("bulk", "mail.send"), ("default", "unknown"))
     assert (found.workers, [each.code for each in found.reasons]) == (1, ["unserved_kinds"])
-    run(verbs.open_lease("two", 1e6, "default", "worker", None, None, None))
+    run(store.leases.open("two", 1e6, "default", "worker", None, None, None))
     assert codes(store) == []
     assert codes(store, "*") == []
     settle(store, claim(store, lease, 9, queues=("default", "bulk")))
     pause(store, "SMTP is down", queue="mail", until=60.0)
     assert codes(store) == codes(store, "acme") == ["paused"]
-    assert "SMTP is down" in run(verbs.health("default")).reasons[0].says
+    assert "SMTP is down" in run(store.health.get("default")).reasons[0].says
     resume(store, queue="mail")
     # What waits in a queue that is paused waits for nobody.
-    run(verbs.enqueue([spec("mail.send"), spec("other", queue="bulk")], "default"))
+    run(store.jobs.enqueue([spec("mail.send"), spec("other", queue="bulk")], "default"))
     forward(store, 301)
     assert codes(store) == codes(store, "*") == ["oldest_waits"]
     pause(store, queue="default")
@@ -84,12 +83,12 @@ def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) ->
     assert resume(store, everything=True)
     settle(store, claim(store, lease, 9, queues=("default", "bulk")))
     # Limits.
-    run(verbs.set_limit(Rule("kind", "slow", 1), "ada", "default"))
+    run(store.limits.set(Rule("kind", "slow", 1), "ada", "default"))
     put(store, *(spec("slow") for _ in range(4)))
     slow = claim(store, lease, 9)
     assert codes(store, parked_warn=3) == codes(store, "*", parked_warn=3) == ["limits_hold_many"]
     assert codes(store, "acme", parked_warn=1) == codes(store, parked_warn=4) == []
-    run(verbs.remove_limit("kind", "slow", "ada", "default"))
+    run(store.limits.remove("kind", "slow", "ada", "default"))
     settle(store, slow)
     settle(store, claim(store, lease, 9))
     # People.
@@ -99,21 +98,21 @@ def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) ->
     assert codes(store) == []
     forward(store, 31)
     assert codes(store) == codes(store, "*") == ["gates_overdue"]
-    run(verbs.attend_gates())
+    run(store.approvals.attend())
     assert codes(store) == []
     # Schedules, consumers, subscriptions.
-    run(verbs.set_clock(timedelta(0), placed().next_fire_at))
+    run(store.clock.set(timedelta(0), placed().next_fire_at))
     schedule = add(store)
     assert schedule.next_fire_at is not None
-    run(verbs.set_clock(timedelta(0), schedule.next_fire_at + timedelta(seconds=61)))
-    run(verbs.open_lease("three", 1e9, "*"))
+    run(store.clock.set(timedelta(0), schedule.next_fire_at + timedelta(seconds=61)))
+    run(store.leases.open("three", 1e9, "*"))
     assert codes(store) == ["schedules_late"]
     assert codes(store, schedule_late_warn=62.0) == codes(store, "acme") == []
-    run(verbs.save_cursor("reader", "0", None, "default"))
+    run(store.ledger.save_cursor("reader", "0", None, "default"))
     subscribe(store, "after", "job.enqueue", start="beginning")
     late: dict[str, Any] = {"schedule_late_warn": None}
     assert codes(store, **late) == []
-    assert run(verbs.health("default", Thresholds(behind_warn=5, **late))).behind == (
+    assert run(store.health.get("default", Thresholds(behind_warn=5, **late))).behind == (
         "consumer reader",
         "subscription after",
     )
@@ -125,7 +124,7 @@ def test_the_worst_reason_is_the_verdict(store: Store) -> None:
     work(store, FINAL)
     put_one(store)
     forward(store, 4000)
-    found = store.run(store.verbs.health("default"))
+    found = store.run(store.health.get("default"))
     assert found.verdict == "critical"
     assert [(each.code, each.level) for each in found.reasons] == [("no_worker", "critical"), ("dead_letters", "warn")]
     assert all(each.fix for each in found.reasons)
@@ -247,15 +246,15 @@ def test_what_is_not_sealed_and_what_cannot_go_is_said(store: Store) -> None:
     assert "ledger_unsealed" not in codes(store, "*", unsealed_warn=None)
     seal(store)
     assert "ledger_unsealed" not in codes(store, "*")
-    (first,) = store.run(store.verbs.events_after(None, 1, "*"))
-    assert store.run(store.verbs.save_cursor("slow", first.cursor, None, "*"))
+    (first,) = store.run(store.ledger.read(None, 1, "*"))
+    assert store.run(store.ledger.save_cursor("slow", first.cursor, None, "*"))
     keep(store, None, "1h")
     put_one(store)
     sweep(store)
-    (held,) = [each for each in store.run(store.verbs.health("*")).reasons if each.code == "retention_held"]
+    (held,) = [each for each in store.run(store.health.get("*")).reasons if each.code == "retention_held"]
     assert "consumer slow" in held.says
     assert "retention_held" not in codes(store, "acme")
-    store.run(store.verbs.remove_consumer("slow", "*"))
+    store.run(store.consumers.remove("slow", "*"))
     put_one(store)  # the newest row of SQLite's ledger has to stay
     seal(store)  # of a job that is sealed in part nothing goes
     forward(store, 60)

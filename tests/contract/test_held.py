@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import Store
 from holdfast.features.jobs.views import why
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.features.limits.model import Ask, Rule, uses
-from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import BROKEN, FINAL, claim, job, new_id, open_lease, put_one, settle, spec
 from tests.support.workflows import Flow
 
 
 def reasons(store: Store, job_id: str) -> dict[str, Reason]:
-    return {each.code: each for each in store.run(why(store.verbs, job_id, "default")).reasons}
+    return {each.code: each for each in store.run(why(store, job_id, "default")).reasons}
 
 
 def limit(store: Store, scope: str, name: str, concurrency: int) -> None:
-    store.run(store.verbs.set_limit(Rule.of(scope, name, concurrency), "ada", "default"))
+    store.run(store.limits.set(Rule.of(scope, name, concurrency), "ada", "default"))
 
 
 @pytest.mark.req("HF-2", "DP-14")
@@ -39,7 +39,7 @@ def test_why_it_waits_for_its_parents(store: Store) -> None:
 @pytest.mark.req("HF-2", "SC-16", "SC-10")
 def test_why_a_limit_or_a_reservation_holds_it_back(store: Store) -> None:
     limit(store, "key", "*", 1)
-    store.run(store.verbs.open_lease("idle", 3600, "*", "worker", kinds=("mail.send",), queues=("default",), slots=4))
+    store.run(store.leases.open("idle", 3600, "*", "worker", kinds=("mail.send",), queues=("default",), slots=4))
     first, second = (put_one(store, uses=uses("ada", ("gpu-0",))) for _ in range(2))
     lease = open_lease(store)
     claims = claim(store, lease, 2)
@@ -53,10 +53,10 @@ def test_why_a_limit_or_a_reservation_holds_it_back(store: Store) -> None:
     found = reasons(store, second)["limit_reached"]
     assert found.says == "the limit of queue default is reached: 0 at a time"
     assert "next" not in reasons(store, second)
-    store.run(store.verbs.remove_limit("queue", "default", "ada", "default"))
+    store.run(store.limits.remove("queue", "default", "ada", "default"))
 
     ask = Ask(new_id(), "resource", "gpu-0", 60.0, "measuring")
-    assert store.run(store.verbs.reserve(ask, "bob", "default")).state == "active"
+    assert store.run(store.reservations.set(ask, "bob", "default")).state == "active"
     found = reasons(store, second)["reserved"]
     assert found.says == "bob has reserved resource gpu-0: measuring"
     assert claim(store, lease) == []
@@ -75,10 +75,10 @@ def test_a_workflow_that_stops_holds_back_what_a_limit_held(store: Store) -> Non
     assert set(claims) == {flow.ids["a"], flow.ids["c"]}
     settle(store, [claims[flow.ids["c"]]], FINAL)
     settle(store, [claims[flow.ids["a"]]])
-    store.run(store.verbs.attend_limits())
+    store.run(store.limits.attend())
     assert claim(store, lease, 3) == []
     assert "workflow_stopped" in reasons(store, flow.ids["b"])
-    store.run(store.verbs.resume_workflow(flow.id, None, "ada", "default"))
+    store.run(store.workflows.resume(flow.id, None, "ada", "default"))
     assert {each.id for each in claim(store, lease, 3)} == {flow.ids["b"], flow.ids["c"]}
 
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from holdfast.features.assembly import Store
+from holdfast.features.health import activity as reads
 from holdfast.features.health.statistics import Hour
-from holdfast.stores.base import Store
-from holdfast.stores.reads import hour as reads
 from tests.support.schedules import add
 from tests.support.stores import FINAL, forward, open_lease, put, spec, work
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("JF-16")
 
 
 def look(store: Store, tenant: str = "default") -> Hour:
-    return store.run(store.verbs.hour(tenant))
+    return store.run(store.health.last_hour(tenant))
 
 
 def test_what_was_done_how_long_it_took_and_what_is_due(store: Store) -> None:

@@ -15,7 +15,7 @@ from importlib.resources import files
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.contract.test_attacks import _populate
 from tests.support.by_hand import PostgresByHand
 
@@ -99,7 +99,7 @@ def test_no_setting_changes_a_judges_mind(owned_postgres_url: str) -> None:
     found = settings()
     with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as owner:
         _populate(store, owner)
-        store.run(store.verbs.seal_ledger("tests"))
+        store.run(store.audit.seal("tests"))
         attempts, refused, let_through = Attempts(owner), 0, list[str]()
         constant: set[str] = set()
         for table in guarded(owner):

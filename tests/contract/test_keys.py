@@ -11,7 +11,7 @@ from holdfast.engine.job import Dedupe, Enqueued
 from holdfast.engine.names import content_hash
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.stores import (
     BROKEN,
     DONE,
@@ -53,7 +53,7 @@ def first_in(store: Store, state: State) -> str:
     elif state == State.IN_PROGRESS:
         take(store)
     elif state == State.CANCELLED:
-        store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+        store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
     elif state in ENDINGS:
         work(store, ENDINGS[state])
     assert state_of(store, job_id) == state
@@ -61,7 +61,7 @@ def first_in(store: Store, state: State) -> str:
 
 
 def count(store: Store) -> int:
-    return sum(store.run(store.verbs.counts("default")).values())
+    return sum(store.run(store.jobs.counts("default")).values())
 
 
 @pytest.mark.req("DP-5")
@@ -161,7 +161,7 @@ def test_coalesce_does_not_join_a_retry(store: Store) -> None:
     """What has been begun once may have read its input already."""
     first = first_in(store, State.RETRY_WAITING)
     forward(store, 3600)
-    assert store.run(store.verbs.promote_due()) == 1
+    assert store.run(store.leases.promote()) == 1
     assert state_of(store, first) == State.QUEUED
     assert ask(store, "coalesce").created
 

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.engine.job import Claim
 from holdfast.engine.settlement import Settlement
+from holdfast.features.assembly import open_store
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import open_lease, put, spec
 
@@ -30,14 +30,14 @@ def _long() -> Steps[None]:
 async def test_a_turn_comes_to_a_backend_that_knows_it(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store:
         put(store, *(spec() for _ in range(12)))
-        lease, verbs = open_lease(store), store.verbs
+        lease = open_lease(store)
         # As many at once as open a connection each.
         await asyncio.gather(*(store.arun(Flow(_long, single=True)) for _ in range(6)))
         claims: list[Claim] = []
         for _ in range(12):
             ended = [Settlement(each.id, each.attempt, "succeeded") for each in claims]
             request = ClaimRequest(lease=lease, queues=("default",), want=1)
-            claims = (await store.arun(verbs.turn(ended, request))).claims
+            claims = (await store.arun(store.leases.exchange(ended, request))).claims
         with psycopg.connect(postgres_url) as connection:
             asked = connection.execute(ASKED_LAST).fetchall()
         await store.aclose()

@@ -12,8 +12,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.support.ledger import check_ledger
 from tests.support.stores import put_one
 from tests.support.transactions import Consumer, Transaction
@@ -130,7 +129,7 @@ def test_a_reader_with_an_old_snapshot_skips_nothing(ledger: Store) -> None:
     late = Transaction(ledger)
     a = late.enqueue(2)
     b = [put_one(ledger) for _ in range(2)]
-    (seen,) = reader.run(ledger.verbs.events_after(None, 10, "*"))
+    (seen,) = reader.run(ledger.ledger.read(None, 10, "*"))
     assert seen.job_id == first
     reader.end()
     consumer = Consumer(ledger, 10)

@@ -14,8 +14,7 @@ import pytest
 from holdfast.engine.job import Event
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.settlement import decide
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import check_ledger
 from tests.support.stores import history, open_lease
@@ -78,8 +77,8 @@ def test_eight_transactions_interleaved_at_random(ledger: Store, seed: int) -> N
 def _work(store: Store, writer: Transaction, lease: str) -> None:
     """Take a job and end it, inside the transaction."""
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
-    for held in writer.run(store.verbs.claim(request)):
-        writer.run(store.verbs.settle(lease, [decide(held, Succeeded(), 1.0)], "*"))
+    for held in writer.run(store.leases.claim(request)):
+        writer.run(store.leases.settle(lease, [decide(held, Succeeded(), 1.0)], "*"))
 
 
 @pytest.mark.slow

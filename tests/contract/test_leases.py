@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.errors import Refused, StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.stores import (
     claim,
     forward,
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.req("DP-7")
 
 
 def start(store: Store, lease: str, *ids: str) -> dict[str, int]:
-    return store.run(store.verbs.start(lease, ids, "*"))
+    return store.run(store.leases.start(lease, ids, "*"))
 
 
 def release(store: Store, lease: str, *ids: str) -> list[str]:
-    return store.run(store.verbs.release(lease, ids, "*"))
+    return store.run(store.leases.release(lease, ids, "*"))
 
 
 @pytest.mark.req("SC-4", "CX-4")
@@ -93,7 +93,7 @@ def test_a_lease_nobody_knows_is_refused(store: Store, verb: str) -> None:
 
 def test_a_lease_lasts_as_long_as_it_was_opened_for(store: Store) -> None:
     now = forward(store)
-    lease = store.run(store.verbs.open_lease("worker-1", 12.5, "*"))
+    lease = store.run(store.leases.open("worker-1", 12.5, "*"))
     assert lease.until == now + timedelta(seconds=12.5)
     put(store, spec(), spec())
     forward(store, 12.4)
@@ -110,9 +110,9 @@ def test_renewing_keeps_a_lease_alive(store: Store) -> None:
     lease = open_lease(store, ttl=10)
     claim(store, lease)
     forward(store, 9)
-    assert store.run(store.verbs.renew_lease(lease, 10, "*"))
+    assert store.run(store.leases.renew(lease, 10, "*"))
     forward(store, 9)
-    assert store.run(store.verbs.reap_lapsed()).leases == 0
+    assert store.run(store.leases.reap()).leases == 0
     assert len(claim(store, lease)) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_lapsed_lease_nobody_has_ended_can_still_be_renewed(store: Store) -> N
     put(store, spec())
     lease = open_lease(store, ttl=10)
     forward(store, 60)
-    assert store.run(store.verbs.renew_lease(lease, 10, "*"))
+    assert store.run(store.leases.renew(lease, 10, "*"))
     assert len(claim(store, lease)) == 1
 
 
@@ -130,32 +130,32 @@ def test_a_short_renewal_never_shortens(store: Store) -> None:
     forward(store)
     put_one(store)
     lease = open_lease(store, ttl=100)
-    assert store.run(store.verbs.renew_lease(lease, 1, "*"))
+    assert store.run(store.leases.renew(lease, 1, "*"))
     forward(store, 50)
     assert len(claim(store, lease)) == 1
 
 
 def test_an_ended_lease_cannot_be_renewed_or_ended_again(store: Store) -> None:
     lease = open_lease(store)
-    assert store.run(store.verbs.end_lease(lease, "closed", "*"))
-    assert not store.run(store.verbs.renew_lease(lease, 10, "*"))
-    assert not store.run(store.verbs.end_lease(lease, "closed", "*"))
-    assert not store.run(store.verbs.renew_lease(new_id(), 10, "*"))
-    assert not store.run(store.verbs.end_lease(new_id(), "closed", "*"))
+    assert store.run(store.leases.end(lease, "closed", "*"))
+    assert not store.run(store.leases.renew(lease, 10, "*"))
+    assert not store.run(store.leases.end(lease, "closed", "*"))
+    assert not store.run(store.leases.renew(new_id(), 10, "*"))
+    assert not store.run(store.leases.end(new_id(), "closed", "*"))
 
 
 @pytest.mark.req("JF-1")
 def test_another_tenant_cannot_renew_or_end_a_lease(store: Store) -> None:
     lease = open_lease(store, tenant="acme")
     for tenant in ("umbrella", "*"):
-        assert not store.run(store.verbs.renew_lease(lease, 10, tenant))
-        assert not store.run(store.verbs.end_lease(lease, "closed", tenant))
-    assert store.run(store.verbs.renew_lease(lease, 10, "acme"))
+        assert not store.run(store.leases.renew(lease, 10, tenant))
+        assert not store.run(store.leases.end(lease, "closed", tenant))
+    assert store.run(store.leases.renew(lease, 10, "acme"))
 
 
 @pytest.mark.req("DP-7", "DP-11")
 @pytest.mark.parametrize(("holder", "name"), [("", "worker"), (" \t", "worker"), ("w", " ")])
 def test_a_lease_names_its_holder(store: Store, holder: str, name: str) -> None:
     with pytest.raises(Refused) as caught:
-        store.run(store.verbs.open_lease(holder, 10, "*", name))
+        store.run(store.leases.open(holder, 10, "*", name))
     assert caught.value.code == "broken_invariant"

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.engine.states import TRANSITIONS, State, Transition, Verb
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger, read_events
 from tests.support.people import asking, gate
@@ -36,18 +36,18 @@ def test_a_long_life_leaves_one_event_a_step(store: Store) -> None:
     job_id = put_one(store, enqueued_by="ada")
     lease = open_lease(store, "worker-1")
     claim(store, lease, begin=False)
-    store.run(store.verbs.release(lease, [job_id], "*"))
+    store.run(store.leases.release(lease, [job_id], "*"))
     claim(store, lease, begin=False)
-    store.run(store.verbs.start(lease, [job_id], "*"))
+    store.run(store.leases.start(lease, [job_id], "*"))
     (held,) = [each for each in [job(store, job_id)] if each.state == State.IN_PROGRESS]
     forward(store, 60)
-    store.run(store.verbs.reap_lapsed())
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.reap())
+    store.run(store.leases.promote())
     settle(store, take(store), Snoozed(5, "not yet"))
     forward(store, 5)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     settle(store, take(store), FINAL)
-    store.run(store.verbs.operate("redrive", [job_id], "fixed", "bob", "default"))
+    store.run(store.jobs.operate("redrive", [job_id], "fixed", "bob", "default"))
     work(store)
     found = [(event.verb, event.to_state.value, event.attempt, event.actor) for event in history(store, job_id)]
     assert found == [
@@ -71,7 +71,7 @@ def test_a_long_life_leaves_one_event_a_step(store: Store) -> None:
     ]
     events = history(store, job_id)
     assert [event.seq for event in events] == sorted(event.seq for event in events)
-    assert (events[0].at, events[-1].at) == (moment, store.run(store.verbs.now()))
+    assert (events[0].at, events[-1].at) == (moment, store.run(store.clock.now()))
     assert held.attempt == 1
 
 
@@ -97,7 +97,7 @@ def test_every_verb_of_the_table_that_a_store_can_do_is_recorded_as_such(store: 
     forward(store)
     put(store, spec(delay=1, deadline_at=forward(store, 3)))
     forward(store, 10)
-    store.run(store.verbs.expire_overdue())
+    store.run(store.leases.expire())
     seen = {Transition(event.from_state, Verb(event.verb), event.to_state) for event in read_events(store)}
     assert seen <= set(TRANSITIONS)
     assert {step.verb for step in seen} >= {
@@ -225,7 +225,7 @@ def test_a_step_changes_counts_as_steps_do(store: Store, by_hand: ByHand, state:
 def test_a_lease_is_not_taken_away_under_its_jobs_nor_brought_back(store: Store, by_hand: ByHand) -> None:
     held = bring(store, by_hand, State.IN_PROGRESS)
     ended = open_lease(store)
-    store.run(store.verbs.end_lease(ended, "closed", "*"))
+    store.run(store.leases.end(ended, "closed", "*"))
     names = {"held": str(held.lease), "ended": ended}
     for sql in (
         "delete from lease where id = :held",

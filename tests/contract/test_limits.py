@@ -12,8 +12,8 @@ from holdfast.engine.order import Move
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.errors import Refused
+from holdfast.features.assembly import Store
 from holdfast.features.limits.model import EACH, Limit, Rule
-from holdfast.stores.base import Store
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule
 from tests.support.agents import disable, register
 from tests.support.by_hand import ByHand
@@ -44,19 +44,19 @@ def limit(
     tenant: str = TENANT,
     **rate: Any,
 ) -> Limit:
-    return store.run(store.verbs.set_limit(Rule.of(scope, name, concurrency, **rate), "ada", tenant))
+    return store.run(store.limits.set(Rule.of(scope, name, concurrency, **rate), "ada", tenant))
 
 
 def remove(store: Store, scope: str, name: str = EACH, *, tenant: str = TENANT) -> bool:
-    return store.run(store.verbs.remove_limit(scope, name, "ada", tenant))
+    return store.run(store.limits.remove(scope, name, "ada", tenant))
 
 
 def limits(store: Store, tenant: str = TENANT) -> list[Limit]:
-    return store.run(store.verbs.limits(tenant))
+    return store.run(store.limits.list(tenant))
 
 
 def attend(store: Store, tenant: str = EVERY_TENANT) -> int:
-    return store.run(store.verbs.attend_limits(tenant=tenant))
+    return store.run(store.limits.attend(tenant=tenant))
 
 
 def ids(claims: list[Claim]) -> list[str]:
@@ -149,13 +149,13 @@ def test_whatever_ends_a_hold_frees_its_place(store: Store, by_hand: ByHand) -> 
         "succeed": lambda held: settle(store, held),
         "fail": lambda held: settle(store, held, BROKEN),
         "snooze": lambda held: settle(store, held, LATER),
-        "cancel": lambda held: store.run(store.verbs.operate("cancel", [held.id], None, "ada", TENANT)),
+        "cancel": lambda held: store.run(store.jobs.operate("cancel", [held.id], None, "ada", TENANT)),
         "by hand": lambda held: by_hand.execute(
             "update job_state set state = 'cancelled', lease = null, finished_at = (select now from present)"
             " where id = :id",
             {"id": held.id},
         ),
-        "reap": lambda held: (forward(store, 31), store.run(store.verbs.reap_lapsed())),
+        "reap": lambda held: (forward(store, 31), store.run(store.leases.reap())),
     }
     for way, end in ways.items():
         first, second = some(store, 2, way, uses=(f"key:{way}",))
@@ -174,11 +174,11 @@ def test_what_is_only_leased_takes_up_a_place_too(store: Store) -> None:
     lease = open_lease(store)
     assert ids(claim(store, lease, 2, begin=False)) == [first]
     assert claim(store, lease, 2) == []
-    assert store.run(store.verbs.release(lease, [first], EVERY_TENANT)) == [first]
+    assert store.run(store.leases.release(lease, [first], EVERY_TENANT)) == [first]
     assert ids(claim(store, lease, 2, begin=False)) == [first], "it stands where it stood"
-    assert store.run(store.verbs.start(lease, [first], EVERY_TENANT)) == {first: 1}
+    assert store.run(store.leases.start(lease, [first], EVERY_TENANT)) == {first: 1}
     request = ClaimRequest(lease=lease, queues=("default",), want=5)
-    turn = store.run(store.verbs.turn([Settlement(first, 1, "succeeded")], request))
+    turn = store.run(store.leases.exchange([Settlement(first, 1, "succeeded")], request))
     assert ids(turn.claims) == [second], "in the very turn that settles"
 
 
@@ -233,27 +233,27 @@ def test_a_parked_job_can_be_cancelled_moved_and_expire_but_not_rescheduled(stor
     limit(store, "kind", "slow", 1)
     now = forward(store)
     put_one(store, "slow")
-    late = store.run(store.verbs.now()).replace(year=now.year + 1)
+    late = store.run(store.clock.now()).replace(year=now.year + 1)
     one, two, three = put(store, spec("slow"), spec("slow"), spec("slow", deadline_at=late))
     lease = open_lease(store)
     (held,) = claim(store, lease, 9)
     parked = job(store, one)
     assert (parked.state, parked.due_at) == (State.QUEUED, None)
-    listed = store.run(store.verbs.list_jobs(JobFilter(tenant=TENANT, kind="slow")))
+    listed = store.run(store.jobs.list(JobFilter(tenant=TENANT, kind="slow")))
     assert [each.due_at for each in listed] == [None] * 4
-    assert store.run(store.verbs.notes(JobFilter(tenant=TENANT)))[one]["held"] == "limit"
+    assert store.run(store.jobs.notes(JobFilter(tenant=TENANT)))[one]["held"] == "limit"
     assert [each.waiting for each in limits(store)] == [3]
-    assert [v.reason for v in store.run(store.verbs.reschedule([one], Reschedule(), None, "ada", TENANT))] == [
+    assert [v.reason for v in store.run(store.jobs.reschedule([one], Reschedule(), None, "ada", TENANT))] == [
         "job_held"
     ]
-    assert store.run(store.verbs.promote_due()) == 0
-    assert not store.run(store.verbs.move(two, Move.of(first=True), None, "ada", TENANT)).refused
-    store.run(store.verbs.operate("cancel", [one], None, "ada", TENANT))
+    assert store.run(store.leases.promote()) == 0
+    assert not store.run(store.jobs.move(two, Move.of(first=True), None, "ada", TENANT)).refused
+    store.run(store.jobs.operate("cancel", [one], None, "ada", TENANT))
     settle(store, held)
     (held,) = claim(store, lease, 9)
     assert held.id == two
     forward(store, 2 * 366 * 86_400)
-    assert store.run(store.verbs.expire_overdue()) == 1
+    assert store.run(store.leases.expire()) == 1
     assert verbs_of(store, three) == ["enqueue", "expire"]
 
 
@@ -321,7 +321,7 @@ def test_the_store_refuses_limits_that_mean_nothing(store: Store) -> None:
         Rule("all", "x", 1),
     ):
         with pytest.raises(Refused):
-            store.run(store.verbs.set_limit(rule, "ada", TENANT))
+            store.run(store.limits.set(rule, "ada", TENANT))
 
 
 def test_a_long_line_of_jobs_without_room_is_no_wall(store: Store) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.engine.job import Job
 from holdfast.engine.settlement import Settlement
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.contract.test_limits import limit
 from tests.support.by_hand import ByHand
@@ -52,9 +51,9 @@ def test_turns_at_once(store: Store, by_hand: ByHand) -> None:
             lease, settlements = open_lease(own, ttl=1000), list[Settlement]()
             while len(ended) < JOBS and time.monotonic() < end:
                 if number == 0:
-                    own.run(own.verbs.attend_limits())
+                    own.run(own.limits.attend())
                 request = ClaimRequest(lease=lease, queues=tuple(queues), want=mine.randint(1, 6))
-                turn = own.run(own.verbs.turn(settlements, request))
+                turn = own.run(own.leases.exchange(settlements, request))
                 assert turn.stale == []
                 ended.extend(each.id for each in settlements)
                 settlements = [Settlement(each.id, each.attempt, "succeeded") for each in turn.claims]

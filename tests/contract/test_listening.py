@@ -8,8 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.app.waiting import until
 from tests.support.by_hand import PostgresByHand
 from tests.support.stores import claim, open_lease, put_one, settle
@@ -73,7 +72,7 @@ def test_a_job_that_comes_in(store: Store, other: Store, listener: Listener) -> 
 def test_a_job_whose_time_has_come(store: Store, other: Store, listener: Listener) -> None:
     put_one(other, queue="mail", delay=0.05)
     listener.forget()
-    while not other.run(other.verbs.promote_due()):
+    while not other.run(other.leases.promote()):
         pass
     listener.expect("mail", "")
 
@@ -83,14 +82,14 @@ def test_a_lease_that_lost_a_job(store: Store, other: Store, listener: Listener)
     lease = open_lease(store)
     claim(store, lease)
     listener.forget()
-    other.run(other.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    other.run(other.jobs.operate("cancel", [job_id], None, "ada", "default"))
     listener.expect(lease, "")
 
 
 def test_the_end_of_a_job_that_is_waited_for(store: Store, other: Store, listener: Listener) -> None:
     job_id = put_one(other)
     (job,) = claim(other, open_lease(other))
-    store.run(store.verbs.watch(job_id, "default", 60))
+    store.run(store.jobs.watch(job_id, "default", 60))
     listener.forget()
     settle(other, job)
     listener.expect(job_id, "")

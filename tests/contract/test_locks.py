@@ -17,8 +17,7 @@ import pytest
 from holdfast.engine.job import Claim, Sweep
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import check_ledger
 from tests.support.stores import claim, forward, job, open_lease, put, put_one, settle, spec, state_of, take
@@ -68,13 +67,13 @@ def test_a_lease_under_which_jobs_are_being_put_is_not_ended(pg: Store) -> None:
     job_id = put_one(pg)
     lease = open_lease(pg, ttl=10)
     with slow(pg) as worker:
-        worker.run(pg.verbs.claim(ClaimRequest(lease=lease, queues=("default",), want=1)))
+        worker.run(pg.leases.claim(ClaimRequest(lease=lease, queues=("default",), want=1)))
         with psycopg.connect(pg.url, autocommit=True) as admin:  # a stopped clock, moved behind the worker's back
             admin.execute("update holdfast.clock set stopped = stopped + interval '11 s'")
-        assert pg.run(pg.verbs.reap_lapsed()) == Sweep(0, 0, 0)
+        assert pg.run(pg.leases.reap()) == Sweep(0, 0, 0)
         worker.end()
     assert state_of(pg, job_id) == State.IN_PROGRESS
-    assert pg.run(pg.verbs.reap_lapsed()) == Sweep(1, 0, 1)
+    assert pg.run(pg.leases.reap()) == Sweep(1, 0, 1)
     assert state_of(pg, job_id) == State.RETRY_WAITING
 
 
@@ -87,27 +86,27 @@ def _held(pg: Store) -> Claim:
 def test_a_checkpoint_waits_for_whoever_takes_the_job_away(pg: Store) -> None:
     held = _held(pg)
     with slow(pg) as operator:
-        operator.run(pg.verbs.operate("cancel", [held.id], None, "ada", "default"))
-        saved = meet(pg, operator, lambda: pg.run(pg.verbs.save_checkpoint(held.id, held.lease, 1, "p", "1", "*")))
+        operator.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default"))
+        saved = meet(pg, operator, lambda: pg.run(pg.steps.save_checkpoint(held.id, held.lease, 1, "p", "1", "*")))
     assert saved is False
-    assert pg.run(pg.verbs.checkpoints(held.id, "default")) == {}
+    assert pg.run(pg.jobs.checkpoints(held.id, "default")) == {}
 
 
 @pytest.mark.req("SC-5", "CX-11")
 def test_an_artifact_waits_for_whoever_takes_the_job_away(pg: Store) -> None:
     held = _held(pg)
     with slow(pg) as operator:
-        operator.run(pg.verbs.operate("cancel", [held.id], None, "ada", "default"))
-        added = meet(pg, operator, lambda: pg.run(pg.verbs.add_artifact(held.id, held.lease, 1, "f", "file:f", "*")))
+        operator.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default"))
+        added = meet(pg, operator, lambda: pg.run(pg.steps.add_artifact(held.id, held.lease, 1, "f", "file:f", "*")))
     assert added is False
-    assert pg.run(pg.verbs.artifacts(held.id, "default")) == []
+    assert pg.run(pg.jobs.artifacts(held.id, "default")) == []
 
 
 @pytest.mark.req("CX-11")
 def test_a_settlement_that_waited_for_a_cancel_is_stale(pg: Store) -> None:
     held = _held(pg)
     with slow(pg) as operator:
-        operator.run(pg.verbs.operate("cancel", [held.id], None, "ada", "default"))
+        operator.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default"))
         assert meet(pg, operator, lambda: settle(pg, held)) == [held.id]
     assert state_of(pg, held.id) == State.CANCELLED
 
@@ -116,8 +115,8 @@ def test_a_settlement_that_waited_for_a_cancel_is_stale(pg: Store) -> None:
 def test_a_cancel_that_waited_for_a_settlement_is_refused(pg: Store) -> None:
     held = _held(pg)
     with slow(pg) as worker:
-        worker.run(pg.verbs.settle(held.lease, [Settlement(held.id, 1, "succeeded")], "*"))
-        (verdict,) = meet(pg, worker, lambda: pg.run(pg.verbs.operate("cancel", [held.id], None, "ada", "default")))
+        worker.run(pg.leases.settle(held.lease, [Settlement(held.id, 1, "succeeded")], "*"))
+        (verdict,) = meet(pg, worker, lambda: pg.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default")))
     assert (verdict.refused, verdict.reason, verdict.state) == (True, "already_finished", State.SUCCEEDED)
 
 
@@ -126,7 +125,7 @@ def test_a_claim_does_not_wait_for_another(pg: Store) -> None:
     first, second = put(pg, spec(), spec())
     with slow(pg) as worker:
         lease = open_lease(pg)
-        worker.run(pg.verbs.claim(ClaimRequest(lease=lease, queues=("default",), want=1)))
+        worker.run(pg.leases.claim(ClaimRequest(lease=lease, queues=("default",), want=1)))
         assert [each.id for each in claim(pg, open_lease(pg), 2)] == [second]
         worker.end("rollback")
     assert [each.id for each in claim(pg, open_lease(pg), 2)] == [first]
@@ -140,17 +139,17 @@ def test_a_reaper_passes_over_what_somebody_is_settling(pg: Store) -> None:
     first, second = claim(pg, lease, 2)
     forward(pg, 60)
     with slow(pg) as worker:
-        worker.run(pg.verbs.settle(lease, [Settlement(first.id, 1, "succeeded")], "*"))
-        assert pg.run(pg.verbs.reap_lapsed()) == Sweep(1, 0, 1)
+        worker.run(pg.leases.settle(lease, [Settlement(first.id, 1, "succeeded")], "*"))
+        assert pg.run(pg.leases.reap()) == Sweep(1, 0, 1)
         worker.end()
     assert (job(pg, first.id).state, job(pg, second.id).state) == (State.SUCCEEDED, State.RETRY_WAITING)
-    assert pg.run(pg.verbs.reap_lapsed()) == Sweep(0, 0, 0)
+    assert pg.run(pg.leases.reap()) == Sweep(0, 0, 0)
 
 
 @pytest.mark.req("DP-5")
 def test_the_second_of_two_with_one_key_waits_and_gets_the_first(pg: Store) -> None:
     asked, again = spec(key="k"), spec(key="k")
     with slow(pg) as first:
-        first.run(pg.verbs.enqueue([asked], "default"))
-        (answer,) = meet(pg, first, lambda: pg.run(pg.verbs.enqueue([again], "default")))
+        first.run(pg.jobs.enqueue([asked], "default"))
+        (answer,) = meet(pg, first, lambda: pg.run(pg.jobs.enqueue([again], "default")))
     assert (answer.id, answer.created, answer.reason) == (asked.id, False, "duplicate_key")

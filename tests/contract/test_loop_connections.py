@@ -12,9 +12,11 @@ import pytest
 import pytest_asyncio
 from psycopg import sql
 
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps
+from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres import pools
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.base import Calls
 from tests.app.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "SC-18")
@@ -93,13 +95,16 @@ async def test_what_nobody_uses_goes_back_to_the_pool_which_closes_what_is_idle(
 
 
 async def test_reads_of_one_transaction_bind_it_once_and_each_to_its_own_tenant(store: PostgresStore) -> None:
+    reads = Reader()
+    reads.dialect = Calls("holdfast").dialect
+
     def look(*tenants: str) -> Steps[list[str]]:
         said = []
         for tenant in tenants:
-            rows = yield from store.verbs._ask(tenant, "select {scope}() || count(*)::text from {job}")
+            rows = yield from reads._ask(tenant, "select {scope}() || count(*)::text from {job}")
             said.append(rows[0][0])
         yield Statement("select holdfast.enter('elsewhere')")
-        rows = yield from store.verbs._ask(tenants[-1], "select {scope}()")
+        rows = yield from reads._ask(tenants[-1], "select {scope}()")
         return [*said, rows[0][0]]
 
     asked = ("a", "a", "b", "a")

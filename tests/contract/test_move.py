@@ -10,7 +10,7 @@ from holdfast.engine.job import Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand
@@ -110,7 +110,7 @@ def test_the_same_move_after_its_note_is_gone_is_told_as_well(store: Store) -> N
     job_id = put_one(store, delay=60.0)
     moved(store, job_id, first=True)
     forward(store, 61.0)
-    assert store.run(store.verbs.promote_due()) == 1
+    assert store.run(store.leases.promote()) == 1
     moved(store, job_id, first=True)
     assert [event.meta.get("times") for event in history(store, job_id)] == [None, 1, 2]
 
@@ -194,7 +194,7 @@ def test_what_is_not_due_has_its_place_for_when_it_is(store: Store) -> None:
     assert order_of(store)[:3] == [b, retried, a]
     assert job(store, b).due_at is not None
     forward(store, 120.0)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert claimed(store)[:3] == [b, retried, a]
 
 
@@ -211,10 +211,10 @@ def test_moved_and_rescheduled_in_turn(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     moved(store, job_id, first=True)
-    store.run(store.verbs.reschedule([job_id], Reschedule(delay=5.0), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(delay=5.0), None, "ada", "default"))
     moved(store, job_id, first=True)
     moved(store, job_id, priority=3)
-    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
     assert verbs_of(store, job_id) == ["enqueue", "move", "reschedule", "move", "move", "reschedule"]
     assert take(store).id == job_id
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.order import crowd, move, order_of
 from tests.support.stores import claim, job, open_lease, put, settle, spec, state_of, verbs_of
@@ -57,7 +57,7 @@ def test_movers_claimers_and_cancellers_together(store: Store, by_hand: ByHand) 
     def canceller(seed: int) -> list[str | None]:
         choice = random.Random(seed)
         for _ in range(8):
-            store.run(store.verbs.operate("cancel", choice.sample(ids, 3), None, "bob", "default"))
+            store.run(store.jobs.operate("cancel", choice.sample(ids, 3), None, "bob", "default"))
         return []
 
     def claimer(name: str) -> list[str | None]:
@@ -71,7 +71,7 @@ def test_movers_claimers_and_cancellers_together(store: Store, by_hand: ByHand) 
     sides = [partial(mover, n) for n in range(4)] + [partial(canceller, n) for n in range(2)]
     answers = together(*sides, *(partial(claimer, f"worker-{n}") for n in range(2)))
     assert {reason for said in answers for reason in said} <= {None, "not_waiting", "target_not_waiting"}
-    counts = store.run(store.verbs.counts("default"))
+    counts = store.run(store.jobs.counts("default"))
     assert set(counts) <= {State.QUEUED, State.SUCCEEDED, State.CANCELLED}
     assert sum(counts.values()) == len(ids)
 

@@ -14,12 +14,11 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Failed
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
+from holdfast.features.assembly import Store, open_store
+from holdfast.features.audit.store import ActionFilter
+from holdfast.features.dead_letters import store as dead_letters
 from holdfast.features.dead_letters.model import BATCH, GroupFilter, Operation, Starting
-from holdfast.stores import bulk
-from holdfast.stores.base import Store
 from holdfast.stores.flow import drive
-from holdfast.stores.open import open_store
-from holdfast.stores.port.audit import ActionFilter
 from holdfast.stores.requests import JobFilter
 from tests.support.stores import (
     TENANT,
@@ -56,11 +55,11 @@ def dead(store: Store, count: int, kind: str = "pay", *, tenant: str = TENANT, *
 def start(store: Store, verb: Any = "redrive", *, tenant: str = TENANT, how: Any = None, **wanted: Any) -> Operation:
     given = {"reason": "wrong month" if verb == "discard" else None} | (how or {})
     new = Starting(new_id(), verb, **given)
-    return store.run(store.verbs.start_operation(new, JobFilter(tenant=tenant, **wanted), "ada", tenant))
+    return store.run(store.operations.start(new, JobFilter(tenant=tenant, **wanted), "ada", tenant))
 
 
 def look(store: Store, operation: Operation) -> Operation:
-    found = store.run(store.verbs.operation(operation.id, operation.tenant))
+    found = store.run(store.operations.get(operation.id, operation.tenant))
     assert found is not None
     return found
 
@@ -68,7 +67,7 @@ def look(store: Store, operation: Operation) -> Operation:
 def work_off(store: Store, tenant: str = EVERY_TENANT) -> list[int]:
     """All batches that are due."""
     batches = []
-    while (done := store.run(store.verbs.work_operation(tenant))) is not None:
+    while (done := store.run(store.operations.work(tenant))) is not None:
         batches.append(done)
     return batches
 
@@ -76,14 +75,14 @@ def work_off(store: Store, tenant: str = EVERY_TENANT) -> list[int]:
 def test_all_that_match_and_no_others_are_redriven(store: Store) -> None:
     ids = dead(store, BATCH + 20)
     others = dead(store, 2, "repay") + dead(store, 2, tenant="b")
-    assert store.run(store.verbs.next_operation()) is None
+    assert store.run(store.operations.next()) is None
     started = start(store, kind="pay", how={"max_retries": 7})
     assert (started.state, started.total, started.done, started.fraction) == ("running", BATCH + 20, 0, 0.0)
     assert started.wanted == {"kind": "pay", "state": "dead_letter"}
-    assert store.run(store.verbs.next_operation()) == 0
-    assert store.run(store.verbs.next_operation("b")) is None, "another tenant's"
-    assert store.run(store.verbs.work_operation("b")) is None
-    assert store.run(store.verbs.work_operation()) == BATCH
+    assert store.run(store.operations.next()) == 0
+    assert store.run(store.operations.next("b")) is None, "another tenant's"
+    assert store.run(store.operations.work("b")) is None
+    assert store.run(store.operations.work()) == BATCH
     half = look(store, started)
     assert (half.done, half.state, half.created_by) == (BATCH, "running", "ada")
     assert half.fraction == pytest.approx(BATCH / (BATCH + 20))
@@ -95,15 +94,15 @@ def test_all_that_match_and_no_others_are_redriven(store: Store) -> None:
     assert {state_of(store, each) for each in others} == {State.DEAD_LETTER}
     event = history(store, ids[0])[-1]
     assert (event.verb, event.actor, event.meta) == ("redrive", "ada", {"operation": started.id, "max_retries": 7})
-    assert store.run(store.verbs.operations(TENANT)) == [over]
-    assert store.run(store.verbs.operations(TENANT, running=True)) == []
-    assert store.run(store.verbs.operations("b")) == []
+    assert store.run(store.operations.list(TENANT)) == [over]
+    assert store.run(store.operations.list(TENANT, running=True)) == []
+    assert store.run(store.operations.list("b")) == []
 
 
 def test_what_dies_again_meanwhile_is_not_redriven_again(store: Store) -> None:
     ids = dead(store, BATCH + 1)
     started = start(store)
-    assert store.run(store.verbs.work_operation()) == BATCH
+    assert store.run(store.operations.work()) == BATCH
     held = claim(store, open_lease(store), BATCH)
     settle(store, held, GONE)
     later = dead(store, 1)
@@ -115,8 +114,8 @@ def test_what_dies_again_meanwhile_is_not_redriven_again(store: Store) -> None:
 
 def test_filters_a_group_a_span_and_every_tenant(store: Store) -> None:
     (old,) = dead(store, 1, tags=("x",), agent="a1")
-    before = store.run(store.verbs.now())
-    (group,) = {store.run(store.verbs.group_of(old, TENANT))}
+    before = store.run(store.clock.now())
+    (group,) = {store.run(store.dead_letters.group_of(old, TENANT))}
     assert group is not None
     (elsewhere,) = dead(store, 1, tenant="b")
     (other,) = dead(store, 1, "repay")
@@ -132,7 +131,7 @@ def test_filters_a_group_a_span_and_every_tenant(store: Store) -> None:
     assert history(store, old)[-1].meta["reason"] == "wrong month"
     everyone = start(store, tenant=EVERY_TENANT)
     assert everyone.total == 2
-    assert store.run(store.verbs.operation(everyone.id, TENANT)) is None
+    assert store.run(store.operations.get(everyone.id, TENANT)) is None
     work_off(store)
     assert (state_of(store, elsewhere), state_of(store, other)) == (State.QUEUED, State.QUEUED)
 
@@ -144,7 +143,7 @@ def test_a_rate_is_kept_whoever_works(store: Store) -> None:
     slow = start(store, "cancel", kind="nothing", how={"rate": 0.5})
     assert slow.batch == 1
     assert sorted(work_off(store)) == [0, 2], "a second's worth, and the empty one"
-    assert store.run(store.verbs.next_operation()) == pytest.approx(1)
+    assert store.run(store.operations.next()) == pytest.approx(1)
     forward(store, 0.9)
     assert work_off(store) == []
     forward(store, 0.1)
@@ -158,17 +157,17 @@ def test_a_rate_is_kept_whoever_works(store: Store) -> None:
 def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
     ids = dead(store, 3)
     started = start(store, how={"rate": 1})
-    assert store.run(store.verbs.work_operation()) == 1
-    assert not store.run(store.verbs.cancel_operation(started.id, None, "eve", "b"))
-    assert store.run(store.verbs.cancel_operation(started.id, "too early", "bob", TENANT))
+    assert store.run(store.operations.work()) == 1
+    assert not store.run(store.operations.cancel(started.id, None, "eve", "b"))
+    assert store.run(store.operations.cancel(started.id, "too early", "bob", TENANT))
     forward(store, 100)
     assert work_off(store) == []
     over = look(store, started)
     assert (over.state, over.cancelled_by, over.cancelled_reason, over.done) == ("cancelled", "bob", "too early", 1)
-    assert not store.run(store.verbs.cancel_operation(started.id, None, "bob", TENANT))
-    (group,) = store.run(store.verbs.dead_letter_groups(GroupFilter(tenant=TENANT)))
-    store.run(store.verbs.note_dead_letters(group.fingerprint, "known", "carol", TENANT))
-    acts = store.run(store.verbs.actions(ActionFilter(tenant=TENANT)))
+    assert not store.run(store.operations.cancel(started.id, None, "bob", TENANT))
+    (group,) = store.run(store.dead_letters.groups(GroupFilter(tenant=TENANT)))
+    store.run(store.dead_letters.note(group.fingerprint, "known", "carol", TENANT))
+    acts = store.run(store.audit.actions(ActionFilter(tenant=TENANT)))
     assert [(each.actor, each.verb, each.subject) for each in reversed(acts)] == [
         ("ada", "add", "operation"),
         ("bob", "change", "operation"),
@@ -178,7 +177,7 @@ def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
 
 
 def test_active_jobs_are_cancelled_and_finished_ones_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "WINDOW", 5)
+    monkeypatch.setattr(dead_letters, "WINDOW", 5)
     waiting = put(store, *(spec("pay") for _ in range(3)))
     ended = put(store, *(spec("pay", priority=9) for _ in range(9)))
     held = claim(store, open_lease(store), 10)
@@ -205,7 +204,7 @@ def test_a_batch_that_is_not_committed_has_not_been(store: Store) -> None:
         def execute(statement: Any) -> Any:
             return connection.execute(statement.sql, statement.params).fetchall()
 
-        assert drive(store.verbs.work_operation().start(), execute) == 3
+        assert drive(store.operations.work().start(), execute) == 3
         raise Killed
     assert look(store, started) == started
     assert {state_of(store, each) for each in ids} == {State.DEAD_LETTER}

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import OperatorVerb
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
@@ -34,7 +34,7 @@ S = State
 def operate(
     store: Store, verb: OperatorVerb, *ids: str, reason: str | None = None, tenant: str = "default"
 ) -> list[Verdict]:
-    return store.run(store.verbs.operate(verb, ids, reason, "ada", tenant))
+    return store.run(store.jobs.operate(verb, ids, reason, "ada", tenant))
 
 
 @pytest.mark.req("CX-11", "DP-3")
@@ -149,5 +149,5 @@ def test_a_cancelled_job_is_out_of_the_queue(store: Store) -> None:
     first, second = put(store, spec(), spec(delay=5))
     operate(store, "cancel", first, second)
     forward(store, 60)
-    assert store.run(store.verbs.promote_due()) == 0
+    assert store.run(store.leases.promote()) == 0
     assert claim(store, open_lease(store), 5) == []

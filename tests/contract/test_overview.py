@@ -10,8 +10,8 @@ from holdfast.engine.outcome import Failed, Paused
 from holdfast.engine.states import State
 from holdfast.engine.steps import Pause
 from holdfast.features.approvals.model import Ballot, GateFilter, Question
+from holdfast.features.assembly import Store
 from holdfast.features.health.model import Health, Thresholds
-from holdfast.stores.base import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
@@ -33,19 +33,19 @@ from tests.support.ways import bring
 
 
 def health(store: Store, tenant: str = "default", **when: Any) -> Health:
-    return store.run(store.verbs.health(tenant, Thresholds(**when)))
+    return store.run(store.health.get(tenant, Thresholds(**when)))
 
 
 @pytest.mark.req("DP-19", "DP-1")
 def test_counts_by_state(store: Store, by_hand: ByHand) -> None:
-    assert store.run(store.verbs.counts("default")) == {}
+    assert store.run(store.jobs.counts("default")) == {}
     for state in State:
         bring(store, by_hand, state)
     bring(store, by_hand, State.QUEUED)
     expected = dict.fromkeys(State, 1) | {State.QUEUED: 2}
-    assert store.run(store.verbs.counts("default")) == expected
-    assert store.run(store.verbs.counts("*")) == expected
-    assert store.run(store.verbs.counts("acme")) == {}
+    assert store.run(store.jobs.counts("default")) == expected
+    assert store.run(store.jobs.counts("*")) == expected
+    assert store.run(store.jobs.counts("acme")) == {}
 
 
 @pytest.mark.req("DP-19")
@@ -76,11 +76,11 @@ def test_a_job_waits_since_it_may_be_begun(store: Store) -> None:
     forward(store)
     put_one(store, delay=1000)
     forward(store, 1000)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert health(store).oldest_queued_age_s == 0.0
     work(store, LATER)
     forward(store, 1_000_000)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     forward(store, 5)
     assert health(store).oldest_queued_age_s == 5.0
 
@@ -98,7 +98,7 @@ def test_jobs_without_a_worker_want_attention(store: Store) -> None:
     assert health(store).verdict == "warn"
     assert health(store, oldest_warn=500.0).verdict == "ok"
     assert health(store, oldest_critical=399.0).verdict == "critical"
-    store.run(store.verbs.end_lease(lease, "closed", "*"))
+    store.run(store.leases.end(lease, "closed", "*"))
     assert [(each.code, each.level) for each in health(store).reasons] == [("no_worker", "critical")]
 
 
@@ -108,7 +108,7 @@ def test_only_live_leases_count(store: Store) -> None:
     open_lease(store, ttl=10)
     ended = open_lease(store, ttl=1000)
     open_lease(store, ttl=1000)
-    store.run(store.verbs.end_lease(ended, "closed", "*"))
+    store.run(store.leases.end(ended, "closed", "*"))
     assert health(store).lease_active == 2
     forward(store, 10)
     assert health(store).lease_active == 1
@@ -146,9 +146,9 @@ def test_health_counts_what_waits_for_people(store: Store) -> None:
     assert (health(store).gate_open, health(store).oldest_gate_age_s) == (2, 42.0)
     assert (health(store, "acme").gate_open, health(store, "*").gate_open) == (1, 3)
     assert health(store).verdict == "ok"
-    store.run(store.verbs.decide_gate(first, Ballot("deny", "ada", "tests"), "default"))
+    store.run(store.approvals.decide(first, Ballot("deny", "ada", "tests"), "default"))
     assert (health(store).gate_open, health(store).oldest_gate_age_s) == (1, 2.0)
-    store.run(store.verbs.decide_gate(theirs, Ballot("deny", "ada", "tests"), "acme"))
+    store.run(store.approvals.decide(theirs, Ballot("deny", "ada", "tests"), "acme"))
     assert (health(store, "acme").gate_open, health(store, "acme").oldest_gate_age_s) == (0, None)
 
 
@@ -157,33 +157,36 @@ def test_a_gate_says_how_many_have_approved(store: Store) -> None:
     gate_id = asks(store, quorum=3)
 
     def found() -> list[tuple[int, int]]:
-        read = [store.run(store.verbs.gate(gate_id, "default")), *store.run(store.verbs.gates(GateFilter(tenant="*")))]
+        read = [
+            store.run(store.approvals.get(gate_id, "default")),
+            *store.run(store.approvals.list(GateFilter(tenant="*"))),
+        ]
         return [(gate.approvals, gate.missing) for gate in read if gate is not None]
 
     assert found() == [(0, 3)] * 2
     for person in ("ada", "bob"):
-        store.run(store.verbs.decide_gate(gate_id, Ballot("approve", person, "tests"), "default"))
+        store.run(store.approvals.decide(gate_id, Ballot("approve", person, "tests"), "default"))
     assert found() == [(2, 1)] * 2
-    store.run(store.verbs.decide_gate(gate_id, Ballot("deny", "eve", "tests"), "default"))
+    store.run(store.approvals.decide(gate_id, Ballot("deny", "eve", "tests"), "default"))
     assert found() == [(2, 0)]
 
 
 @pytest.mark.req("CX-14", "HF-6")
 def test_the_notes_of_a_page(store: Store) -> None:
     queued = put_one(store)
-    store.run(store.verbs.operate("cancel", [queued], "not now", "ada", "default"))
+    store.run(store.jobs.operate("cancel", [queued], "not now", "ada", "default"))
     put_one(store, tenant="acme")
     sleeps = put_one(store, priority=1)
     settle(store, take(store), Paused(Pause(1, "nap", "sleep", delay=60.0).to_json(), []))
-    assert store.run(store.verbs.notes(JobFilter(tenant="default"))) == {
+    assert store.run(store.jobs.notes(JobFilter(tenant="default"))) == {
         queued: {"reason": "not now"},
         sleeps: {"sleeps": "nap"},
     }
-    assert store.run(store.verbs.notes(JobFilter(tenant="*", state=State.RETRY_WAITING))) == {sleeps: {"sleeps": "nap"}}
-    assert store.run(store.verbs.notes(JobFilter(tenant="default", before=sleeps, limit=1))) == {
+    assert store.run(store.jobs.notes(JobFilter(tenant="*", state=State.RETRY_WAITING))) == {sleeps: {"sleeps": "nap"}}
+    assert store.run(store.jobs.notes(JobFilter(tenant="default", before=sleeps, limit=1))) == {
         queued: {"reason": "not now"}
     }
-    assert store.run(store.verbs.notes(JobFilter(tenant="acme"))) == {}
+    assert store.run(store.jobs.notes(JobFilter(tenant="acme"))) == {}
 
 
 @pytest.mark.req("SC-5", "DP-22", "SC-4")
@@ -192,11 +195,11 @@ def test_attempts_are_read_from_the_ledger(store: Store) -> None:
     job_id = put_one(store)
     settle(store, take(store), Failed("smtp_down", "no answer", traceback="Traceback: here"))
     second = forward(store, 10)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     claimed = take(store)
     third = forward(store, 5)
     settle(store, claimed, LATER)
-    attempts = store.run(store.verbs.attempts(job_id, "default"))
+    attempts = store.run(store.jobs.attempts(job_id, "default"))
     assert [(each.attempt, each.outcome) for each in attempts] == [(1, "failed"), (2, "suspended")]
     assert (attempts[0].started_at, attempts[0].ended_at) == (first, first)
     assert (attempts[1].started_at, attempts[1].ended_at) == (second, third)
@@ -214,15 +217,15 @@ def test_each_end_has_its_outcome(store: Store) -> None:
         job_id = put_one(store)
         claimed = take(store)
         if outcome == "cancelled":
-            store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+            store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
         elif outcome == "crashed":
             forward(store, 60)
-            store.run(store.verbs.reap_lapsed())
+            store.run(store.leases.reap())
         elif how is None:
             settle(store, claimed)
         else:
             settle(store, claimed, how)
-        (attempt,) = store.run(store.verbs.attempts(job_id, "default"))
+        (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
         found[outcome] = attempt.outcome
     assert found == {outcome: outcome for outcome in ends}
 
@@ -232,5 +235,5 @@ def test_what_was_held_and_handed_back_is_no_attempt(store: Store) -> None:
     job_id = put_one(store)
     lease = open_lease(store)
     claim(store, lease, begin=False)
-    store.run(store.verbs.release(lease, [job_id], "*"))
-    assert store.run(store.verbs.attempts(job_id, "default")) == []
+    store.run(store.leases.release(lease, [job_id], "*"))
+    assert store.run(store.jobs.attempts(job_id, "default")) == []

@@ -15,7 +15,7 @@ from holdfast.engine.settlement import LONGEST_DELAY, Settlement, decide
 from holdfast.engine.states import State
 from holdfast.engine.steps import Pause, StepEntry
 from holdfast.errors import Refused
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.people import approve, asks, entry, gate, gates, paused, running, save, send, sleeps, steps, waits
@@ -42,7 +42,7 @@ Settle = Callable[..., list[str]]
 
 def _turn(store: Store, lease: str, *settlements: Settlement) -> list[str]:
     request = ClaimRequest(lease=lease, queues=("nothing here",), want=5, tenant=EVERY_TENANT)
-    return store.run(store.verbs.turn(settlements, request)).stale
+    return store.run(store.leases.exchange(settlements, request)).stale
 
 
 @pytest.fixture(params=["settle", "turn"])
@@ -59,7 +59,7 @@ def failing(n: int = 1, tries: int = 1, delay: float = 30.0) -> Pause:
 def rouse(store: Store, held: Claim, seconds: float = 0.0) -> Claim:
     """The next attempt of a job whose time has come."""
     forward(store, seconds)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     return take(store, queues=[held.queue])
 
 
@@ -77,7 +77,7 @@ def test_a_sleep_lets_go_and_comes_back_in_time(store: Store, end: Settle) -> No
     assert (step.kind, step.name, step.wake_at, step.over, step.attempt) == ("sleep", "nap", wakes, False, 1)
     assert verbs_of(store, job_id) == ["enqueue", "take", "snooze"]
     assert history(store, job_id)[-1].meta["sleeps"] == "nap"
-    assert store.run(store.verbs.promote_due()) == 0
+    assert store.run(store.leases.promote()) == 0
     again = rouse(store, held, 90.5)
     assert again.attempt == 2
     assert steps(store, job_id)[0].is_late
@@ -90,7 +90,7 @@ def test_a_sleep_until_a_moment_keeps_that_moment(store: Store, end: Settle) -> 
         job_id, held = running(store)
         end(store, held.lease, sleeps(held, until=until))
         assert job(store, job_id).due_at == steps(store, job_id)[0].wake_at == until
-    assert store.run(store.verbs.promote_due()) == 1  # the one in the past
+    assert store.run(store.leases.promote()) == 1  # the one in the past
 
 
 @pytest.mark.parametrize("delay", [1e300, float("inf"), LONGEST_DELAY * 2])
@@ -113,7 +113,7 @@ def test_one_that_was_roused_early_sleeps_on_until_the_same_moment(store: Store)
     now = forward(store)
     job_id, held = running(store)
     apply(store, held.lease, sleeps(held, 3600.0))
-    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
     again = rouse(store, held)
     (step,) = steps(store, job_id)
     apply(store, again.lease, sleeps(again, until=step.wake_at))
@@ -323,7 +323,7 @@ def test_a_wait_that_is_over_by_then_goes_on_at_once(store: Store, end: Settle, 
     forward(store)
     job_id, held = running(store)
     end(store, held.lease, waits(held, timeout=timeout))
-    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
     again = rouse(store, held)
     (known,) = steps(store, job_id)
     assert send(store, data={"order": 7}).woke == 0
@@ -342,7 +342,7 @@ def test_what_is_waited_for_is_what_was_asked_for_last(store: Store, end: Settle
     forward(store)
     job_id, held = running(store)
     end(store, held.lease, waits(held, match={"order": 7}))
-    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
     again = rouse(store, held)
     end(store, again.lease, waits(again, match={"order": 8, "shop": "a"}))
     assert send(store, data={"order": 7}).woke == 0
@@ -354,7 +354,7 @@ def test_another_call_at_the_place_of_one_that_waits_is_refused(store: Store, by
     """The handler is told before it comes to that; the store does not take it either, and writes nothing."""
     job_id, held = running(store)
     end(store, held.lease, waits(held))
-    store.run(store.verbs.reschedule([job_id], Reschedule(), None, "ada", "default"))
+    store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
     again = rouse(store, held)
     before = by_hand.contents()
     for wrong in (sleeps(again, 5.0), waits(again, "refunded"), paused(again, failing())):

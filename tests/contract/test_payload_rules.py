@@ -10,8 +10,8 @@ import pytest
 from holdfast.engine.job import EVERY_TENANT, References
 from holdfast.engine.states import State
 from holdfast.errors import Refused
+from holdfast.features.assembly import Store
 from holdfast.features.payloads.model import FORBIDDEN, HIDDEN, PayloadRule, RuleDraft
-from holdfast.stores.base import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.stores import BROKEN, TENANT, apply, decide_on, enqueue, job, put, put_one, spec, take, tries
@@ -20,15 +20,15 @@ CANARY = "canary-7f3a"
 
 
 def rule(store: Store, kind: str = "*", *, tenant: str = TENANT, **says: Any) -> PayloadRule:
-    return store.run(store.verbs.set_payload_rule(RuleDraft.of(kind, **says), "ada", tenant))
+    return store.run(store.payload_rules.set(RuleDraft.of(kind, **says), "ada", tenant))
 
 
 def rules(store: Store, tenant: str = TENANT) -> list[PayloadRule]:
-    return store.run(store.verbs.payload_rules(tenant))
+    return store.run(store.payload_rules.list(tenant))
 
 
 def count(store: Store) -> int:
-    return len(store.run(store.verbs.list_jobs(JobFilter(tenant="*", limit=1000))))
+    return len(store.run(store.jobs.list(JobFilter(tenant="*", limit=1000))))
 
 
 @pytest.mark.req("DP-4")
@@ -78,7 +78,7 @@ def test_rules_of_tenants_kinds_and_programs_hold_together_and_none_loosens_anot
     rule(store, signal_only=True, tenant="acme")
     rule(store, "import", max_bytes=400, tenant=EVERY_TENANT)
     rule(store, "import", max_bytes=4000, tenant="acme")
-    declare = store.verbs.declare_rules
+    declare = store.payload_rules.declare
     store.run(declare("shop", [RuleDraft.of("import", signal_only=True, forbidden=["iban"])], "ada", EVERY_TENANT))
     for tenant, payload in {
         "acme body": {"body": 1},
@@ -100,8 +100,8 @@ def test_rules_of_tenants_kinds_and_programs_hold_together_and_none_loosens_anot
     # What a program does not declare any more is gone; nobody else's is.
     store.run(declare("shop", [], "ada", EVERY_TENANT))
     put_one(store, "import", tenant="other", payload={"iban": 1})
-    assert store.run(store.verbs.delete_payload_rule("*", "", "ada", "acme"))
-    assert not store.run(store.verbs.delete_payload_rule("*", "", "ada", "acme"))
+    assert store.run(store.payload_rules.remove("*", "", "ada", "acme"))
+    assert not store.run(store.payload_rules.remove("*", "", "ada", "acme"))
     put_one(store, "import", tenant="acme", payload={"body": 1})
 
 
@@ -112,9 +112,9 @@ def test_a_restricted_payload_is_handed_to_a_worker_and_shown_to_nobody(store: S
     hidden = put_one(store, "heal", queue="q", payload={"who": CANARY})
     assert job(store, hidden).payload == HIDDEN
     assert job(store, open_one).payload == {"who": CANARY}
-    listed = store.run(store.verbs.list_jobs(JobFilter(tenant=TENANT)))
+    listed = store.run(store.jobs.list(JobFilter(tenant=TENANT)))
     assert {each.kind: each.payload for each in listed} == {"heal": HIDDEN, "open": {"who": CANARY}}
-    chained = store.run(store.verbs.chain(hidden, TENANT))
+    chained = store.run(store.jobs.chain(hidden, TENANT))
     assert [each.payload for each in chained] == [HIDDEN]
     seen = by_hand.execute("select payload from jobs where kind = 'heal'")
     assert CANARY not in str(seen)
@@ -127,7 +127,7 @@ def test_what_was_accepted_before_a_rule_runs_and_is_retried_to_its_end(store: S
     rule(store, signal_only=True)
     claimed = take(store)
     assert apply(store, claimed.lease, decide_on(claimed, BROKEN)) == []
-    tried = store.run(store.verbs.chain(first, TENANT))
+    tried = store.run(store.jobs.chain(first, TENANT))
     assert [each.state for each in tried] == [State.FAILED, State.QUEUED]
 
 
@@ -136,19 +136,19 @@ def test_references_are_kept_with_the_job_and_go_on_with_its_retries(store: Stor
     given = References("s3://in/7", None, "vault:9")
     first = put_one(store, references=given, retry=tries(2), retry_as="new_job")
     plain = put_one(store, queue="other")
-    assert store.run(store.verbs.references(first, TENANT)) == given
-    assert store.run(store.verbs.references(first, "other")) == References()
-    assert store.run(store.verbs.references(plain, TENANT)) == References()
+    assert store.run(store.jobs.references(first, TENANT)) == given
+    assert store.run(store.jobs.references(first, "other")) == References()
+    assert store.run(store.jobs.references(plain, TENANT)) == References()
     claimed = take(store)
     apply(store, claimed.lease, decide_on(claimed, BROKEN))
-    retried = store.run(store.verbs.chain(first, TENANT))[-1].id
+    retried = store.run(store.jobs.chain(first, TENANT))[-1].id
     assert retried != first
-    assert store.run(store.verbs.references(retried, TENANT)) == given
+    assert store.run(store.jobs.references(retried, TENANT)) == given
     # What stands for a job by its key keeps its own.
     keyed = put_one(store, key="k", references=References(source_ref="a"))
     (again,) = enqueue(store, spec(key="k", references=References(source_ref="b")))
     assert (again.id, again.created) == (keyed, False)
-    assert store.run(store.verbs.references(keyed, TENANT)).source_ref == "a"
+    assert store.run(store.jobs.references(keyed, TENANT)).source_ref == "a"
 
 
 @pytest.mark.req("DP-4")

@@ -18,8 +18,7 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Answer
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import all_jobs
 from tests.support.people import approve, asks, attend, ballot, gates, save, say, send, steps, votes, waits
@@ -82,7 +81,7 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], verb: str) -> Non
     def wait(each: Claim, n: int) -> object:
         ended = [waits(each, f"paid-{n}", {"n": n})]
         return (
-            others[0].run(others[0].verbs.turn(ended, request)).stale
+            others[0].run(others[0].leases.exchange(ended, request)).stale
             if verb == "turn"
             else apply(others[0], lease, *ended)
         )
@@ -91,7 +90,7 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], verb: str) -> Non
         [partial(wait, each, n) for n, each in enumerate(held)],
         [partial(send, others[1], f"paid-{n}", {"n": n}) for n in range(ROUNDS)],
     )
-    store.run(store.verbs.promote_due())  # finds those where neither saw the other
+    store.run(store.leases.promote())  # finds those where neither saw the other
     asleep = [job.id for job in all_jobs(store) if job.state is not State.QUEUED]
     assert asleep == []
     assert all(steps(store, each.id)[0].value["data"] == {"n": n} for n, each in enumerate(held[:20]))
@@ -116,7 +115,7 @@ def test_no_wake_up_of_many_is_lost(store: Store, others: list[Store]) -> None:
         [partial(tell, others[2], "e0", "e1", "e2")] * 4,
         [partial(tell, others[3], "e4", "e3", "e2", "e1", "e0")] * 4,
     )
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     # What began to wait after the last event of a name may wait; nobody else.
     for job in all_jobs(store):
         (step,) = steps(store, job.id)
@@ -141,7 +140,7 @@ def test_a_step_is_saved_under_the_fence_or_not_at_all(store: Store, others: lis
     ids = [each.id for each in held]
     saved, _ = in_step(
         [partial(save, others[0], each, done(1)) for each in held],
-        [partial(others[1].run, others[1].verbs.operate("cancel", [job], None, "ada", "default")) for job in ids],
+        [partial(others[1].run, others[1].jobs.operate("cancel", [job], None, "ada", "default")) for job in ids],
     )
     for job_id, answer in zip(ids, saved, strict=True):
         assert bool(steps(store, job_id)) == (answer == [])
@@ -164,12 +163,12 @@ def test_of_all_who_end_a_question_one_does(store: Store, others: list[Store]) -
     apply(store, held[0].lease, *(asks(each, ids[each.id], expires_in=spans[n]) for n, each in enumerate(held)))
 
     def cancel(one: Store, job_id: str) -> object:
-        return one.run(one.verbs.operate("cancel", [job_id], None, "eve", "default"))[0]
+        return one.run(one.jobs.operate("cancel", [job_id], None, "eve", "default"))[0]
 
     def let_pass(one: Store, n: int) -> None:
-        one.run(one.verbs.set_clock(timedelta(0), hour[n]))
+        one.run(one.clock.set(timedelta(0), hour[n]))
         attend(one)
-        one.run(one.verbs.expire_overdue())
+        one.run(one.leases.expire())
 
     yes, no, stop, *_ = in_step(
         [partial(approve, others[0], ids[each.id], "ada") for each in held],
@@ -217,7 +216,7 @@ def test_a_token_is_used_once_however_many_hold_it(store: Store, others: list[St
     ids = [new_id() for _ in held]
     apply(store, held[0].lease, *(asks(each, gate, quorum=9) for each, gate in zip(held, ids, strict=True)))
     for gate in ids:
-        store.run(store.verbs.keep_gate_token(gate, f"h {gate}", None, None, "ada", "default"))
+        store.run(store.approvals.save_token(gate, f"h {gate}", None, None, "ada", "default"))
 
     def use(one: Store, gate: str, person: str) -> Answer:
         return say(one, gate, ballot(person, token_hash=f"h {gate}"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import history, new_id, open_lease, put_one
 
@@ -76,8 +76,8 @@ def _used(sql: str, names: dict[str, str]) -> dict[str, str]:
 def test_one_row_that_breaks_a_rule_is_enough(store: Store, by_hand: ByHand) -> None:
     jobs = dict(zip(("first", "second", "last"), (put_one(store, id=new_id()) for _ in range(3)), strict=True))
     names = jobs | {name: open_lease(store, ttl=1000) for name in ("lease", "ended")} | {"unknown": new_id()}
-    names["planning"] = store.run(store.verbs.open_lease("planner", 1000, "*", "generator")).id
-    store.run(store.verbs.end_lease(names["ended"], "closed", "*"))
+    names["planning"] = store.run(store.leases.open("planner", 1000, "*", "generator")).id
+    store.run(store.leases.end(names["ended"], "closed", "*"))
 
     for unusable in ("ended", "planning", "unknown"):
         everybody = statement(TAKE | {"lease": f"coalesce((select id from lease where id = :{unusable}), id)"}, {})

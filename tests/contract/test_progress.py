@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,
@@ -27,15 +27,15 @@ from tests.support.stores import (
 
 
 def save(store: Store, held: Claim, value: str, name: str = "progress") -> bool:
-    return store.run(store.verbs.save_checkpoint(held.id, held.lease, held.attempt, name, value, "*"))
+    return store.run(store.steps.save_checkpoint(held.id, held.lease, held.attempt, name, value, "*"))
 
 
 def add(store: Store, held: Claim, name: str, ref: str = "file:x") -> bool:
-    return store.run(store.verbs.add_artifact(held.id, held.lease, held.attempt, name, ref, "*"))
+    return store.run(store.steps.add_artifact(held.id, held.lease, held.attempt, name, ref, "*"))
 
 
 def saved(store: Store, job_id: str) -> dict[str, object]:
-    return store.run(store.verbs.checkpoints(job_id, "default"))
+    return store.run(store.jobs.checkpoints(job_id, "default"))
 
 
 @pytest.mark.req("CX-8")
@@ -77,8 +77,8 @@ def test_the_next_attempt_starts_from_the_last_checkpoint(store: Store) -> None:
     held = take(store)
     save(store, held, '{"page":7}')
     forward(store, 60)
-    store.run(store.verbs.reap_lapsed())
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.reap())
+    store.run(store.leases.promote())
     again = take(store)
     assert (again.id, again.attempt) == (job_id, 2)
     assert saved(store, job_id) == {"progress": {"page": 7}}
@@ -116,10 +116,10 @@ def test_artifacts_belong_to_their_attempt(store: Store) -> None:
     assert add(store, first, "report.csv", "file:///r.csv")
     settle(store, first, BROKEN)
     forward(store, 60)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     second = take(store)
     assert add(store, second, "report.csv", "file:///r2.csv")
-    found = store.run(store.verbs.artifacts(job_id, "default"))
+    found = store.run(store.jobs.artifacts(job_id, "default"))
     assert [(each.attempt, each.name, each.ref) for each in found] == [
         (1, "report.csv", "file:///r.csv"),
         (2, "report.csv", "file:///r2.csv"),
@@ -134,7 +134,7 @@ def test_a_late_artifact_is_welcome_after_the_end(store: Store) -> None:
     settle(store, held)
     assert state_of(store, job_id) == State.SUCCEEDED
     assert add(store, held, "late.log")
-    assert len(store.run(store.verbs.artifacts(job_id, "default"))) == 1
+    assert len(store.run(store.jobs.artifacts(job_id, "default"))) == 1
 
 
 @pytest.mark.req("SC-5", "DP-7")
@@ -145,9 +145,9 @@ def test_an_artifact_needs_the_lease_and_the_attempt(store: Store) -> None:
     assert not add(store, dataclasses.replace(held, lease=open_lease(store)), "a")
     with pytest.raises(StaleLease):
         add(store, dataclasses.replace(held, lease=new_id()), "a")
-    store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
     assert not add(store, held, "after a cancel")
-    assert store.run(store.verbs.artifacts(job_id, "default")) == []
+    assert store.run(store.jobs.artifacts(job_id, "default")) == []
 
 
 @pytest.mark.req("SC-5")
@@ -158,7 +158,7 @@ def test_an_artifact_is_added_once(store: Store) -> None:
     with pytest.raises(Conflict) as caught:
         add(store, held, "log", "file:two")
     assert caught.value.code == "already_exists"
-    assert [each.ref for each in store.run(store.verbs.artifacts(job_id, "default"))] == ["file:one"]
+    assert [each.ref for each in store.run(store.jobs.artifacts(job_id, "default"))] == ["file:one"]
 
 
 @pytest.mark.req("CX-8", "JF-1")
@@ -167,8 +167,8 @@ def test_nothing_is_saved_from_another_tenant(store: Store) -> None:
     held = take(store, tenant="acme")
     for tenant in ("umbrella", "*"):
         with pytest.raises(StaleLease):
-            store.run(store.verbs.save_checkpoint(job_id, held.lease, 1, "p", "1", tenant))
+            store.run(store.steps.save_checkpoint(job_id, held.lease, 1, "p", "1", tenant))
         with pytest.raises(StaleLease):
-            store.run(store.verbs.add_artifact(job_id, held.lease, 1, "a", "file:a", tenant))
+            store.run(store.steps.add_artifact(job_id, held.lease, 1, "a", "file:a", tenant))
     assert job(store, job_id).state == State.IN_PROGRESS
-    assert store.run(store.verbs.checkpoints(job_id, "acme")) == {}
+    assert store.run(store.jobs.checkpoints(job_id, "acme")) == {}

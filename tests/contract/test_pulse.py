@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import Store
+from holdfast.features.audit import store as audit
+from holdfast.features.audit.store import EventFilter
+from holdfast.features.health import activity as reads
 from holdfast.features.health.statistics import QueuePulse
-from holdfast.stores.base import Store
-from holdfast.stores.port.audit import EventFilter
-from holdfast.stores.reads import audit
-from holdfast.stores.reads import pulse as reads
 from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import forward, put, spec, take
 
@@ -22,18 +22,18 @@ pytestmark = pytest.mark.req("JF-16", "DP-19")
 
 
 def queues(store: Store, tenant: str) -> dict[str, QueuePulse]:
-    return {each.queue: each for each in store.run(store.verbs.pulse(tenant)).queues}
+    return {each.queue: each for each in store.run(store.health.statistics(tenant)).queues}
 
 
 def test_queues_and_workers_of_one_tenant_and_of_all(store: Store) -> None:
-    verbs, run = store.verbs, store.run
+    run = store.run
     put(store, *(spec(queue="mail") for _ in range(3)), spec(queue="mail", process_after=LATER))
     put(store, spec(queue="mail"), spec(queue="own"), tenant="acme")
-    lease = run(verbs.open_lease("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4)).id
-    other = run(verbs.open_lease("host-2", 30.0, "acme", "crew")).id
-    run(verbs.open_lease("host-3", 0.01, "acme", "crew"))
-    assert len(run(verbs.claim(ClaimRequest(lease=lease, queues=("mail",), want=1)))) == 1
-    run(verbs.end_lease(other, "done", "acme"))
+    lease = run(store.leases.open("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4)).id
+    other = run(store.leases.open("host-2", 30.0, "acme", "crew")).id
+    run(store.leases.open("host-3", 0.01, "acme", "crew"))
+    assert len(run(store.leases.claim(ClaimRequest(lease=lease, queues=("mail",), want=1)))) == 1
+    run(store.leases.end(other, "done", "acme"))
     forward(store, 1.0)
 
     own = queues(store, "default")
@@ -48,7 +48,7 @@ def test_queues_and_workers_of_one_tenant_and_of_all(store: Store) -> None:
     assert every["own"].oldest_age_s is not None
 
     for tenant in ("default", "acme", "*"):
-        (worker,) = run(verbs.pulse(tenant)).workers
+        (worker,) = run(store.health.statistics(tenant)).workers
         assert (worker.holder, worker.label, worker.tenant, worker.slots, worker.busy) == ("host-1", "crew", "*", 4, 1)
         assert (worker.kinds, worker.queues) == (("mail.send",), ("mail",))
         assert worker.opened_at <= worker.renewed_at < worker.until
@@ -61,7 +61,7 @@ def test_one_that_came_back_waits_since_then_and_others_before_it(store: Store, 
     put(store, spec(), spec())
     first = take(store)
     forward(store, 100)
-    store.run(store.verbs.release(first.lease, [first.id], "*"))
+    store.run(store.leases.release(first.lease, [first.id], "*"))
     forward(store, 5)
     age = queues(store, tenant)["default"].oldest_age_s
     assert age == pytest.approx(105, abs=1), "not the five seconds of the one that came back"
@@ -72,15 +72,15 @@ def test_tenants_are_counted_up_to_a_limit(store: Store) -> None:
     for tenant, jobs in (("acme", 5), ("globex", 2), ("initech", 1)):
         put(store, *(spec() for _ in range(jobs)), tenant=tenant)
     take(store, tenant="acme")
-    counted = store.run(store.verbs.tenants("*", most=3))
+    counted = store.run(store.tenants.list("*", most=3))
     assert [(each.name, each.pending, each.running) for each in counted] == [
         ("acme", 3, 1),
         ("globex", 2, 0),
         ("initech", 1, 0),
     ]
-    assert [each.name for each in store.run(store.verbs.tenants("*", most=3, names=2))] == ["acme", "globex"]
-    assert store.run(store.verbs.tenants("*", most=100)) == store.run(store.verbs.tenants("*"))
-    assert [each.name for each in store.run(store.verbs.tenants("globex", most=3))] == ["globex"]
+    assert [each.name for each in store.run(store.tenants.list("*", most=3, names=2))] == ["acme", "globex"]
+    assert store.run(store.tenants.list("*", most=100)) == store.run(store.tenants.list("*"))
+    assert [each.name for each in store.run(store.tenants.list("globex", most=3))] == ["globex"]
 
 
 @pytest.mark.req("HF-4", "DP-2")
@@ -88,24 +88,24 @@ def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch
     put(store, *(spec(kind=f"kind-{n % 2}") for n in range(6)))
     put(store, spec(), tenant="acme")
     take(store, tenant="acme")
-    run, verbs = store.run, store.verbs
-    first = run(verbs.recent_events(EventFilter(tenant="default", limit=4)))
-    rest = run(verbs.recent_events(EventFilter(tenant="default", limit=4, before=first.before)))
+    run = store.run
+    first = run(store.audit.recent_events(EventFilter(tenant="default", limit=4)))
+    rest = run(store.audit.recent_events(EventFilter(tenant="default", limit=4, before=first.before)))
     numbers = [event.seq for event in (*first.events, *rest.events)]
     assert len(numbers) == 6
     assert numbers == sorted(numbers, reverse=True)
     assert rest.before is None
     assert {event.tenant for event in first.events} == {"default"}
-    odd = run(verbs.recent_events(EventFilter(tenant="*", kind="kind-1")))
+    odd = run(store.audit.recent_events(EventFilter(tenant="*", kind="kind-1")))
     assert [event.kind for event in odd.events] == ["kind-1"] * 3
-    started = run(verbs.recent_events(EventFilter(tenant="*", verb="take")))
+    started = run(store.audit.recent_events(EventFilter(tenant="*", verb="take")))
     assert [event.to_state for event in started.events] == [State.IN_PROGRESS]
-    assert run(verbs.recent_events(EventFilter(tenant="*", since=LATER))).events == []
+    assert run(store.audit.recent_events(EventFilter(tenant="*", since=LATER))).events == []
 
     monkeypatch.setattr(audit, "LOOKED_AT", 3)
     found, before, looks = 0, None, 0
     while looks < 20:
-        page = run(verbs.recent_events(EventFilter(tenant="default", actor="nobody", before=before)))
+        page = run(store.audit.recent_events(EventFilter(tenant="default", actor="nobody", before=before)))
         found, before, looks = found + len(page.events), page.before, looks + 1
         if before is None:
             break
@@ -115,8 +115,8 @@ def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch
 @pytest.mark.parametrize("tenant", ["default", "*"])
 def test_queues_and_workers_alone_are_as_the_pulse_has_them(store: Store, tenant: str) -> None:
     put(store, spec(queue="mail"), spec(queue="mail", process_after=LATER), spec(queue="other"))
-    store.run(store.verbs.open_lease("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4))
-    pulse, stands = store.run(store.verbs.pulse(tenant)), store.run(store.verbs.standing(tenant))
+    store.run(store.leases.open("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4))
+    pulse, stands = store.run(store.health.statistics(tenant)), store.run(store.health.workers(tenant))
     assert [(each.queue, each.waiting, each.scheduled) for each in stands.queues] == [("mail", 1, 1), ("other", 1, 0)]
     assert [replace(each, oldest_age_s=None) for each in stands.queues] == [
         replace(each, oldest_age_s=None) for each in pulse.queues

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast.engine.states import FINISHED, State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.support.by_hand import PostgresByHand
 from tests.support.stores import (
     claim,
@@ -73,12 +72,12 @@ def test_workers_that_drain_a_queue_together_end_each_job_once(store: Store) -> 
         each for own in together(*(partial(_drain, store, lease, n) for n, lease in enumerate(leases))) for each in own
     ]
     assert sorted(done) == sorted(ids)
-    assert store.run(store.verbs.counts("default")) == {State.SUCCEEDED: 150}
+    assert store.run(store.jobs.counts("default")) == {State.SUCCEEDED: 150}
 
 
 @pytest.mark.req("CX-15", "SC-18")
 def test_the_first_calls_of_a_store_may_come_from_many_threads(store: Store) -> None:
-    together(*(partial(store.run, store.verbs.now()) for _ in range(12)))
+    together(*(partial(store.run, store.clock.now()) for _ in range(12)))
     gc.collect()  # a second pool, made in the same moment and dropped, would complain
 
 
@@ -86,17 +85,17 @@ def test_the_first_calls_of_a_store_may_come_from_many_threads(store: Store) -> 
 
 
 def _reap(store: Store) -> list[str]:
-    store.run(store.verbs.reap_lapsed())
+    store.run(store.leases.reap())
     return []
 
 
 def _promote(store: Store) -> list[str]:
-    store.run(store.verbs.promote_due(7))
+    store.run(store.leases.promote(7))
     return []
 
 
 def _cancel(store: Store, ids: Sequence[str]) -> list[str]:
-    store.run(store.verbs.operate("cancel", ids, None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", ids, None, "ada", "default"))
     return []
 
 
@@ -108,7 +107,7 @@ def _try_to_claim(store: Store, lease: str) -> list[str]:
 
 
 def _end(store: Store, lease: str) -> list[str]:
-    store.run(store.verbs.end_lease(lease, "closed", "*"))
+    store.run(store.leases.end(lease, "closed", "*"))
     return []
 
 
@@ -155,9 +154,9 @@ def test_claim_and_reaper_meet_at_the_end_of_a_lease(store: Store) -> None:
         forward(store, 9.999)
         together(partial(_try_to_claim, store, lease), partial(_end, store, lease), partial(_reap, store))
         _reap(store)
-        store.run(store.verbs.promote_due())
+        store.run(store.leases.promote())
         assert state_of(store, job_id) == State.QUEUED, "no job stays under a lease that has ended"
-        store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+        store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
 
 
 @pytest.mark.req("CX-1", "CX-11")
@@ -173,9 +172,9 @@ def test_operators_promoters_and_workers_together(store: Store) -> None:
         *(partial(_cancel, store, some) for some in (ids[::4], ids[::-4])),
         partial(_reap, store),
     )
-    while store.run(store.verbs.promote_due(50)):
+    while store.run(store.leases.promote(50)):
         _drain(store, leases[0], 9)
-    assert set(store.run(store.verbs.counts("default"))) <= FINISHED
+    assert set(store.run(store.jobs.counts("default"))) <= FINISHED
 
 
 # -- fault 11: over_claim ----------------------------------------------------------------------------------
@@ -198,4 +197,4 @@ def test_no_plan_takes_more_than_the_limit(owned_postgres_url: str, on: str | No
         for number in (1, 2, 3):
             rows = by_hand.execute(f"select id from claim_many('{lease}', array['default'], {number})")
             assert len(rows) == number
-        assert store.run(store.verbs.counts("default"))[State.IN_PROGRESS] == 6
+        assert store.run(store.jobs.counts("default"))[State.IN_PROGRESS] == 6

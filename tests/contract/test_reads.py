@@ -10,7 +10,7 @@ import pytest
 from holdfast.engine.ids import created_ms
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.codecs import from_micros
 from holdfast.stores.requests import JobFilter
 from tests.support.stores import BROKEN, FINAL, claim, new_id, open_lease, put, put_one, spec, work
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.req("CX-14")
 
 
 def listed(store: Store, tenant: str = "default", **wanted: Any) -> list[str]:
-    return [each.id for each in store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, **wanted)))]
+    return [each.id for each in store.run(store.jobs.list(JobFilter(tenant=tenant, **wanted)))]
 
 
 @pytest.mark.req("CX-12")
@@ -118,23 +118,23 @@ def test_lists_and_reads_stay_within_their_tenant(store: Store) -> None:
     for wanted in ({}, {"tag": "t"}, {"state": State.QUEUED}, {"kind": "mail.send"}):
         assert listed(store, "acme", **wanted) == [mine]
         assert listed(store, "*", **wanted) == [theirs, mine]
-    assert store.run(store.verbs.get(theirs, "acme")) is None
-    assert store.run(store.verbs.get(theirs, "*")) is not None
+    assert store.run(store.jobs.get(theirs, "acme")) is None
+    assert store.run(store.jobs.get(theirs, "*")) is not None
 
 
 def test_getting_what_is_not_there(store: Store) -> None:
     missing = new_id()
-    assert store.run(store.verbs.get(missing, "default")) is None
-    assert store.run(store.verbs.result(missing, "default")) is None
-    assert store.run(store.verbs.history(missing, "default")) == []
-    assert store.run(store.verbs.attempts(missing, "default")) == []
-    assert store.run(store.verbs.artifacts(missing, "default")) == []
-    assert store.run(store.verbs.checkpoints(missing, "default")) == {}
+    assert store.run(store.jobs.get(missing, "default")) is None
+    assert store.run(store.jobs.result(missing, "default")) is None
+    assert store.run(store.jobs.history(missing, "default")) == []
+    assert store.run(store.jobs.attempts(missing, "default")) == []
+    assert store.run(store.jobs.artifacts(missing, "default")) == []
+    assert store.run(store.jobs.checkpoints(missing, "default")) == {}
 
 
 @pytest.mark.parametrize("text", ["", "7", "x' or '1'='1", "00000000-0000-0000-0000-00000000000g"])
 def test_what_is_no_id_is_refused_before_the_database(store: Store, text: str) -> None:
-    for read in (store.verbs.get, store.verbs.history, store.verbs.result):
+    for read in (store.jobs.get, store.jobs.history, store.jobs.result):
         with pytest.raises(InvalidInput) as caught:
             store.run(read(text, "default"))
         assert caught.value.code == "invalid_id"
@@ -143,6 +143,6 @@ def test_what_is_no_id_is_refused_before_the_database(store: Store, text: str) -
 @pytest.mark.req("CX-19")
 def test_an_id_in_capitals_is_the_same_id(store: Store) -> None:
     job_id = put_one(store, external_ref="ext-1")
-    found = store.run(store.verbs.get(job_id.upper(), "default"))
+    found = store.run(store.jobs.get(job_id.upper(), "default"))
     assert found is not None
     assert (found.id, found.external_ref) == (job_id, "ext-1")

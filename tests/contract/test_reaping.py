@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.job import Sweep
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.req("DP-8")
 
 
 def reap(store: Store, want: int = 1000, tenant: str = "*") -> Sweep:
-    return store.run(store.verbs.reap_lapsed(want, tenant))
+    return store.run(store.leases.reap(want, tenant))
 
 
 def crash(store: Store) -> None:
@@ -37,7 +37,7 @@ def crash(store: Store) -> None:
     take(store)
     forward(store, 60)
     assert reap(store).crashed == 1
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
 
 
 def test_a_live_lease_is_left_alone(store: Store) -> None:
@@ -74,9 +74,9 @@ def test_what_had_begun_counts_as_a_crash_and_is_tried_again(store: Store) -> No
     assert (found.state, found.attempt, found.retries, found.crashes) == (State.RETRY_WAITING, 1, 0, 1)
     assert (found.error_code, found.due_at, found.finished_at) == ("worker_lost", now, None)
     assert verbs_of(store, job_id) == ["enqueue", "take", "lapse", "retry"]
-    (attempt,) = store.run(store.verbs.attempts(job_id, "default"))
+    (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
     assert (attempt.outcome, attempt.error_code, attempt.ended_at) == ("crashed", "worker_lost", now)
-    assert store.run(store.verbs.promote_due()) == 1
+    assert store.run(store.leases.promote()) == 1
     assert take(store).attempt == 2
 
 
@@ -104,7 +104,7 @@ def test_crashes_and_failures_are_counted_apart(store: Store) -> None:
     crash(store)
     settle(store, take(store), BROKEN)
     forward(store, 60)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     crash(store)
     found = job(store, job_id)
     assert (found.retries, found.crashes, found.attempt) == (1, 2, 3)
@@ -116,7 +116,7 @@ def test_a_worker_that_leaves_frees_its_jobs_at_once(store: Store) -> None:
     lease = open_lease(store)
     claim(store, lease)
     claim(store, lease, begin=False)
-    assert store.run(store.verbs.end_lease(lease, "closed", "*"))
+    assert store.run(store.leases.end(lease, "closed", "*"))
     assert reap(store) == Sweep(0, 1, 1)
     assert (state_of(store, begun), state_of(store, held)) == (State.RETRY_WAITING, State.QUEUED)
 
@@ -168,7 +168,7 @@ def test_a_cancelled_job_is_not_rescued(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     take(store)
-    store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
     forward(store, 60)
     assert reap(store) == Sweep(1, 0, 0)
     assert state_of(store, job_id) == State.CANCELLED

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.sqlite.base import ids_json, sign, unsign
-from holdfast.stores.sqlite.operations.audit import record_removed
+from holdfast.stores.sqlite.ledger import record_removed
 from tests.support.audit import flaws, seal, unguarded, verify
 from tests.support.by_hand import ByHand
 from tests.support.stores import put_one

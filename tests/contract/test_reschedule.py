@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger
@@ -39,7 +39,7 @@ AT_ONCE = Reschedule()
 def reschedule(
     store: Store, *ids: str, when: Reschedule = AT_ONCE, reason: str | None = None, tenant: str = "default"
 ) -> list[Verdict]:
-    return store.run(store.verbs.reschedule(ids, when, reason, "ada", tenant))
+    return store.run(store.jobs.reschedule(ids, when, reason, "ada", tenant))
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -83,7 +83,7 @@ def test_a_time_and_a_time_that_has_passed(store: Store) -> None:
     assert job(store, job_id).due_at == now + timedelta(hours=1)
     assert claim(store, open_lease(store)) == []
     forward(store, 3600.0)
-    assert store.run(store.verbs.promote_due()) == 1
+    assert store.run(store.leases.promote()) == 1
     assert job(store, job_id).due_at is None
     reschedule(store, job_id, when=Reschedule(at=now))
     assert job(store, job_id).due_at is None
@@ -110,7 +110,7 @@ def test_the_limit_can_be_raised_and_not_below_what_has_been(store: Store) -> No
 def test_a_redrive_can_raise_the_limit(store: Store) -> None:
     job_id = put_one(store, retry=tries(1))
     work(store, BROKEN)
-    (verdict,) = store.run(store.verbs.operate("redrive", [job_id], "more tries", "ada", "default", 2))
+    (verdict,) = store.run(store.jobs.operate("redrive", [job_id], "more tries", "ada", "default", 2))
     assert verdict == Verdict(job_id, S.QUEUED, False, None)
     assert history(store, job_id)[-1].meta == {"reason": "more tries", "max_retries": 2}
     found = job(store, job_id)
@@ -124,7 +124,7 @@ def test_a_limit_out_of_bounds_is_refused(store: Store, by_hand: ByHand, limit: 
     with pytest.raises(InvalidInput):
         reschedule(store, job_id, when=Reschedule(max_retries=limit))
     with pytest.raises(InvalidInput):
-        store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default", limit))
+        store.run(store.jobs.operate("redrive", [job_id], None, "ada", "default", limit))
     assert by_hand.contents() == before
 
 
@@ -148,7 +148,7 @@ def test_the_same_words_are_told_once_and_others_each_time(store: Store) -> None
     job_id = put_one(store)
     for when in (AT_ONCE, AT_ONCE, Reschedule(delay=5.0), AT_ONCE):
         reschedule(store, job_id, when=when)
-    store.run(store.verbs.reschedule([job_id], AT_ONCE, None, "bob", "default"))
+    store.run(store.jobs.reschedule([job_id], AT_ONCE, None, "bob", "default"))
     assert [event.actor for event in history(store, job_id)] == ["tester", "ada", "ada", "ada", "bob"]
 
 

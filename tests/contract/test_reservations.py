@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Ask, Reservation, Standing
-from holdfast.stores.base import Store
 from tests.support.stores import TENANT, claim, forward, new_id, open_lease, put, settle, spec
 
 pytestmark = pytest.mark.req("SC-10")
@@ -17,15 +17,15 @@ def ask(scope: str = "all", name: str = "*", ttl: float = 30.0) -> Ask:
 
 
 def reserve(store: Store, asked: Ask, actor: str = "ada", tenant: str = TENANT) -> Standing:
-    return store.run(store.verbs.reserve(asked, actor, tenant))
+    return store.run(store.reservations.set(asked, actor, tenant))
 
 
 def release(store: Store, asked: Ask, why: str = "done", tenant: str = TENANT) -> bool:
-    return store.run(store.verbs.release_reservation(asked.id, why, "ada", tenant))
+    return store.run(store.reservations.release(asked.id, why, "ada", tenant))
 
 
 def every(store: Store, tenant: str = TENANT) -> dict[str, Reservation]:
-    return {each.id: each for each in store.run(store.verbs.reservations(tenant, ended=True))}
+    return {each.id: each for each in store.run(store.reservations.list(tenant, ended=True))}
 
 
 def test_nothing_is_begun_in_what_is_reserved_and_the_order_stays(store: Store) -> None:
@@ -83,9 +83,9 @@ def test_it_runs_out_when_nobody_keeps_it_alive(store: Store) -> None:
     assert (found[gpu.id].holder, found[gpu.id].ended_why) == ("ada", "nobody kept it alive")
     assert claim(store, lease) == []
     forward(store, 31)
-    assert store.run(store.verbs.attend_limits()) >= 1
+    assert store.run(store.limits.attend()) >= 1
     assert [each.id for each in claim(store, lease)] == [job]
-    assert store.run(store.verbs.reservations(TENANT)) == []
+    assert store.run(store.reservations.list(TENANT)) == []
 
 
 def test_a_tenant_keeps_nobody_else_away_and_everybody_is_kept_by_all(store: Store) -> None:

@@ -13,14 +13,13 @@ from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import InvalidSetting
+from holdfast.features.assembly import Store, open_store
+from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask
 from holdfast.features.retention.model import Keeping, policy_for
 from holdfast.features.tokens.model import new_token
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from holdfast.stores.port.audit import ActionFilter
 from holdfast.stores.requests import JobFilter
 from tests.support.audit import flaws, seal
 from tests.support.by_hand import ByHand
@@ -67,7 +66,7 @@ def test_the_most_specific_policy_decides_alone(store: Store) -> None:
             for state, outcome in ends.items():
                 job_id = put_one(store, kind, tenant=tenant)
                 if outcome is None:
-                    store.run(store.verbs.operate("cancel", [job_id], None, "ada", tenant))
+                    store.run(store.jobs.operate("cancel", [job_id], None, "ada", tenant))
                 else:
                     settle(store, take(store), outcome)
                 jobs[job_id] = (tenant, kind, state)
@@ -78,10 +77,10 @@ def test_the_most_specific_policy_decides_alone(store: Store) -> None:
     keep(store, "2h", state="cancelled", tenant="acme")
     keep(store, "3h", kind="report", state="succeeded", tenant="acme")
     keep(store, "4h", kind="mail", state="dead_letter", tenant="default")
-    policies = store.run(store.verbs.retentions(EVERY_TENANT))
+    policies = store.run(store.retention.list(EVERY_TENANT))
     for hours in (0.5, 1.5, 2.5, 3.5, 4.5):
         # The jobs ended long ago: the clock goes back to so many hours after that.
-        store.run(store.verbs.set_clock(timedelta(0), job(store, next(iter(jobs))).created_at + timedelta(hours=hours)))
+        store.run(store.clock.set(timedelta(0), job(store, next(iter(jobs))).created_at + timedelta(hours=hours)))
         keep(store, f"{100 + hours}h", kind="other")  # a changed policy begins all passes anew
         sweep(store)
         for job_id, (tenant, kind, state) in jobs.items():
@@ -99,12 +98,12 @@ def test_what_a_job_carried_is_gone_and_its_ledger_stays(store: Store, by_hand: 
     job_id = put_one(store, payload={"word": CANARY}, tags=("blue",), key="k-1", retry=tries(2))
     held = take(store)
     for name in ("mine", "progress"):
-        assert store.run(store.verbs.save_checkpoint(job_id, held.lease, 1, name, f'{{"at": "{CANARY}"}}', "*"))
-    assert store.run(store.verbs.add_artifact(job_id, held.lease, 1, "file", f"s3://{CANARY}", "*"))
-    store.run(store.verbs.save_steps(held.lease, [(job_id, 1, StepEntry(1, "s", "step", f'"{CANARY}"'))], "*"))
+        assert store.run(store.steps.save_checkpoint(job_id, held.lease, 1, name, f'{{"at": "{CANARY}"}}', "*"))
+    assert store.run(store.steps.add_artifact(job_id, held.lease, 1, "file", f"s3://{CANARY}", "*"))
+    store.run(store.steps.save(held.lease, [(job_id, 1, StepEntry(1, "s", "step", f'"{CANARY}"'))], "*"))
     settle(store, held, Failed("broken", f"bad {CANARY}", traceback=f"at {CANARY}", note={"log": CANARY}))
     forward(store, 1000)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     settle(store, take(store), Succeeded(f'"{CANARY}"'))
     assert naming(by_hand, CANARY) >= {"job", "checkpoint", "artifact", "step", "event", "result"}
     before = history(store, job_id)
@@ -130,21 +129,21 @@ def test_a_purged_job_is_named_nowhere(store: Store, by_hand: ByHand) -> None:
     asked = asking(store, quorum=2)
     keep_token(store, asked.id, "h")
     approve(store, asked.id)
-    store.run(store.verbs.operate("cancel", [asked.job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
     schedule = add(store)
     assert schedule.next_fire_at is not None
     fired = firing(schedule.next_fire_at)
-    assert store.run(store.verbs.fire_schedules([decided(schedule, fired)], "*")) == 1
+    assert store.run(store.schedules.fire([decided(schedule, fired)], "*")) == 1
     follow = Subscribing.of("follow", "job.enqueue", "followed", kind="report", start="beginning")
-    store.run(store.verbs.save_subscription(follow, new_id(), "ada", "default"))
-    assert store.run(store.verbs.feed_subscription("follow", 100, "default")).made == 1
+    store.run(store.subscriptions.set(follow, new_id(), "ada", "default"))
+    assert store.run(store.subscriptions.feed("follow", 100, "default")).made == 1
     flow = Flow(store, {"a": (), "b": "a"})
     flow.start()
     keyed = put_one(store, payload={"x": 1}, key="k-1", content_key="c-1", dedupe="skip", tags=("blue", "red"))
     ids = [asked.job_id, keyed, *flow.ids.values(), *(found.id for found in _all(store) if found.kind != "mail.send")]
     while claimed := claim(store, open_lease(store), 100):
         settle(store, claimed)
-    while store.run(store.verbs.feed_subscription("follow", 100, "default")).seen:
+    while store.run(store.subscriptions.feed("follow", 100, "default")).seen:
         pass
     keep(store, "1h", "2h")
     forward(store, 3700)
@@ -152,7 +151,7 @@ def test_a_purged_job_is_named_nowhere(store: Store, by_hand: ByHand) -> None:
     seal(store)
     forward(store, 3700)
     stays = put_one(store)  # the newest row of SQLite's ledger has to stay
-    while store.run(store.verbs.feed_subscription("follow", 100, "default")).seen:
+    while store.run(store.subscriptions.feed("follow", 100, "default")).seen:
         pass
     assert sweep(store)["purge"] == len(set(ids))
     everything = repr({table: rows for table, rows in by_hand.contents().items() if table != "action"})
@@ -172,24 +171,24 @@ def test_nobody_who_reads_the_ledger_is_robbed(store: Store) -> None:
     """What a consumer or a paused subscription has not read stays, and they are named."""
     put(store, *(spec() for _ in range(3)))
     work(store, want=3)
-    (first,) = store.run(store.verbs.events_after(None, 1, "*"))
-    assert store.run(store.verbs.save_cursor("slow", first.cursor, None, "*"))
+    (first,) = store.run(store.ledger.read(None, 1, "*"))
+    assert store.run(store.ledger.save_cursor("slow", first.cursor, None, "*"))
     follow = Subscribing.of("follow", "job.succeed", "followed", kind="other", start="beginning")
-    store.run(store.verbs.save_subscription(follow, new_id(), "ada", "default"))
-    store.run(store.verbs.pause_subscription("follow", None, "ada", "default"))
+    store.run(store.subscriptions.set(follow, new_id(), "ada", "default"))
+    store.run(store.subscriptions.pause("follow", None, "ada", "default"))
     keep(store, None, "1h")
     forward(store, 4000)
     assert sweep(store) == {"clean": 3, "purge": 0, "prune": 0, "held": 3}
-    (found,) = [each for each in store.run(store.verbs.preview_retention("*")) if each.verb == "purge"]
+    (found,) = [each for each in store.run(store.retention.preview("*")) if each.verb == "purge"]
     assert (found.due, found.held, found.held_by) == (3, 3, "consumer slow")
     put_one(store)
     last = read_events(store, after=first.cursor)[-1]
-    assert store.run(store.verbs.save_cursor("slow", last.cursor, first.cursor, "*"))
+    assert store.run(store.ledger.save_cursor("slow", last.cursor, first.cursor, "*"))
     forward(store, 30)
     sweep(store)
-    (found,) = [each for each in store.run(store.verbs.preview_retention("*")) if each.verb == "purge"]
+    (found,) = [each for each in store.run(store.retention.preview("*")) if each.verb == "purge"]
     assert (found.due, found.held_by) == (3, "subscription follow")
-    store.run(store.verbs.resume_subscription("follow", True, "default"))
+    store.run(store.subscriptions.resume("follow", True, "default"))
     forward(store, 30)
     assert sweep(store)["purge"] == 3
 
@@ -207,8 +206,8 @@ def test_what_others_still_need_stays(store: Store) -> None:
     keep(store, "1h", "100h")
     forward(store, 10_000)
     assert sweep(store)["clean"] == 0
-    store.run(store.verbs.operate("discard", [flow.ids["b"]], "no", "ada", "default"))
-    store.run(store.verbs.promote_due())
+    store.run(store.jobs.operate("discard", [flow.ids["b"]], "no", "ada", "default"))
+    store.run(store.leases.promote())
     settle(store, take(store))
     forward(store, 90_000)  # and a pass begins at the first job again
     assert sweep(store)["clean"] == 5
@@ -234,7 +233,7 @@ def test_dead_letters_go_only_when_they_are_named(store: Store) -> None:
     keep(store, "1h", "100h", state="dead_letter", tenant="default")
     assert sweep(store)["clean"] == 2
     assert verbs_of(store, alone)[-3:] == ["bury", "discard", "clean"]
-    found = store.run(store.verbs.workflow(flow.id, "default"))
+    found = store.run(store.workflows.get(flow.id, "default"))
     assert found is not None
     assert (found.counts.dead, found.counts.cancelled, found.counts.skipped) == (0, 1, 1)
     put_one(store)
@@ -266,21 +265,20 @@ def test_small_slices_and_many_sweepers_do_the_same(store: Store, store_url: str
 
 @pytest.mark.req("DP-16")
 def test_policies_are_checked_replaced_and_removed(store: Store) -> None:
-    verbs = store.verbs
     with pytest.raises(InvalidSetting, match="cleaned before"):
         Keeping.of(clean_after="2d", purge_after="1d")
     with pytest.raises(InvalidSetting, match="no state that retention knows"):
         Keeping.of(state="queued")
     declared = Keeping.of("mail", purge_after="30d", declared=True)
-    assert store.run(verbs.set_retention(declared, "prog", "acme")).declared
+    assert store.run(store.retention.set(declared, "prog", "acme")).declared
     assert keep(store, "1d", kind="mail", tenant="acme").purge_after is None
-    assert store.run(verbs.set_retention(declared, "prog", "acme")).clean_after == 86_400, "an operator's word stands"
+    assert store.run(store.retention.set(declared, "prog", "acme")).clean_after == 86_400, "an operator's word stands"
     keep(store, "2d")
-    assert [each.tenant for each in store.run(verbs.retentions("acme"))] == ["*", "acme"]
-    assert [each.tenant for each in store.run(verbs.retentions("other"))] == ["*"]
-    assert not store.run(verbs.delete_retention("mail", "*", "ada", "other"))
-    assert store.run(verbs.delete_retention("mail", "*", "ada", "acme"))
-    assert len(store.run(verbs.preview_retention("*"))) == 1
+    assert [each.tenant for each in store.run(store.retention.list("acme"))] == ["*", "acme"]
+    assert [each.tenant for each in store.run(store.retention.list("other"))] == ["*"]
+    assert not store.run(store.retention.remove("mail", "*", "ada", "other"))
+    assert store.run(store.retention.remove("mail", "*", "ada", "acme"))
+    assert len(store.run(store.retention.preview("*"))) == 1
 
 
 @pytest.mark.req("DP-16", "JF-1")
@@ -300,19 +298,19 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
     schedule = add(store)
     due = schedule.next_fire_at
     assert due is not None
-    assert store.run(store.verbs.fire_schedules([decided(schedule, firing(due))], "*")) == 1
+    assert store.run(store.schedules.fire([decided(schedule, firing(due))], "*")) == 1
     settle(store, take(store))
-    schedule = store.run(store.verbs.schedule(schedule.name, "default")) or schedule
-    assert store.run(store.verbs.fire_schedules([decided(schedule, firing(schedule.next_fire_at or due))], "*")) == 1
+    schedule = store.run(store.schedules.get(schedule.name, "default")) or schedule
+    assert store.run(store.schedules.fire([decided(schedule, firing(schedule.next_fire_at or due))], "*")) == 1
     asked = asking(store)
     keep_token(store, asked.id, "h")
     approve(store, asked.id)
     for lease in by_hand.execute("select id from lease"):
-        store.run(store.verbs.end_lease(str(lease[0]), "done", "*"))
-    store.run(store.verbs.reap_lapsed())
+        store.run(store.leases.end(str(lease[0]), "done", "*"))
+    store.run(store.leases.reap())
     live = open_lease(store)
-    store.run(store.verbs.set_clock(timedelta(0), due + timedelta(days=400)))
-    store.run(store.verbs.renew_lease(live, 30.0, "*"))
+    store.run(store.clock.set(timedelta(0), due + timedelta(days=400)))
+    store.run(store.leases.renew(live, 30.0, "*"))
     sweep(store)
     assert by_hand.execute("select count(*) from fire") == [(1,)]
     assert by_hand.execute("select count(*) from gate_token") == [(0,)]
@@ -325,23 +323,23 @@ def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: B
     """Sessions after a week, calls to an endpoint after a month, tokens, reservations and bulk operations after ninety
     days, groups of dead letters after a year; not a day before, and by nobody's hand. One line of the audit trail says
     how many, and the seals hold."""
-    run, v = store.run, store.verbs
+    run = store.run
     text = new_token()
-    token = run(v.issue_token(issuing(text, expires="3000d"), "ada", "default"))
+    token = run(store.tokens.issue(issuing(text, expires="3000d"), "ada", "default"))
     assert open_session(store, text, ttl=60.0)[1] is not None
-    kept = run(v.issue_token(issuing(), "ada", "default"))
+    kept = run(store.tokens.issue(issuing(), "ada", "default"))
     asked = Ask(new_id(), "queue", "mail", 60.0, "by hand")
-    assert run(v.reserve(asked, "ada", "default")).state == "active"
-    assert run(v.release_reservation(asked.id, "done", "ada", "default"))
+    assert run(store.reservations.set(asked, "ada", "default")).state == "active"
+    assert run(store.reservations.release(asked.id, "done", "ada", "default"))
     told = endpoint(store)
-    assert run(v.note_endpoint_delivery(sent(told.id, new_id()), "default"))
+    assert run(store.webhooks.note_delivery(sent(told.id, new_id()), "default"))
     put_one(store)
     settle(store, take(store), FINAL)
     begun = Starting(new_id(), "discard", reason="old")
-    run(v.start_operation(begun, JobFilter(tenant="default", state=State.DEAD_LETTER), "ada", "default"))
-    while run(v.work_operation("*")) is not None:
+    run(store.operations.start(begun, JobFilter(tenant="default", state=State.DEAD_LETTER), "ada", "default"))
+    while run(store.operations.work("*")) is not None:
         pass
-    run(v.revoke_token(token.id, "ada", "default"))
+    run(store.tokens.revoke(token.id, "ada", "default"))
     seal(store)
     tables = ("api_token", "endpoint_delivery", "reservation", "operation", "dead_letter_group")
 
@@ -358,8 +356,8 @@ def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: B
     assert left() == (1, 0, 0, 0, 1)
     forward(store, 275 * 86_400)
     assert left() == (1, 0, 0, 0, 0)
-    assert [each.id for each in run(v.tokens("default", True, None, 9))] == [kept.id]
-    pruned = run(v.actions(ActionFilter(tenant=EVERY_TENANT, verb="prune")))
+    assert [each.id for each in run(store.tokens.list("default", True, None, 9))] == [kept.id]
+    pruned = run(store.audit.actions(ActionFilter(tenant=EVERY_TENANT, verb="prune")))
     assert sorted((each.subject, each.actor) for each in pruned) == [
         ("operation", "retention"),
         ("reservation", "retention"),
@@ -375,14 +373,14 @@ def test_a_purge_waits_for_what_is_counted_and_for_nothing_else(store: Store) ->
     put(store, spec(), spec())
     work(store, want=2)
     keep(store, None, "1h")
-    while store.run(store.verbs.count_usage()):
+    while store.run(store.usage.count()):
         pass
     put(store, spec(), spec())
     work(store, want=2)  # these are not counted
     forward(store, 4000)
     put_one(store)  # the newest row of SQLite's ledger has to stay
     swept = []
-    while (each := store.run(store.verbs.sweep_retention())).verb != "idle":
+    while (each := store.run(store.retention.sweep())).verb != "idle":
         swept.append(each)
     assert sum(each.done for each in swept if each.verb == "clean") == 4
     (purge,) = [each for each in swept if each.verb == "purge"]

@@ -7,7 +7,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.by_hand import SqliteByHand
 
 pytestmark = pytest.mark.req("DP-16")

@@ -12,7 +12,7 @@ from holdfast.engine.outcome import Crashed, Outcome, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.features.agents.model import Definition
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.sqlite import enqueue as retry_as
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
@@ -43,13 +43,13 @@ def put_new(store: Store, **fields: Any) -> str:
 
 
 def chain(store: Store, job_id: str, tenant: str = "*") -> list[Job]:
-    return store.run(store.verbs.chain(job_id, tenant))
+    return store.run(store.jobs.chain(job_id, tenant))
 
 
 def due(store: Store) -> Claim:
     """The next try, when its time has come."""
     forward(store, 600)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     return take(store)
 
 
@@ -104,7 +104,7 @@ def test_a_lost_worker_and_a_lost_process_are_counted_over_the_chain(store: Stor
     first = put_new(store, retry=tries(9, crashes=2))
     take(store)
     forward(store, 60)
-    store.run(store.verbs.reap_lapsed())
+    store.run(store.leases.reap())
     assert state_of(store, first) is State.FAILED
     assert verbs_of(store, first)[-1] == "lapse"
     second = take(store)
@@ -114,9 +114,9 @@ def test_a_lost_worker_and_a_lost_process_are_counted_over_the_chain(store: Stor
     lease = third.lease
     assert lease
     forward(store, 60)
-    sweep = store.run(store.verbs.reap_lapsed())
+    sweep = store.run(store.leases.reap())
     assert sweep.crashed == 1
-    store.run(store.verbs.reap_lapsed())
+    store.run(store.leases.reap())
     assert [each.state for each in chain(store, third.id)] == [State.FAILED, State.FAILED, State.DEAD_LETTER]
     assert job(store, third.id).crashes == 3
     assert len(chain(store, first)) == 3, "a sweep that comes again finds nothing to do"
@@ -162,7 +162,7 @@ def test_a_batch_of_both_kinds(store: Store) -> None:
     lease = next(iter(claims.values())).lease
     outcomes: dict[str, Outcome] = {anew: BROKEN, again: BROKEN, last: BROKEN, fine: Succeeded()}
     settlements = [decide(claims[id], outcome, 1.0) for id, outcome in outcomes.items()]
-    assert store.run(store.verbs.settle(lease, settlements, "*")) == []
+    assert store.run(store.leases.settle(lease, settlements, "*")) == []
     assert [state_of(store, id) for id in outcomes] == ["failed", "retry_waiting", "dead_letter", "succeeded"]
     assert [len(chain(store, id)) for id in outcomes] == [2, 1, 1, 1]
 
@@ -182,14 +182,14 @@ def test_keys_stay_with_the_chain(store: Store) -> None:
 
 @pytest.mark.req("CX-16")
 def test_a_retry_is_not_refused_by_an_agent_that_was_disabled_meanwhile(store: Store) -> None:
-    store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), "default"))
+    store.run(store.agents.set(Definition(id="planner", name="Planner"), "default"))
     first = put_new(store, agent="planner", retry_given=True)
     claimed = take(store)
-    store.run(store.verbs.disable_agent("planner", "it loops", "ada", "default"))
+    store.run(store.agents.disable("planner", "it loops", "ada", "default"))
     assert settle(store, claimed, BROKEN) == []
     assert [each.state for each in chain(store, first)] == [State.FAILED, State.QUEUED]
     forward(store, 600)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert claim(store, open_lease(store)) == []
 
 
@@ -199,11 +199,11 @@ def test_the_dead_letter_of_a_chain_is_redriven_and_goes_on(store: Store) -> Non
     settle(store, take(store), BROKEN)
     settle(store, due(store), BROKEN)
     dead = chain(store, first)[-1]
-    (answer,) = store.run(store.verbs.operate("redrive", [dead.id], None, "ada", "default"))
+    (answer,) = store.run(store.jobs.operate("redrive", [dead.id], None, "ada", "default"))
     assert not answer.refused
     settle(store, take(store), BROKEN)
     assert len(chain(store, first)) == 3
-    (refused,) = store.run(store.verbs.operate("redrive", [first], None, "ada", "default"))
+    (refused,) = store.run(store.jobs.operate("redrive", [first], None, "ada", "default"))
     assert (refused.refused, refused.reason) == (True, "not_dead")
     settle(store, due(store), FINAL)
     assert [each.state.value for each in chain(store, first)][-1] == "dead_letter"

@@ -21,25 +21,25 @@ from holdfast.engine.states import State
 from holdfast.errors import Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import GateFilter
+from holdfast.features.assembly import Store, open_store
+from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Pausing, Rule
 from holdfast.features.payloads.model import RuleDraft
+from holdfast.features.payloads.store import SealedPart
 from holdfast.features.retention.model import Keeping
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec
 from holdfast.server.maintenance import Attending
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow
-from holdfast.stores.open import open_store
-from holdfast.stores.port.audit import ActionFilter, EventFilter
-from holdfast.stores.port.payloads import SealedPart
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, Telling
 from tests.api.serving import auntil
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.connectors import drafted
 from tests.support.endpoints import draft, endpoint, sent
 from tests.support.ledger import check_ledger
+from tests.support.operations import operations
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.people import asking, ballot, entry
 from tests.support.schedules import add, decided, firing, placed, template
@@ -56,69 +56,147 @@ ALL = JobFilter(tenant="default")
 AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start="beginning")
 
 READS = {
-    *("get", "list_jobs", "history", "attempts", "artifacts", "checkpoints", "result"),
+    *("jobs.get", "jobs.list", "jobs.history", "jobs.attempts", "jobs.artifacts", "jobs.checkpoints", "jobs.result"),
     *(
-        "health",
-        "hour",
-        "counts",
-        "capped_counts",
-        "ledger_end",
-        "events_after",
-        "events_gone",
-        "cursor_of",
-        "now",
-        "watch",
-        "agent",
-        "agents",
-        "asks_first",
+        "health.get",
+        "health.last_hour",
+        "jobs.counts",
+        "jobs.capped_counts",
+        "ledger.end",
+        "ledger.read",
+        "ledger.gone",
+        "ledger.cursor",
+        "clock.now",
+        "jobs.watch",
+        "agents.get",
+        "agents.list",
+        "steps.asks_first",
     ),
-    *("steps", "gate", "gates", "votes", "notes", "app_events_after", "chain", "circumstances", "executors"),
-    "recent_events",
-    *("consumers", "subscription", "subscriptions", "active_subscriptions", "deliveries", "behind"),
-    *("template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"),
-    *("due_schedules", "fires"),
-    *("workflow", "workflows", "graph", "named", "parent_results"),
-    *("limits", "reservation", "reservations", "queue_settings", "payload_rules", "references", "switches"),
-    *("tenants", "fair_queues", "turn_of", "registered_only"),
-    *("retentions", "preview_retention", "usage"),
-    *("dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations"),
-    *("sealed", "fingerprints", "actions", "pulse", "standing"),
-    *("endpoint", "endpoints", "endpoint_deliveries"),
-    *("connector", "connectors"),
-    *("token_of", "token_used", "open_session", "end_session"),
+    *(
+        "steps.list",
+        "approvals.get",
+        "approvals.list",
+        "approvals.votes",
+        "jobs.notes",
+        "ledger.read_sent",
+        "jobs.chain",
+        "jobs.circumstances",
+        "executors.list",
+    ),
+    "audit.recent_events",
+    *(
+        "consumers.list",
+        "subscriptions.get",
+        "subscriptions.list",
+        "subscriptions.active",
+        "subscriptions.deliveries",
+        "subscriptions.behind",
+    ),
+    *(
+        "templates.get",
+        "templates.list",
+        "templates.versions",
+        "templates.made_from",
+        "schedules.get",
+        "schedules.list",
+        "schedules.declared",
+    ),
+    *("schedules.due", "schedules.fires"),
+    *("workflows.get", "workflows.list", "workflows.graph", "workflows.named", "workflows.parent_results"),
+    *(
+        "limits.list",
+        "reservations.get",
+        "reservations.list",
+        "queues.list",
+        "payload_rules.list",
+        "jobs.references",
+        "pauses.list",
+    ),
+    *("tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.registered_only"),
+    *("retention.list", "retention.preview", "usage.list"),
+    *(
+        "dead_letters.groups",
+        "dead_letters.group",
+        "dead_letters.group_of",
+        "dead_letters.remade",
+        "operations.get",
+        "operations.list",
+    ),
+    *("audit.sealed", "audit.fingerprints", "audit.actions", "health.statistics", "health.workers"),
+    *("webhooks.get", "webhooks.list", "webhooks.deliveries"),
+    *("connectors.get", "connectors.list"),
+    *("tokens.find", "tokens.used", "tokens.open_session", "tokens.end_session"),
 }
 EXECUTES = {
-    *("enqueue", "open_lease", "renew_lease", "end_lease", "claim", "start", "release", "settle"),
-    *("turn", "recalls", "holdings"),
-    *("save_checkpoint", "add_artifact", "promote_due", "expire_overdue", "reap_lapsed", "set_aside", "save_cursor"),
-    *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
-    *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
-    *("start_workflow", "add_to_workflow", "attend_limits", "age_queues", "reserve", "release_reservation"),
-    *("save_subscription", "feed_subscription", "subscription_failed", "declare_rules"),
-    *("save_subscription", "feed_subscription", "subscription_failed"),
-    *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
-    *("next_operation", "work_operation"),
-    *("seal_ledger", "seal", "block", "tail"),
-    *("note_endpoint_delivery", "disable_endpoint"),
+    *(
+        "jobs.enqueue",
+        "leases.open",
+        "leases.renew",
+        "leases.end",
+        "leases.claim",
+        "leases.start",
+        "leases.release",
+        "leases.settle",
+    ),
+    *("leases.exchange", "leases.cancellations", "leases.holdings"),
+    *(
+        "steps.save_checkpoint",
+        "steps.add_artifact",
+        "leases.promote",
+        "leases.expire",
+        "leases.reap",
+        "leases.set_aside",
+        "ledger.save_cursor",
+    ),
+    *("steps.save", "ledger.send", "approvals.attend", "approvals.save_token"),
+    *("templates.enqueue", "schedules.fire", "schedules.declare", "schedules.add", "schedules.change"),
+    *("workflows.start", "workflows.extend", "limits.attend", "queues.age", "reservations.set", "reservations.release"),
+    *("subscriptions.set", "subscriptions.feed", "subscriptions.failed", "payload_rules.declare"),
+    *("subscriptions.set", "subscriptions.feed", "subscriptions.failed"),
+    *("retention.sweep", "declare_retention", "usage.count", "retention.orphans", "retention.forget_orphans"),
+    *("operations.next", "operations.work"),
+    *("audit.seal", "audit.get_seal", "audit.block", "audit.unsealed"),
+    *("webhooks.note_delivery", "webhooks.disable"),
 }
-DECIDES = {"decide_gate", "gate_hashes", "gate_token", "keep_gate_token"}
+DECIDES = {"approvals.decide", "approvals.token_hashes", "approvals.token", "approvals.save_token"}
 GOVERNS = {
-    *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
-    *("add_executor", "remove_executor", "pause", "resume"),
-    *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal", "sealed_parts", "reseal_part"),
-    *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
-    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
-    *("set_connector", "remove_connector"),
-    *("issue_token", "revoke_token", "tokens"),
+    *("subscriptions.pause", "subscriptions.resume", "subscriptions.remove", "consumers.reset", "consumers.remove"),
+    *("executors.add", "executors.remove", "pauses.set", "pauses.remove"),
+    *(
+        "payload_rules.set",
+        "payload_rules.remove",
+        "payload_rules.sealed_payloads",
+        "payload_rules.reseal",
+        "payload_rules.sealed_parts",
+        "payload_rules.reseal_part",
+    ),
+    *("dead_letters.note", "operations.start", "operations.cancel", "dead_letters.redrive_as"),
+    *("webhooks.add", "webhooks.change", "webhooks.enable", "webhooks.remove"),
+    *("connectors.set", "connectors.remove"),
+    *("tokens.issue", "tokens.revoke", "tokens.list"),
 }
-REGISTERS = {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
-REGISTERS |= {"set_limit", "remove_limit", "set_aging", "set_retention", "delete_retention"}
-REGISTERS |= {"set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"}
-PLANS = {"put_template", "remove_template", "run_schedule"}
+REGISTERS = {"agents.set", "agents.disable", "agents.drain", "agents.enable", "agents.resume"}
+REGISTERS |= {"limits.set", "limits.remove", "queues.set_aging", "retention.set", "retention.remove"}
+REGISTERS |= {
+    "tenants.set",
+    "tenants.remove",
+    "tenants.set_fair",
+    "tenants.set_registered_only",
+    "retention.find_orphans",
+}
+PLANS = {"templates.set", "templates.remove", "schedules.run"}
 ALLOWED = {
     VIEWER: READS,
     PRODUCER: READS
-    | {"enqueue", "enqueue_made", "cancel", "send_event", "start_workflow", "add_to_workflow", "cancel_workflow"},
+    | {
+        "jobs.enqueue",
+        "templates.enqueue",
+        "cancel",
+        "ledger.send",
+        "workflows.start",
+        "workflows.extend",
+        "workflows.cancel",
+    },
     EXECUTOR: READS | EXECUTES,
     APPROVER: READS | DECIDES,
     ADMIN: READS
@@ -126,9 +204,9 @@ ALLOWED = {
     | DECIDES
     | REGISTERS
     | PLANS
-    | {"cancel_workflow", "resume_workflow"}
+    | {"workflows.cancel", "workflows.resume"}
     | GOVERNS
-    | {"cancel", "redrive", "discard", "reschedule", "move", "rewind"},
+    | {"cancel", "redrive", "discard", "jobs.reschedule", "jobs.move", "steps.rewind"},
 }
 
 
@@ -150,14 +228,14 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     claim(owner, ids["lease"])
     claim(owner, ids["lease"], begin=False)
     ids["gate"] = asking(owner, quorum=100).id
-    ids["token"] = owner.run(owner.verbs.issue_token(issuing(), "ada", "default")).id
+    ids["token"] = owner.run(owner.tokens.issue(issuing(), "ada", "default")).id
     ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
-    owner.run(owner.verbs.put_template(template(), "ada", "default"))
+    owner.run(owner.templates.set(template(), "ada", "default"))
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
     ids["endpoint"], ids["reservation"] = endpoint(owner).id, new_id()
-    owner.run(owner.verbs.reserve(Ask(ids["reservation"], "queue", "q", 1000), "ada", "default"))
+    owner.run(owner.reservations.set(Ask(ids["reservation"], "queue", "q", 1000), "ada", "default"))
     return ids
 
 
@@ -174,208 +252,226 @@ def verbs(
     store: Store, ids: dict[str, str], tenant: str = "default", scope: str = "*"
 ) -> dict[str, Callable[[], object]]:
     """Every verb of the port, with arguments that the owner could use. `scope` is that of leases and duties."""
-    v, run = store.verbs, store.run
+    run = store.run
     job, lease = ids["in_progress"], ids["lease"]
     return {
-        "get": lambda: run(v.get(job, tenant)),
-        "list_jobs": lambda: run(v.list_jobs(JobFilter(tenant=tenant))),
-        "notes": lambda: run(v.notes(JobFilter(tenant=tenant))),
-        "history": lambda: run(v.history(job, tenant)),
-        "attempts": lambda: run(v.attempts(job, tenant)),
-        "artifacts": lambda: run(v.artifacts(job, tenant)),
-        "checkpoints": lambda: run(v.checkpoints(job, tenant)),
-        "result": lambda: run(v.result(job, tenant)),
-        "health": lambda: run(v.health(tenant)),
-        "pulse": lambda: run(v.pulse(tenant)),
-        "standing": lambda: run(v.standing(tenant)),
-        "hour": lambda: run(v.hour(tenant)),
-        "counts": lambda: run(v.counts(tenant)),
-        "events_after": lambda: run(v.events_after(None, 5, tenant)),
-        "events_gone": lambda: run(v.events_gone("0", tenant)),
-        "ledger_end": lambda: run(v.ledger_end(tenant)),
-        "capped_counts": lambda: run(v.capped_counts(JobFilter(tenant=tenant), 10)),
-        "cursor_of": lambda: run(v.cursor_of("c", tenant)),
-        "now": lambda: run(v.now()),
-        "enqueue": lambda: run(
-            v.enqueue([spec(), spec(key=new_id()), spec(parent_id=job), spec(agent="planner")], tenant)
+        "jobs.get": lambda: run(store.jobs.get(job, tenant)),
+        "jobs.list": lambda: run(store.jobs.list(JobFilter(tenant=tenant))),
+        "jobs.notes": lambda: run(store.jobs.notes(JobFilter(tenant=tenant))),
+        "jobs.history": lambda: run(store.jobs.history(job, tenant)),
+        "jobs.attempts": lambda: run(store.jobs.attempts(job, tenant)),
+        "jobs.artifacts": lambda: run(store.jobs.artifacts(job, tenant)),
+        "jobs.checkpoints": lambda: run(store.jobs.checkpoints(job, tenant)),
+        "jobs.result": lambda: run(store.jobs.result(job, tenant)),
+        "health.get": lambda: run(store.health.get(tenant)),
+        "health.statistics": lambda: run(store.health.statistics(tenant)),
+        "health.workers": lambda: run(store.health.workers(tenant)),
+        "health.last_hour": lambda: run(store.health.last_hour(tenant)),
+        "jobs.counts": lambda: run(store.jobs.counts(tenant)),
+        "ledger.read": lambda: run(store.ledger.read(None, 5, tenant)),
+        "ledger.gone": lambda: run(store.ledger.gone("0", tenant)),
+        "ledger.end": lambda: run(store.ledger.end(tenant)),
+        "jobs.capped_counts": lambda: run(store.jobs.capped_counts(JobFilter(tenant=tenant), 10)),
+        "ledger.cursor": lambda: run(store.ledger.cursor("c", tenant)),
+        "clock.now": lambda: run(store.clock.now()),
+        "jobs.enqueue": lambda: run(
+            store.jobs.enqueue([spec(), spec(key=new_id()), spec(parent_id=job), spec(agent="planner")], tenant)
         ),
-        "cancel": lambda: run(v.operate("cancel", [ids["queued"]], None, "ada", tenant)),
-        "open_lease": lambda: run(v.open_lease("w", 30, scope)),
-        "renew_lease": lambda: run(v.renew_lease(lease, 30, scope)),
-        "claim": lambda: run(v.claim(ClaimRequest(lease=lease, queues=("default",), want=1, tenant=scope))),
-        "turn": lambda: run(v.turn([], ClaimRequest(lease=lease, queues=("default",), want=1, tenant=scope))),
-        "recalls": lambda: run(v.recalls(lease, scope)),
-        "holdings": lambda: run(v.holdings(lease, scope)),
-        "watch": lambda: run(v.watch(job, tenant, 1)),
-        "start": lambda: run(v.start(lease, [ids["leased"]], scope)),
-        "release": lambda: run(v.release(lease, [ids["leased"]], scope)),
-        "save_checkpoint": lambda: run(v.save_checkpoint(job, lease, 1, "p", "1", scope)),
-        "add_artifact": lambda: run(v.add_artifact(job, lease, 1, "a", "file:a", scope)),
-        "settle": lambda: run(v.settle(lease, [], scope)),
-        "promote_due": lambda: run(v.promote_due(tenant=scope)),
-        "expire_overdue": lambda: run(v.expire_overdue(tenant=scope)),
-        "reap_lapsed": lambda: run(v.reap_lapsed(tenant=scope)),
-        "set_aside": lambda: run(v.set_aside(lease, ("default",), tenant=scope)),
-        "save_cursor": lambda: run(v.save_cursor("c", "0", None, scope)),
-        "end_lease": lambda: run(v.end_lease(ids["other"], "closed", scope)),
-        "redrive": lambda: run(v.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
-        "discard": lambda: run(v.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
-        "reschedule": lambda: run(v.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)),
-        "move": lambda: run(v.move(ids["queued"], Move(where="first"), None, "ada", tenant)),
-        "save_steps": lambda: run(v.save_steps(lease, [(job, 1, entry())], scope)),
-        "steps": lambda: run(v.steps(job, tenant)),
-        "rewind": lambda: run(v.rewind(ids["dead_letter"], 1, "ada", tenant)),
-        "send_event": lambda: run(v.send_event(Telling(new_id(), "paid", "{}"), "ada", tenant)),
-        "decide_gate": lambda: run(v.decide_gate(ids["gate"], ballot(new_id()), tenant)),
-        "keep_gate_token": lambda: run(v.keep_gate_token(ids["gate"], new_id(), None, None, "ada", tenant)),
-        "gate_hashes": lambda: run(v.gate_hashes(ids["gate"], tenant)),
-        "attend_gates": lambda: run(v.attend_gates(tenant=scope)),
-        "gate": lambda: run(v.gate(ids["gate"], tenant)),
-        "gates": lambda: run(v.gates(GateFilter(tenant=tenant))),
-        "votes": lambda: run(v.votes(ids["gate"], tenant)),
-        "agent": lambda: run(v.agent("planner", tenant)),
-        "asks_first": lambda: run(v.asks_first("planner", tenant)),
-        "agents": lambda: run(v.agents(tenant)),
-        "register_agent": lambda: run(v.register_agent(Definition(id="planner", name="Planner"), tenant)),
-        "disable_agent": lambda: run(v.disable_agent("planner", "because", "ada", tenant)),
-        "drain_agent": lambda: run(v.drain_agent("planner", tenant)),
-        "enable_agent": lambda: run(v.enable_agent("planner", tenant)),
-        "resume_agent": lambda: run(v.resume_agent("planner", 10, tenant)),
-        "template": lambda: run(v.template("monthly", tenant)),
-        "templates": lambda: run(v.templates(tenant)),
-        "template_versions": lambda: run(v.template_versions("monthly", tenant)),
-        "made_from": lambda: run(v.made_from(job, tenant)),
-        "enqueue_made": lambda: run(v.enqueue_made([spec("report")], "monthly", 1, tenant)),
-        "put_template": lambda: run(v.put_template(template(day=new_id()), "ada", tenant)),
-        "remove_template": lambda: run(v.remove_template("monthly", "ada", tenant)),
-        "schedule": lambda: run(v.schedule("hourly", tenant)),
-        "schedules": lambda: run(v.schedules(tenant)),
-        "declared_schedules": lambda: run(v.declared_schedules("shop", tenant)),
-        "due_schedules": lambda: run(v.due_schedules(["report"], 10, tenant)),
-        "fires": lambda: run(v.fires(ids["schedule"], tenant)),
-        "add_schedule": lambda: run(v.add_schedule(placed(new_id()), "ada", tenant)),
-        "change_schedule": lambda: run(v.change_schedule(_hourly(store), placed("hourly"), "paused", "ada", tenant)),
-        "declare_schedules": lambda: run(v.declare_schedules("shop", [], tenant)),
-        "fire_schedules": lambda: run(v.fire_schedules([decided(_hourly(store), firing())], scope)),
-        "run_schedule": lambda: run(v.run_schedule(ids["schedule"], firing(), True, "ada", tenant)),
-        "start_workflow": lambda: Drawn(store, {"a": "", "b": "a"}).start(tenant),
-        "add_to_workflow": lambda: run(v.add_to_workflow(ids["workflow"], *more(ids["workflow"]), "ada", tenant)),
-        "resume_workflow": lambda: run(v.resume_workflow(ids["workflow"], None, "ada", tenant)),
-        "cancel_workflow": lambda: run(v.cancel_workflow(ids["workflow"], None, "ada", tenant)),
-        "workflow": lambda: run(v.workflow(ids["workflow"], tenant)),
-        "workflows": lambda: run(v.workflows(tenant)),
-        "graph": lambda: run(v.graph(ids["workflow"], tenant)),
-        "named": lambda: run(v.named(ids["workflow"], ["a"], tenant)),
-        "parent_results": lambda: run(v.parent_results(ids["its job"], tenant)),
-        "set_limit": lambda: run(v.set_limit(Rule.of("kind", "slow", 5), "ada", tenant)),
-        "remove_limit": lambda: run(v.remove_limit("kind", "slow", "ada", tenant)),
-        "limits": lambda: run(v.limits(tenant)),
-        "attend_limits": lambda: run(v.attend_limits(tenant=scope)),
-        "reserve": lambda: run(v.reserve(Ask(ids["reservation"], "queue", "q", 30), "ada", tenant)),
-        "release_reservation": lambda: run(v.release_reservation(ids["reservation"], "done", "ada", tenant)),
-        "reservation": lambda: run(v.reservation(ids["reservation"], tenant)),
-        "reservations": lambda: run(v.reservations(tenant)),
-        "set_aging": lambda: run(v.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
-        "pause": lambda: run(v.pause(Pausing(tenant, "kind", "slow", "by hand"), "ada")),
-        "resume": lambda: run(v.resume("kind", "slow", "ada", tenant)),
-        "switches": lambda: run(v.switches(tenant)),
-        "queue_settings": lambda: run(v.queue_settings(tenant)),
-        "age_queues": lambda: run(v.age_queues(tenant=scope)),
-        "app_events_after": lambda: run(v.app_events_after(None, 5, tenant)),
-        "chain": lambda: run(v.chain(job, tenant)),
-        "recent_events": lambda: run(v.recent_events(EventFilter(tenant=tenant))),
-        "circumstances": lambda: run(v.circumstances(job, tenant)),
-        "executors": lambda: run(v.executors()),
-        "add_executor": lambda: run(v.add_executor("worker", "executor", "ada")),
-        "remove_executor": lambda: run(v.remove_executor("worker")),
-        "consumers": lambda: run(v.consumers(tenant)),
-        "reset_consumer": lambda: run(v.reset_consumer("c", True, tenant)),
-        "remove_consumer": lambda: run(v.remove_consumer("c", tenant)),
-        "save_subscription": lambda: run(v.save_subscription(AFTER, new_id(), "ada", tenant)),
-        "feed_subscription": lambda: run(v.feed_subscription("after", 5, tenant)),
-        "subscription_failed": lambda: run(v.subscription_failed(new_id(), "why", tenant)),
-        "subscription": lambda: run(v.subscription("after", tenant)),
-        "subscriptions": lambda: run(v.subscriptions(tenant)),
-        "active_subscriptions": lambda: run(v.active_subscriptions(tenant)),
-        "deliveries": lambda: run(v.deliveries(new_id(), tenant, True, 5)),
-        "behind": lambda: run(v.behind(None, True, tenant)),
-        "pause_subscription": lambda: run(v.pause_subscription("after", None, "ada", tenant)),
-        "resume_subscription": lambda: run(v.resume_subscription("after", False, tenant)),
-        "delete_subscription": lambda: run(v.delete_subscription("after", tenant)),
-        "payload_rules": lambda: run(v.payload_rules(tenant)),
-        "references": lambda: run(v.references(job, tenant)),
-        "set_payload_rule": lambda: run(v.set_payload_rule(RuleDraft.of("heal", restricted=True), "ada", tenant)),
-        "delete_payload_rule": lambda: run(v.delete_payload_rule("heal", "", "ada", tenant)),
-        "declare_rules": lambda: run(v.declare_rules("shop", [RuleDraft.of("heal", restricted=True)], "ada", tenant)),
-        "sealed_payloads": lambda: run(v.sealed_payloads("k1", None, 5, tenant)),
-        "reseal": lambda: run(v.reseal(job, "[]", "{}", "ada", tenant)),
-        "sealed_parts": lambda: run(v.sealed_parts("k1", None, 5, tenant)),
-        "reseal_part": lambda: run(v.reseal_part(SealedPart(job, tenant, "step", "1", "[]"), "{}", "ada", tenant)),
-        "set_tenant": lambda: run(v.set_tenant(tenant, {"title": "T"}, "ada")),
-        "remove_tenant": lambda: run(v.remove_tenant(tenant, "ada")),
-        "tenants": lambda: run(v.tenants(tenant)),
-        "set_registered_only": lambda: run(v.set_registered_only(False, "ada")),
-        "registered_only": lambda: run(v.registered_only()),
-        "leftovers": lambda: run(v.leftovers(1, tenant)),
-        "forget_leftovers": lambda: run(v.forget_leftovers(["artifact://none"], tenant)),
-        "find_leftovers": lambda: run(v.find_leftovers([], tenant)),
-        "gate_token": lambda: run(v.gate_token("h", tenant)),
-        "set_fair": lambda: run(v.set_fair(["elsewhere"], "ada")),
-        "fair_queues": lambda: run(v.fair_queues()),
-        "turn_of": lambda: run(v.turn_of(ids["queued"], tenant)),
-        "set_retention": lambda: run(v.set_retention(Keeping.of("slow", purge_after="9d"), "ada", tenant)),
-        "declare_retention": lambda: run(v.set_retention(Keeping.of("slow", declared=True), "ada", tenant)),
-        "delete_retention": lambda: run(v.delete_retention("slow", "*", "ada", tenant)),
-        "retentions": lambda: run(v.retentions(tenant)),
-        "preview_retention": lambda: run(v.preview_retention(tenant)),
-        "sweep_retention": lambda: run(v.sweep_retention()),
-        "count_usage": lambda: run(v.count_usage(begin=True)),
-        "usage": lambda: run(v.usage(("kind", "day"), tenant)),
-        "dead_letter_groups": lambda: run(v.dead_letter_groups(GroupFilter(tenant=tenant))),
-        "dead_letter_group": lambda: run(v.dead_letter_group("x", tenant)),
-        "group_of": lambda: run(v.group_of(job, tenant)),
-        "note_dead_letters": lambda: run(v.note_dead_letters("x", "y", "ada", tenant)),
-        "redrive_as": lambda: run(v.redrive_as(ids["dead_letter"], new_id(), "{}", None, "ada", tenant)),
-        "remade": lambda: run(v.remade(job, tenant)),
-        "start_operation": lambda: run(v.start_operation(Starting(ids["bulk"], "redrive"), ALL, "ada", tenant)),
-        "next_operation": lambda: run(v.next_operation()),
-        "work_operation": lambda: run(v.work_operation()),
-        "cancel_operation": lambda: run(v.cancel_operation(ids["bulk"], None, "ada", tenant)),
-        "operation": lambda: run(v.operation(job, tenant)),
-        "operations": lambda: run(v.operations(tenant)),
-        "seal_ledger": lambda: run(v.seal_ledger("tests")),
-        "seal": lambda: run(v.seal()),
-        "block": lambda: run(v.block(None)),
-        "tail": lambda: run(v.tail(None)),
-        "sealed": lambda: run(v.sealed(job, tenant)),
-        "fingerprints": lambda: run(v.fingerprints(job, tenant)),
-        "actions": lambda: run(v.actions(ActionFilter(tenant=tenant))),
-        "connector": lambda: run(v.connector("http.request", tenant)),
-        "connectors": lambda: run(v.connectors(tenant)),
-        "set_connector": lambda: run(v.set_connector(drafted(), "ada", tenant)),
-        "remove_connector": lambda: run(v.remove_connector("none", "ada", tenant)),
-        "endpoint": lambda: run(v.endpoint("ops", tenant)),
-        "endpoints": lambda: run(v.endpoints(tenant)),
-        "endpoint_deliveries": lambda: run(v.endpoint_deliveries(ids["endpoint"], tenant, 5)),
-        "add_endpoint": lambda: run(v.add_endpoint(draft(f"e{new_id()}"), new_id(), "ada", tenant)),
-        "change_endpoint": lambda: run(v.change_endpoint(draft(), "ada", tenant)),
-        "disable_endpoint": lambda: run(v.disable_endpoint("ops", "because", "ada", tenant)),
-        "enable_endpoint": lambda: run(v.enable_endpoint("ops", False, "ada", tenant)),
-        "note_endpoint_delivery": lambda: run(v.note_endpoint_delivery(sent(ids["endpoint"], job), tenant)),
-        "remove_endpoint": lambda: run(v.remove_endpoint("none", "ada", tenant)),
-        "issue_token": lambda: run(v.issue_token(issuing(), "ada", tenant)),
-        "revoke_token": lambda: run(v.revoke_token(ids["token"], "ada", tenant)),
-        "tokens": lambda: run(v.tokens(tenant)),
-        "token_of": lambda: run(v.token_of("0" * 64)),
-        "token_used": lambda: run(v.token_used("0" * 64)),
-        "open_session": lambda: run(v.open_session("0" * 64, new_id(), "1" * 64, "hfs_x", 60)),
-        "end_session": lambda: run(v.end_session("1" * 64)),
-        "set_clock": lambda: run(v.set_clock(timedelta(0), None)),
+        "cancel": lambda: run(store.jobs.operate("cancel", [ids["queued"]], None, "ada", tenant)),
+        "leases.open": lambda: run(store.leases.open("w", 30, scope)),
+        "leases.renew": lambda: run(store.leases.renew(lease, 30, scope)),
+        "leases.claim": lambda: run(
+            store.leases.claim(ClaimRequest(lease=lease, queues=("default",), want=1, tenant=scope))
+        ),
+        "leases.exchange": lambda: run(
+            store.leases.exchange([], ClaimRequest(lease=lease, queues=("default",), want=1, tenant=scope))
+        ),
+        "leases.cancellations": lambda: run(store.leases.cancellations(lease, scope)),
+        "leases.holdings": lambda: run(store.leases.holdings(lease, scope)),
+        "jobs.watch": lambda: run(store.jobs.watch(job, tenant, 1)),
+        "leases.start": lambda: run(store.leases.start(lease, [ids["leased"]], scope)),
+        "leases.release": lambda: run(store.leases.release(lease, [ids["leased"]], scope)),
+        "steps.save_checkpoint": lambda: run(store.steps.save_checkpoint(job, lease, 1, "p", "1", scope)),
+        "steps.add_artifact": lambda: run(store.steps.add_artifact(job, lease, 1, "a", "file:a", scope)),
+        "leases.settle": lambda: run(store.leases.settle(lease, [], scope)),
+        "leases.promote": lambda: run(store.leases.promote(tenant=scope)),
+        "leases.expire": lambda: run(store.leases.expire(tenant=scope)),
+        "leases.reap": lambda: run(store.leases.reap(tenant=scope)),
+        "leases.set_aside": lambda: run(store.leases.set_aside(lease, ("default",), tenant=scope)),
+        "ledger.save_cursor": lambda: run(store.ledger.save_cursor("c", "0", None, scope)),
+        "leases.end": lambda: run(store.leases.end(ids["other"], "closed", scope)),
+        "redrive": lambda: run(store.jobs.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
+        "discard": lambda: run(store.jobs.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
+        "jobs.reschedule": lambda: run(
+            store.jobs.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)
+        ),
+        "jobs.move": lambda: run(store.jobs.move(ids["queued"], Move(where="first"), None, "ada", tenant)),
+        "steps.save": lambda: run(store.steps.save(lease, [(job, 1, entry())], scope)),
+        "steps.list": lambda: run(store.steps.list(job, tenant)),
+        "steps.rewind": lambda: run(store.steps.rewind(ids["dead_letter"], 1, "ada", tenant)),
+        "ledger.send": lambda: run(store.ledger.send(Telling(new_id(), "paid", "{}"), "ada", tenant)),
+        "approvals.decide": lambda: run(store.approvals.decide(ids["gate"], ballot(new_id()), tenant)),
+        "approvals.save_token": lambda: run(
+            store.approvals.save_token(ids["gate"], new_id(), None, None, "ada", tenant)
+        ),
+        "approvals.token_hashes": lambda: run(store.approvals.token_hashes(ids["gate"], tenant)),
+        "approvals.attend": lambda: run(store.approvals.attend(tenant=scope)),
+        "approvals.get": lambda: run(store.approvals.get(ids["gate"], tenant)),
+        "approvals.list": lambda: run(store.approvals.list(GateFilter(tenant=tenant))),
+        "approvals.votes": lambda: run(store.approvals.votes(ids["gate"], tenant)),
+        "agents.get": lambda: run(store.agents.get("planner", tenant)),
+        "steps.asks_first": lambda: run(store.steps.asks_first("planner", tenant)),
+        "agents.list": lambda: run(store.agents.list(tenant)),
+        "agents.set": lambda: run(store.agents.set(Definition(id="planner", name="Planner"), tenant)),
+        "agents.disable": lambda: run(store.agents.disable("planner", "because", "ada", tenant)),
+        "agents.drain": lambda: run(store.agents.drain("planner", tenant)),
+        "agents.enable": lambda: run(store.agents.enable("planner", tenant)),
+        "agents.resume": lambda: run(store.agents.resume("planner", 10, tenant)),
+        "templates.get": lambda: run(store.templates.get("monthly", tenant)),
+        "templates.list": lambda: run(store.templates.list(tenant)),
+        "templates.versions": lambda: run(store.templates.versions("monthly", tenant)),
+        "templates.made_from": lambda: run(store.templates.made_from(job, tenant)),
+        "templates.enqueue": lambda: run(store.templates.enqueue([spec("report")], "monthly", 1, tenant)),
+        "templates.set": lambda: run(store.templates.set(template(day=new_id()), "ada", tenant)),
+        "templates.remove": lambda: run(store.templates.remove("monthly", "ada", tenant)),
+        "schedules.get": lambda: run(store.schedules.get("hourly", tenant)),
+        "schedules.list": lambda: run(store.schedules.list(tenant)),
+        "schedules.declared": lambda: run(store.schedules.declared("shop", tenant)),
+        "schedules.due": lambda: run(store.schedules.due(["report"], 10, tenant)),
+        "schedules.fires": lambda: run(store.schedules.fires(ids["schedule"], tenant)),
+        "schedules.add": lambda: run(store.schedules.add(placed(new_id()), "ada", tenant)),
+        "schedules.change": lambda: run(
+            store.schedules.change(_hourly(store), placed("hourly"), "paused", "ada", tenant)
+        ),
+        "schedules.declare": lambda: run(store.schedules.declare("shop", [], tenant)),
+        "schedules.fire": lambda: run(store.schedules.fire([decided(_hourly(store), firing())], scope)),
+        "schedules.run": lambda: run(store.schedules.run(ids["schedule"], firing(), True, "ada", tenant)),
+        "workflows.start": lambda: Drawn(store, {"a": "", "b": "a"}).start(tenant),
+        "workflows.extend": lambda: run(store.workflows.extend(ids["workflow"], *more(ids["workflow"]), "ada", tenant)),
+        "workflows.resume": lambda: run(store.workflows.resume(ids["workflow"], None, "ada", tenant)),
+        "workflows.cancel": lambda: run(store.workflows.cancel(ids["workflow"], None, "ada", tenant)),
+        "workflows.get": lambda: run(store.workflows.get(ids["workflow"], tenant)),
+        "workflows.list": lambda: run(store.workflows.list(tenant)),
+        "workflows.graph": lambda: run(store.workflows.graph(ids["workflow"], tenant)),
+        "workflows.named": lambda: run(store.workflows.named(ids["workflow"], ["a"], tenant)),
+        "workflows.parent_results": lambda: run(store.workflows.parent_results(ids["its job"], tenant)),
+        "limits.set": lambda: run(store.limits.set(Rule.of("kind", "slow", 5), "ada", tenant)),
+        "limits.remove": lambda: run(store.limits.remove("kind", "slow", "ada", tenant)),
+        "limits.list": lambda: run(store.limits.list(tenant)),
+        "limits.attend": lambda: run(store.limits.attend(tenant=scope)),
+        "reservations.set": lambda: run(
+            store.reservations.set(Ask(ids["reservation"], "queue", "q", 30), "ada", tenant)
+        ),
+        "reservations.release": lambda: run(store.reservations.release(ids["reservation"], "done", "ada", tenant)),
+        "reservations.get": lambda: run(store.reservations.get(ids["reservation"], tenant)),
+        "reservations.list": lambda: run(store.reservations.list(tenant)),
+        "queues.set_aging": lambda: run(store.queues.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
+        "pauses.set": lambda: run(store.pauses.set(Pausing(tenant, "kind", "slow", "by hand"), "ada")),
+        "pauses.remove": lambda: run(store.pauses.remove("kind", "slow", "ada", tenant)),
+        "pauses.list": lambda: run(store.pauses.list(tenant)),
+        "queues.list": lambda: run(store.queues.list(tenant)),
+        "queues.age": lambda: run(store.queues.age(tenant=scope)),
+        "ledger.read_sent": lambda: run(store.ledger.read_sent(None, 5, tenant)),
+        "jobs.chain": lambda: run(store.jobs.chain(job, tenant)),
+        "audit.recent_events": lambda: run(store.audit.recent_events(EventFilter(tenant=tenant))),
+        "jobs.circumstances": lambda: run(store.jobs.circumstances(job, tenant)),
+        "executors.list": lambda: run(store.executors.list()),
+        "executors.add": lambda: run(store.executors.add("worker", "executor", "ada")),
+        "executors.remove": lambda: run(store.executors.remove("worker")),
+        "consumers.list": lambda: run(store.consumers.list(tenant)),
+        "consumers.reset": lambda: run(store.consumers.reset("c", True, tenant)),
+        "consumers.remove": lambda: run(store.consumers.remove("c", tenant)),
+        "subscriptions.set": lambda: run(store.subscriptions.set(AFTER, new_id(), "ada", tenant)),
+        "subscriptions.feed": lambda: run(store.subscriptions.feed("after", 5, tenant)),
+        "subscriptions.failed": lambda: run(store.subscriptions.failed(new_id(), "why", tenant)),
+        "subscriptions.get": lambda: run(store.subscriptions.get("after", tenant)),
+        "subscriptions.list": lambda: run(store.subscriptions.list(tenant)),
+        "subscriptions.active": lambda: run(store.subscriptions.active(tenant)),
+        "subscriptions.deliveries": lambda: run(store.subscriptions.deliveries(new_id(), tenant, True, 5)),
+        "subscriptions.behind": lambda: run(store.subscriptions.behind(None, True, tenant)),
+        "subscriptions.pause": lambda: run(store.subscriptions.pause("after", None, "ada", tenant)),
+        "subscriptions.resume": lambda: run(store.subscriptions.resume("after", False, tenant)),
+        "subscriptions.remove": lambda: run(store.subscriptions.remove("after", tenant)),
+        "payload_rules.list": lambda: run(store.payload_rules.list(tenant)),
+        "jobs.references": lambda: run(store.jobs.references(job, tenant)),
+        "payload_rules.set": lambda: run(store.payload_rules.set(RuleDraft.of("heal", restricted=True), "ada", tenant)),
+        "payload_rules.remove": lambda: run(store.payload_rules.remove("heal", "", "ada", tenant)),
+        "payload_rules.declare": lambda: run(
+            store.payload_rules.declare("shop", [RuleDraft.of("heal", restricted=True)], "ada", tenant)
+        ),
+        "payload_rules.sealed_payloads": lambda: run(store.payload_rules.sealed_payloads("k1", None, 5, tenant)),
+        "payload_rules.reseal": lambda: run(store.payload_rules.reseal(job, "[]", "{}", "ada", tenant)),
+        "payload_rules.sealed_parts": lambda: run(store.payload_rules.sealed_parts("k1", None, 5, tenant)),
+        "payload_rules.reseal_part": lambda: run(
+            store.payload_rules.reseal_part(SealedPart(job, tenant, "step", "1", "[]"), "{}", "ada", tenant)
+        ),
+        "tenants.set": lambda: run(store.tenants.set(tenant, {"title": "T"}, "ada")),
+        "tenants.remove": lambda: run(store.tenants.remove(tenant, "ada")),
+        "tenants.list": lambda: run(store.tenants.list(tenant)),
+        "tenants.set_registered_only": lambda: run(store.tenants.set_registered_only(False, "ada")),
+        "tenants.registered_only": lambda: run(store.tenants.registered_only()),
+        "retention.orphans": lambda: run(store.retention.orphans(1, tenant)),
+        "retention.forget_orphans": lambda: run(store.retention.forget_orphans(["artifact://none"], tenant)),
+        "retention.find_orphans": lambda: run(store.retention.find_orphans([], tenant)),
+        "approvals.token": lambda: run(store.approvals.token("h", tenant)),
+        "tenants.set_fair": lambda: run(store.tenants.set_fair(["elsewhere"], "ada")),
+        "tenants.fair_queues": lambda: run(store.tenants.fair_queues()),
+        "tenants.next_share": lambda: run(store.tenants.next_share(ids["queued"], tenant)),
+        "retention.set": lambda: run(store.retention.set(Keeping.of("slow", purge_after="9d"), "ada", tenant)),
+        "declare_retention": lambda: run(store.retention.set(Keeping.of("slow", declared=True), "ada", tenant)),
+        "retention.remove": lambda: run(store.retention.remove("slow", "*", "ada", tenant)),
+        "retention.list": lambda: run(store.retention.list(tenant)),
+        "retention.preview": lambda: run(store.retention.preview(tenant)),
+        "retention.sweep": lambda: run(store.retention.sweep()),
+        "usage.count": lambda: run(store.usage.count(begin=True)),
+        "usage.list": lambda: run(store.usage.list(("kind", "day"), tenant)),
+        "dead_letters.groups": lambda: run(store.dead_letters.groups(GroupFilter(tenant=tenant))),
+        "dead_letters.group": lambda: run(store.dead_letters.group("x", tenant)),
+        "dead_letters.group_of": lambda: run(store.dead_letters.group_of(job, tenant)),
+        "dead_letters.note": lambda: run(store.dead_letters.note("x", "y", "ada", tenant)),
+        "dead_letters.redrive_as": lambda: run(
+            store.dead_letters.redrive_as(ids["dead_letter"], new_id(), "{}", None, "ada", tenant)
+        ),
+        "dead_letters.remade": lambda: run(store.dead_letters.remade(job, tenant)),
+        "operations.start": lambda: run(store.operations.start(Starting(ids["bulk"], "redrive"), ALL, "ada", tenant)),
+        "operations.next": lambda: run(store.operations.next()),
+        "operations.work": lambda: run(store.operations.work()),
+        "operations.cancel": lambda: run(store.operations.cancel(ids["bulk"], None, "ada", tenant)),
+        "operations.get": lambda: run(store.operations.get(job, tenant)),
+        "operations.list": lambda: run(store.operations.list(tenant)),
+        "audit.seal": lambda: run(store.audit.seal("tests")),
+        "audit.get_seal": lambda: run(store.audit.get_seal()),
+        "audit.block": lambda: run(store.audit.block(None)),
+        "audit.unsealed": lambda: run(store.audit.unsealed(None)),
+        "audit.sealed": lambda: run(store.audit.sealed(job, tenant)),
+        "audit.fingerprints": lambda: run(store.audit.fingerprints(job, tenant)),
+        "audit.actions": lambda: run(store.audit.actions(ActionFilter(tenant=tenant))),
+        "connectors.get": lambda: run(store.connectors.get("http.request", tenant)),
+        "connectors.list": lambda: run(store.connectors.list(tenant)),
+        "connectors.set": lambda: run(store.connectors.set(drafted(), "ada", tenant)),
+        "connectors.remove": lambda: run(store.connectors.remove("none", "ada", tenant)),
+        "webhooks.get": lambda: run(store.webhooks.get("ops", tenant)),
+        "webhooks.list": lambda: run(store.webhooks.list(tenant)),
+        "webhooks.deliveries": lambda: run(store.webhooks.deliveries(ids["endpoint"], tenant, 5)),
+        "webhooks.add": lambda: run(store.webhooks.add(draft(f"e{new_id()}"), new_id(), "ada", tenant)),
+        "webhooks.change": lambda: run(store.webhooks.change(draft(), "ada", tenant)),
+        "webhooks.disable": lambda: run(store.webhooks.disable("ops", "because", "ada", tenant)),
+        "webhooks.enable": lambda: run(store.webhooks.enable("ops", False, "ada", tenant)),
+        "webhooks.note_delivery": lambda: run(store.webhooks.note_delivery(sent(ids["endpoint"], job), tenant)),
+        "webhooks.remove": lambda: run(store.webhooks.remove("none", "ada", tenant)),
+        "tokens.issue": lambda: run(store.tokens.issue(issuing(), "ada", tenant)),
+        "tokens.revoke": lambda: run(store.tokens.revoke(ids["token"], "ada", tenant)),
+        "tokens.list": lambda: run(store.tokens.list(tenant)),
+        "tokens.find": lambda: run(store.tokens.find("0" * 64)),
+        "tokens.used": lambda: run(store.tokens.used("0" * 64)),
+        "tokens.open_session": lambda: run(store.tokens.open_session("0" * 64, new_id(), "1" * 64, "hfs_x", 60)),
+        "tokens.end_session": lambda: run(store.tokens.end_session("1" * 64)),
+        "clock.set": lambda: run(store.clock.set(timedelta(0), None)),
     }
 
 
 def _hourly(store: Store) -> Schedule:
-    found = store.run(store.verbs.schedule("hourly", "default"))
+    found = store.run(store.schedules.get("hourly", "default"))
     assert found is not None
     return found
 
@@ -393,8 +489,13 @@ def outcome(call: Callable[[], object]) -> str:
 
 
 def test_the_list_of_verbs_is_complete(place: Place) -> None:
-    public = {name for name in dir(type(place.owner.verbs)) if not name.startswith("_")} - {"dialect", "operate"}
-    assert {*verbs(place.owner, place.ids), "settle"} - {"cancel", "redrive", "discard", "declare_retention"} == public
+    public = operations() - {"jobs.operate"}
+    assert {*verbs(place.owner, place.ids), "leases.settle"} - {
+        "cancel",
+        "redrive",
+        "discard",
+        "declare_retention",
+    } == public
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -410,23 +511,35 @@ def test_every_verb_against_every_role(place: Place, role: str) -> None:
 def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None:
     job = place.ids["queued"]
     with closing(open_store(as_role(place.url, role))) as store:
-        v, run = store.verbs, store.run
-        assert run(v.get(job, "default")) is not None
+        run = store.run
+        assert run(store.jobs.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
-            *(v.get(job, "*"), v.list_jobs(JobFilter(tenant="*")), v.history(job, "*"), v.attempts(job, "*")),
             *(
-                v.counts("*"),
-                v.pulse("*"),
-                v.standing("*"),
-                v.hour("*"),
-                v.health("*"),
-                v.cursor_of("c", "*"),
-                v.events_after(None, 5, "*"),
+                store.jobs.get(job, "*"),
+                store.jobs.list(JobFilter(tenant="*")),
+                store.jobs.history(job, "*"),
+                store.jobs.attempts(job, "*"),
             ),
-            *(v.enqueue([spec()], "*"), v.operate("cancel", [job], None, "ada", "*")),
-            *(v.steps(job, "*"), v.gates(GateFilter(tenant="*")), v.gate(place.ids["gate"], "*")),
-            *(v.votes(place.ids["gate"], "*"), v.decide_gate(place.ids["gate"], ballot(), "*")),
-            *(v.send_event(Telling(new_id(), "paid", "{}"), "ada", "*"), v.gate_hashes(place.ids["gate"], "*")),
+            *(
+                store.jobs.counts("*"),
+                store.health.statistics("*"),
+                store.health.workers("*"),
+                store.health.last_hour("*"),
+                store.health.get("*"),
+                store.ledger.cursor("c", "*"),
+                store.ledger.read(None, 5, "*"),
+            ),
+            *(store.jobs.enqueue([spec()], "*"), store.jobs.operate("cancel", [job], None, "ada", "*")),
+            *(
+                store.steps.list(job, "*"),
+                store.approvals.list(GateFilter(tenant="*")),
+                store.approvals.get(place.ids["gate"], "*"),
+            ),
+            *(store.approvals.votes(place.ids["gate"], "*"), store.approvals.decide(place.ids["gate"], ballot(), "*")),
+            *(
+                store.ledger.send(Telling(new_id(), "paid", "{}"), "ada", "*"),
+                store.approvals.token_hashes(place.ids["gate"], "*"),
+            ),
         ]
         assert [outcome(partial(run, call)) for call in calls] == ["not_allowed"] * len(calls)
     with closing(PostgresByHand(as_role(place.url, role), tenant="*")) as by_hand:
@@ -439,8 +552,8 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
 def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
     put_one(place.owner, tenant="acme")
     with closing(open_store(as_role(place.url, role))) as store:
-        assert sum(store.run(store.verbs.counts("*")).values()) == 8
-        assert sum(store.run(store.verbs.counts("default")).values()) == 7
+        assert sum(store.run(store.jobs.counts("*")).values()) == 8
+        assert sum(store.run(store.jobs.counts("default")).values()) == 7
 
 
 @pytest.mark.req("DP-15")
@@ -449,16 +562,16 @@ def test_who_executes_does_in_bulk_what_was_asked_for_and_nothing_else(place: Pl
     wanted, other = place.ids["dead_letter"], bring_dead(place.owner, "other")
     new = Starting(place.ids["bulk"], "redrive")
     place.owner.run(
-        place.owner.verbs.start_operation(new, JobFilter(tenant="default", kind=job_kind(place)), "ada", "default")
+        place.owner.operations.start(new, JobFilter(tenant="default", kind=job_kind(place)), "ada", "default")
     )
     call = "select holdfast.do_operation(:op, :jobs, null, false, 'default')"
     with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
         by_hand.execute(call, {"op": new.id, "jobs": [other]})
     assert state_of(place.owner, other) is State.DEAD_LETTER
     with closing(open_store(as_role(place.url, EXECUTOR))) as store:
-        assert store.run(store.verbs.work_operation()) == 1
+        assert store.run(store.operations.work()) == 1
     assert (state_of(place.owner, wanted), state_of(place.owner, other)) == (State.QUEUED, State.DEAD_LETTER)
-    found = place.owner.run(place.owner.verbs.operation(new.id, "default"))
+    found = place.owner.run(place.owner.operations.get(new.id, "default"))
     assert found is not None
     assert (found.state, found.done, found.refusals) == ("done", 1, {"not_wanted": 1})
     with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
@@ -466,7 +579,7 @@ def test_who_executes_does_in_bulk_what_was_asked_for_and_nothing_else(place: Pl
 
 
 def job_kind(place: Place) -> str:
-    found = place.owner.run(place.owner.verbs.get(place.ids["dead_letter"], "default"))
+    found = place.owner.run(place.owner.jobs.get(place.ids["dead_letter"], "default"))
     assert found is not None
     return found.kind
 
@@ -487,12 +600,12 @@ def test_a_program_that_was_granted_a_role_has_just_that(place: Place) -> None:
         try:
             admin.execute(sql.SQL("grant holdfast_producer to {}").format(sql.Identifier(name)))
             with closing(open_store(as_role(place.url, name))) as store:
-                assert store.run(store.verbs.enqueue([spec()], "default"))[0].created
-                assert outcome(lambda: store.run(store.verbs.open_lease("w", 30, "default"))) == "not_allowed"
-                assert outcome(lambda: store.run(store.verbs.enqueue([spec()], "*"))) == "not_allowed"
+                assert store.run(store.jobs.enqueue([spec()], "default"))[0].created
+                assert outcome(lambda: store.run(store.leases.open("w", 30, "default"))) == "not_allowed"
+                assert outcome(lambda: store.run(store.jobs.enqueue([spec()], "*"))) == "not_allowed"
             admin.execute(sql.SQL("grant holdfast_executor to {}").format(sql.Identifier(name)))
             with closing(open_store(as_role(place.url, name))) as store:
-                assert outcome(lambda: store.run(store.verbs.open_lease("w", 30, "*"))) == "done"
+                assert outcome(lambda: store.run(store.leases.open("w", 30, "*"))) == "done"
         finally:
             admin.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
 

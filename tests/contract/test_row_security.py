@@ -20,14 +20,12 @@ from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.features.payloads.model import RuleDraft
-from holdfast.features.retention.model import Keeping
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from holdfast.stores.port.retention import Leftover
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.features.postgres import PostgresStore
+from holdfast.features.retention.model import Keeping, Leftover
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
@@ -101,53 +99,53 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         for tenant in TENANTS:
             register(store, tenant, max_pending=100)
             put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(5)), tenant=tenant)
-            store.run(store.verbs.set_limit(Rule.of("kind", "mail.send", 9, "9/s"), "ada", tenant))
-            store.run(store.verbs.set_aging("default", 60.0, 1, 9, "ada", tenant))
+            store.run(store.limits.set(Rule.of("kind", "mail.send", 9, "9/s"), "ada", tenant))
+            store.run(store.queues.set_aging("default", 60.0, 1, 9, "ada", tenant))
             pause(store, queue="unused", tenant=tenant)
-            store.run(store.verbs.reserve(Ask(new_id(), "queue", "unused", 60.0), "ada", tenant))
+            store.run(store.reservations.set(Ask(new_id(), "queue", "unused", 60.0), "ada", tenant))
             lease = open_lease(store, tenant=tenant)
             done, running, asking, broken = claim(store, lease, 4, tenant=tenant)
-            store.run(store.verbs.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
-            store.run(store.verbs.add_artifact(running.id, lease, 1, "f", "file:f", tenant))
+            store.run(store.steps.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
+            store.run(store.steps.add_artifact(running.id, lease, 1, "f", "file:f", tenant))
             settle(store, done, Succeeded("1"), tenant=tenant)
             settle(store, broken, FINAL, tenant=tenant)
-            store.run(store.verbs.save_cursor("c", "0", None, tenant))
-            store.run(store.verbs.watch(running.id, tenant, 60))
+            store.run(store.ledger.save_cursor("c", "0", None, tenant))
+            store.run(store.jobs.watch(running.id, tenant, 60))
             save(store, running, entry(), tenant=tenant)
             send(store, tenant=tenant)
             gate_id = new_id()
             apply(store, lease, asks(asking, gate_id, quorum=2), tenant=tenant)
             say(store, gate_id, ballot(), tenant=tenant)
             keep_token(store, gate_id, f"hash of {tenant}")
-            store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), tenant))
-            store.run(store.verbs.put_template(template(), "ada", tenant))
-            store.run(store.verbs.fire_schedules([decided(add(store, tenant), firing())], tenant))
+            store.run(store.agents.set(Definition(id="planner", name="Planner"), tenant))
+            store.run(store.templates.set(template(), "ada", tenant))
+            store.run(store.schedules.fire([decided(add(store, tenant), firing())], tenant))
             Flow(store, {"a": "", "b": "a"}).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
             connect(store, tenant=tenant)
             told = endpoint(store, tenant=tenant)
-            assert store.run(store.verbs.note_endpoint_delivery(sent(told.id, running.id), tenant))
-            store.run(store.verbs.set_retention(Keeping.of("slow", clean_after="9d"), "ada", tenant))
-            store.run(store.verbs.set_payload_rule(RuleDraft.of("heal", restricted=True), "ada", tenant))
+            assert store.run(store.webhooks.note_delivery(sent(told.id, running.id), tenant))
+            store.run(store.retention.set(Keeping.of("slow", clean_after="9d"), "ada", tenant))
+            store.run(store.payload_rules.set(RuleDraft.of("heal", restricted=True), "ada", tenant))
             was, becomes = (f'{{"$holdfast":{{"key":"{key}","sealed":"AAAA"}}}}' for key in ("k1", "k2"))
             sealed = put_one(store, "heal", payload=json.loads(was), references=References("s3://x"), tenant=tenant)
-            assert store.run(store.verbs.reseal(sealed, was, becomes, "ada", tenant))
+            assert store.run(store.payload_rules.reseal(sealed, was, becomes, "ada", tenant))
             dead, _ = put(store, *(spec(queue="dying") for _ in range(2)), tenant=tenant)
             settle(store, claim(store, lease, 2, queues=("dying",), tenant=tenant), FINAL, tenant=tenant)
-            store.run(store.verbs.redrive_as(dead, new_id(), "{}", None, "ada", tenant))
+            store.run(store.dead_letters.redrive_as(dead, new_id(), "{}", None, "ada", tenant))
             asked, later = Starting(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
-            store.run(store.verbs.start_operation(asked, later, "ada", tenant))
+            store.run(store.operations.start(asked, later, "ada", tenant))
             settle(store, claim(store, lease, 1, tenant=tenant), tenant=tenant)
             put_one(store, queue="patient", tenant=tenant)
             (patient,) = claim(store, lease, 1, queues=("patient",), tenant=tenant)
             apply(store, lease, waits(patient, "never sent"), tenant=tenant)
-            store.run(store.verbs.issue_token(issuing(), "ada", tenant))
+            store.run(store.tokens.issue(issuing(), "ada", tenant))
             lost = Leftover(tenant, OLD, f"artifact://{tenant}/{OLD}/{'a' * 64}")
-            assert store.run(store.verbs.find_leftovers([lost], tenant)) == 1
-        store.run(store.verbs.count_usage(begin=True))
-        store.run(store.verbs.add_executor("worker", "executor", "ada"))
-        store.run(store.verbs.seal_ledger("tests"))
+            assert store.run(store.retention.find_orphans([lost], tenant)) == 1
+        store.run(store.usage.count(begin=True))
+        store.run(store.executors.add("worker", "executor", "ada"))
+        store.run(store.audit.seal("tests"))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for tenant in TENANTS:  # what the database refuses to move comes about by no operation
@@ -229,11 +227,11 @@ def test_that_there_are_seals_is_seen_and_what_they_are_made_of_is_not(place: Pl
     with closing(place.as_("owner", None)) as by_hand:
         assert by_hand.execute("select number from seal") == []
     with closing(open_store(as_role(place.admin_url, "holdfast_viewer"))) as store:
-        ours = store.run(store.verbs.list_jobs(JobFilter(tenant="acme")))[0].id
-        assert len(store.run(store.verbs.sealed(ours, "acme"))) >= 1
-        assert store.run(store.verbs.sealed(ours, "umbrella")) == []
+        ours = store.run(store.jobs.list(JobFilter(tenant="acme")))[0].id
+        assert len(store.run(store.audit.sealed(ours, "acme"))) >= 1
+        assert store.run(store.audit.sealed(ours, "umbrella")) == []
         with pytest.raises(Refused):
-            store.run(store.verbs.block(None))
+            store.run(store.audit.block(None))
 
 
 def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None:
@@ -243,7 +241,7 @@ def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None
             rows = by_hand.execute("select tenant from lease order by tenant")
             assert rows == [("*",), ("acme",)]
             assert by_hand.connection.execute("update lease set holder = 'mine' where tenant = '*'").rowcount == 0
-        store.run(store.verbs.end_lease(lease, "closed", "*"))
+        store.run(store.leases.end(lease, "closed", "*"))
         with closing(PostgresByHand(place.admin_url)) as admin:
             admin.execute("delete from lease where tenant = '*'")
 
@@ -265,9 +263,9 @@ def test_tenants_interleaved_on_one_connection_leak_nothing(owned_postgres_url: 
                     jobs[tenant] += put(store, *(spec(tags=("t",)) for _ in range(rng.randint(1, 3))), tenant=tenant)
                 case 1:
                     with pytest.raises(HoldfastError):
-                        store.run(store.verbs.enqueue([spec(), spec(kind=" ")], tenant))
+                        store.run(store.jobs.enqueue([spec(), spec(kind=" ")], tenant))
                 case 2:
-                    listed = store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, limit=1000)))
+                    listed = store.run(store.jobs.list(JobFilter(tenant=tenant, limit=1000)))
                     assert sorted(each.id for each in listed) == sorted(jobs[tenant])
                 case 3:
                     work(store, tenant=tenant)
@@ -276,7 +274,7 @@ def test_tenants_interleaved_on_one_connection_leak_nothing(owned_postgres_url: 
                         claim(store, open_lease(store, tenant=tenant), tenant=other)
                 case _:
                     for job_id in jobs[other]:
-                        assert store.run(store.verbs.get(job_id, tenant)) is None
+                        assert store.run(store.jobs.get(job_id, tenant)) is None
             assert _left_behind(store) in (None, "")
         check_ledger(store)
 
@@ -313,10 +311,10 @@ def test_a_schema_of_another_name(empty_postgres_url: str) -> None:
         store.migrate()
     first, second = stores
     job_id = put_one(first)
-    assert second.run(second.verbs.get(job_id, "*")) is None
+    assert second.run(second.jobs.get(job_id, "*")) is None
     work(first)
-    assert first.run(first.verbs.counts("*")) == {State.SUCCEEDED: 1}
-    assert second.run(second.verbs.counts("*")) == {}
+    assert first.run(first.jobs.counts("*")) == {State.SUCCEEDED: 1}
+    assert second.run(second.jobs.counts("*")) == {}
     for store in stores:
         check_ledger(store)
         store.close()

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.job import holder_of_ours
 from holdfast.engine.names import Place
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.flow import Rows, Statement, drive
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.schedules import MONDAY
@@ -47,9 +47,9 @@ def fill(store: Store, by_hand: ByHand) -> None:
 @pytest.mark.slow
 def test_what_is_due_is_found_by_an_index(store: Store, by_hand: ByHand) -> None:
     fill(store, by_hand)
-    store.run(store.verbs.open_lease(holder_of_ours(new_id(), "theirs", 1), 3600, "*", kinds=["other"]))
+    store.run(store.leases.open(holder_of_ours(new_id(), "theirs", 1), 3600, "*", kinds=["other"]))
     began = time.perf_counter()
-    _, due, run = store.run(store.verbs.due_schedules(["report"], 200, "*"))
+    _, due, run = store.run(store.schedules.due(["report"], 200, "*"))
     print(f"{len(due)} of {MANY:,} in {(time.perf_counter() - began) * 1000:.1f} ms")
     assert (len(due), run) == (DUE - 1, frozenset())
 
@@ -62,7 +62,7 @@ def test_what_is_due_is_found_by_an_index(store: Store, by_hand: ByHand) -> None
         return by_hand_rows(by_hand, statement)
 
     by_hand.begin()
-    drive(store.verbs.due_schedules(["report"], 200, "*").start(), execute)
+    drive(store.schedules.due(["report"], 200, "*").start(), execute)
     by_hand.rollback()
     assert len(plans) == 2
     for plan in plans:
@@ -76,7 +76,7 @@ def test_what_is_due_is_found_by_an_index(store: Store, by_hand: ByHand) -> None
 @pytest.mark.parametrize("tenant", ["default", "*"])
 def test_a_page_of_them_is_read_by_an_index_and_no_more_than_a_page(store: Store, by_hand: ByHand, tenant: str) -> None:
     fill(store, by_hand)
-    page = store.verbs.schedules(tenant, after=Place("default", "s3"), limit=50)
+    page = store.schedules.list(tenant, after=Place("default", "s3"), limit=50)
     assert [each.name for each in store.run(page)][:2] == ["s30", "s300"]
     plans: list[str] = []
 

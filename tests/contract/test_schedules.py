@@ -13,8 +13,8 @@ from holdfast import App
 from holdfast.engine.job import holder_of_ours
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
+from holdfast.features.assembly import Store
 from holdfast.features.schedules.model import MOST_COUNTED, MOST_FIRED
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
 from tests.support.by_hand import ByHand
 from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
@@ -50,7 +50,7 @@ def test_a_time_makes_one_job_that_knows_what_made_it(app: App, store: Store) ->
     (job,) = made(app, "report")
     assert (job.payload, job.queue, job.priority) == ({"day": "monday"}, "reports", 3)
     assert (job.enqueued_by, job.deadline_at) == ("schedule daily", MONDAY + timedelta(minutes=30, hours=2))
-    origin = store.run(store.verbs.made_from(job.id, "default"))
+    origin = store.run(store.templates.made_from(job.id, "default"))
     assert origin is not None
     assert (origin.schedule, origin.due_at, origin.template) == ("daily", MONDAY + 30 * MINUTE, None)
     assert told(app.schedules.history("daily")) == [("fired", 30, "1")]
@@ -221,10 +221,10 @@ def test_what_another_live_worker_knows_is_left_to_it(app: App, store: Store) ->
     set_time(app, MONDAY)
     app.schedules.create("theirs", "0 9 * * *", kind="elsewhere")
     theirs = holder_of_ours(new_id(), "host", 7)
-    lease = store.run(store.verbs.open_lease(theirs, 7200, "*", kinds=["elsewhere"])).id
+    lease = store.run(store.leases.open(theirs, 7200, "*", kinds=["elsewhere"])).id
     assert at(app, MONDAY + timedelta(hours=1)) == 0
     assert app.schedules.history("theirs") == []
-    store.run(store.verbs.end_lease(lease, "closed", "*"))
+    store.run(store.leases.end(lease, "closed", "*"))
     assert attend(app) == 1
 
 
@@ -235,7 +235,7 @@ def test_what_only_a_worker_of_another_language_knows_is_fired_by_whoever_looks(
     app.schedules.create("theirs", "0 9 * * *", kind="elsewhere")
     app.schedules.create("nobody's", "0 9 * * *", kind="unknown")
     set_time(app, MONDAY + timedelta(hours=1))
-    store.run(store.verbs.open_lease("token node", 7200, "*", kinds=["elsewhere"]))
+    store.run(store.leases.open("token node", 7200, "*", kinds=["elsewhere"]))
     attend(app)
     assert told(app.schedules.history("theirs")) == [("fired", 60, "1")]
     held = app.schedules.get("nobody's")
@@ -252,10 +252,10 @@ def test_a_decision_about_what_is_not_so_any_more_is_not_applied(app: App, store
     decision = app.scheduler.decide(read, None, now, False)
     again = app.scheduler.decide(read, None, now, False)
     edited = app.scheduler.decide(read, None, now, False)
-    assert store.run(store.verbs.fire_schedules([decision], "*")) == 1
-    assert store.run(store.verbs.fire_schedules([again], "*")) == 0
+    assert store.run(store.schedules.fire([decision], "*")) == 1
+    assert store.run(store.schedules.fire([again], "*")) == 0
     app.schedules.edit("minutely", missed="all")
-    assert store.run(store.verbs.fire_schedules([edited], "*")) == 0
+    assert store.run(store.schedules.fire([edited], "*")) == 0
     assert len(made(app, "report")) == 1
 
 
@@ -358,8 +358,8 @@ def test_tenants_have_schedules_of_their_own(app: App, store: Store) -> None:
         assert attend(app) == 1
         assert (len(made(other, "report")), len(made(app, "report"))) == (1, 1)
         (fire,) = other.schedules.history("daily")
-        assert store.run(store.verbs.fires(fire.schedule_id, "default")) == []
-        assert store.run(store.verbs.made_from(str(fire.job_id), "default")) is None
+        assert store.run(store.schedules.fires(fire.schedule_id, "default")) == []
+        assert store.run(store.templates.made_from(str(fire.job_id), "default")) is None
 
 
 def test_jitter_spreads_a_time_and_keeps_it(app: App) -> None:

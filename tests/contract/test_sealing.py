@@ -13,11 +13,10 @@ import psycopg
 import pytest
 
 from holdfast.errors import Conflict, InvalidInput
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.model import GENESIS, Anchor, Ranges, Seal, digest_of, encoded, leaves, normal
 from holdfast.features.limits.model import Rule
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.open import open_store
 from tests.support.audit import VERSION, anchor, newest, seal, verify
 from tests.support.by_hand import ByHand
 from tests.support.stores import BROKEN, put, put_one, spec, work
@@ -35,7 +34,7 @@ def test_blocks_follow_one_another_and_cover_every_event_once(store: Store, by_h
 
     found: list[Seal] = []
     numbers: list[int] = []
-    while (block := store.run(store.verbs.block(found[-1] if found else None))) is not None:
+    while (block := store.run(store.audit.block(found[-1] if found else None))) is not None:
         found.append(block.seal)
         numbers += [number for number, _ in leaves(block.seal.events)]
     assert numbers == events
@@ -57,7 +56,7 @@ def test_a_digest_is_what_the_page_says_it_is(store: Store, by_hand: ByHand) -> 
     job_id = put_one(store, "mail.send")
     work(store, BROKEN)
     seal(store)
-    block = store.run(store.verbs.block(None))
+    block = store.run(store.audit.block(None))
     assert block is not None
     fields = [*block.events[0]]
     assert fields[1:8] == [job_id, "default", "mail.send", "enqueue", None, "queued", 0]
@@ -99,7 +98,7 @@ def test_the_server_hashes_as_the_library_does(postgres_url: str) -> None:
         raw.execute("update event set meta = %s, actor = ''", (json.dumps(meta),))
         raw.commit()
         seal(store)
-        block = store.run(store.verbs.block(None))
+        block = store.run(store.audit.block(None))
     assert block is not None
     assert [digest_of("event", item) for item in block.events] == [digest for _, digest in leaves(block.seal.events)]
     assert block.seal.is_whole()
@@ -115,7 +114,7 @@ def test_two_that_seal_at_once_make_one_chain(store_url: str, store: Store) -> N
         barrier.wait()
         try:
             for _ in range(40):
-                one.run(one.verbs.seal_ledger(VERSION, 3))
+                one.run(one.audit.seal(VERSION, 3))
         except Exception as error:
             failures.append(error)
 
@@ -151,7 +150,7 @@ def test_a_late_committer_is_sealed_in_a_later_block(postgres_url: str) -> None:
         late.commit()
         assert (verify(store).ok, verify(store).events) == (True, 7)
         assert seal(store) == 1
-        block = store.run(store.verbs.block(store.run(store.verbs.seal(newest(store).number - 1))))
+        block = store.run(store.audit.block(store.run(store.audit.get_seal(newest(store).number - 1))))
         assert block is not None
         assert (block.events[0][3], block.seal.floor > (block.seal.last_seq or 0)) == ("late", True)
         report = verify(store)
@@ -179,7 +178,7 @@ def test_a_database_that_was_moved_to_another_server_is_sealed_on(postgres_url: 
 
 def test_seals_are_neither_changed_nor_removed_nor_forged(store: Store, by_hand: ByHand) -> None:
     put(store, spec(), spec())
-    store.run(store.verbs.set_limit(Rule("queue", "mail", 5), "ada", "default"))
+    store.run(store.limits.set(Rule("queue", "mail", 5), "ada", "default"))
     seal(store)
     before = by_hand.contents()
     columns = ", ".join(Seal.__slots__)
@@ -257,13 +256,13 @@ def test_whatever_the_order_of_commits_every_event_is_sealed_once(postgres_url: 
                 case 4:
                     one.rollback() if random.random() < 0.3 else one.commit()
                 case _:
-                    store.run(store.verbs.seal_ledger(VERSION, random.randrange(1, 4)))
+                    store.run(store.audit.seal(VERSION, random.randrange(1, 4)))
         for one in raw:
             one.commit()
         seal(store, want=3)
         sealed: list[int] = []
         last: Seal | None = None
-        while (block := store.run(store.verbs.block(last))) is not None:
+        while (block := store.run(store.audit.block(last))) is not None:
             last = block.seal
             sealed += [number for number, _ in leaves(last.events)]
         raw[0].execute("select holdfast.enter('*')")

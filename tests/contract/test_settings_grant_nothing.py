@@ -14,7 +14,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.people import asking
 from tests.support.stores import claim, open_lease, put_one

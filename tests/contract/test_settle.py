@@ -12,7 +12,7 @@ from holdfast.engine.payload import decode
 from holdfast.engine.retry import Backoff, RetryPolicy
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,
@@ -38,7 +38,7 @@ from tests.support.stores import (
 
 
 def result(store: Store, job_id: str) -> Result | None:
-    return store.run(store.verbs.result(job_id, "default"))
+    return store.run(store.jobs.result(job_id, "default"))
 
 
 @pytest.mark.req("DP-21", "CX-13")
@@ -87,7 +87,7 @@ def test_retries_never_pass_their_limit(store: Store) -> None:
         (claimed,) = work(store, BROKEN)
         assert (claimed.attempt, claimed.retries) == (number, number - 1)
         forward(store, 3600)
-        store.run(store.verbs.promote_due())
+        store.run(store.leases.promote())
     found = job(store, job_id)
     assert (found.state, found.attempt, found.retries) == (State.DEAD_LETTER, 3, 2)
     assert found.finished_at is not None
@@ -166,7 +166,7 @@ def test_an_error_of_an_earlier_attempt_does_not_outlive_success(store: Store) -
     job_id = put_one(store)
     work(store, BROKEN)
     forward(store, 3600)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     work(store, Succeeded('"done"'))
     found = job(store, job_id)
     assert (found.state, found.error_code, found.error_message) == (State.SUCCEEDED, None, None)

@@ -14,7 +14,7 @@ import pytest
 from holdfast.engine.ids import created_ms, parse_id
 from holdfast.engine.retry import PRESETS, Backoff, fixed
 from holdfast.engine.states import TRANSITIONS, State, is_legal
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.stores import history
 
@@ -174,5 +174,5 @@ def test_a_row_inserted_by_hand_is_a_job(store: Store, by_hand: ByHand) -> None:
     assert all(row[3].strip() and row[4] == "sql" for row in rows)
     for job_id, *_ in rows:
         assert parse_id(job_id) == job_id
-        assert abs(created_ms(job_id) - store.run(store.verbs.now()).timestamp() * 1000) < 60_000
+        assert abs(created_ms(job_id) - store.run(store.clock.now()).timestamp() * 1000) < 60_000
         assert [event.verb for event in history(store, job_id)] == ["enqueue"]

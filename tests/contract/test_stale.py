@@ -13,7 +13,7 @@ from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     BROKEN,
@@ -48,7 +48,7 @@ OUTCOMES: dict[str, Outcome] = {
 
 def cancelled(store: Store) -> Claim:
     claimed = take(store)
-    store.run(store.verbs.operate("cancel", [claimed.id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [claimed.id], None, "ada", "default"))
     return claimed
 
 
@@ -62,14 +62,14 @@ def reaped(store: Store) -> Claim:
     """The job waits for another worker."""
     claimed = take(store)
     forward(store, 60)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+    assert store.run(store.leases.reap()).crashed == 1
     return claimed
 
 
 def taken_over(store: Store) -> Claim:
     """The job runs elsewhere."""
     claimed = reaped(store)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert take(store).id == claimed.id
     return claimed
 
@@ -154,7 +154,7 @@ def test_of_two_settlements_of_one_attempt_the_first_holds(store: Store, outcome
     assert apply(store, double.lease, *offered, decide(other, DONE, 1.0)) == []
     assert state_of(store, double.id) == state
     assert state_of(store, other.id) == State.SUCCEEDED
-    kept = store.run(store.verbs.result(double.id, "default"))
+    kept = store.run(store.jobs.result(double.id, "default"))
     assert kept == (Result(1, None) if state == State.SUCCEEDED else None)
 
 
@@ -166,12 +166,12 @@ def test_two_attempts_of_one_job_in_a_batch(store: Store) -> None:
     (first,) = claim(store, lease)
     settle(store, first, BROKEN)
     forward(store, 600)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     (second,) = claim(store, lease)
     assert second.attempt == 2
     late, right = decide(first, Succeeded('"late"'), 1.0), decide(second, Succeeded('"right"'), 1.0)
     assert apply(store, lease, late, right) == []
-    assert store.run(store.verbs.result(first.id, "default")) == Result("right", None)
+    assert store.run(store.jobs.result(first.id, "default")) == Result("right", None)
 
 
 @pytest.mark.req("CX-10")
@@ -184,14 +184,14 @@ def test_a_handlers_own_error_code_cannot_pass_for_a_lost_worker(store: Store) -
 
 def _zombie_calls(store: Store, old: Claim) -> dict[str, Callable[[], Any]]:
     """Every verb that takes a token, with the old one."""
-    run, verbs = store.run, store.verbs
+    run = store.run
     return {
-        "renew": lambda: run(verbs.renew_lease(old.lease, 30, "*")),
-        "end": lambda: run(verbs.end_lease(old.lease, "closed", "*")),
-        "start": lambda: run(verbs.start(old.lease, [old.id], "*")),
-        "release": lambda: run(verbs.release(old.lease, [old.id], "*")),
-        "checkpoint": lambda: run(verbs.save_checkpoint(old.id, old.lease, old.attempt, "p", "1", "*")),
-        "artifact": lambda: run(verbs.add_artifact(old.id, old.lease, old.attempt, "f", "file:f", "*")),
+        "renew": lambda: run(store.leases.renew(old.lease, 30, "*")),
+        "end": lambda: run(store.leases.end(old.lease, "closed", "*")),
+        "start": lambda: run(store.leases.start(old.lease, [old.id], "*")),
+        "release": lambda: run(store.leases.release(old.lease, [old.id], "*")),
+        "checkpoint": lambda: run(store.steps.save_checkpoint(old.id, old.lease, old.attempt, "p", "1", "*")),
+        "artifact": lambda: run(store.steps.add_artifact(old.id, old.lease, old.attempt, "f", "file:f", "*")),
         "settle": lambda: settle(store, old),
         "claim": lambda: claim(store, old.lease),
     }

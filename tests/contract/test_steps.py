@@ -13,7 +13,7 @@ from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, StepEntry
 from holdfast.errors import HoldfastError, StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.people import approve, asks, entry, gate, running, save, send, sleeps, steps, waits
 from tests.support.stores import (
@@ -120,19 +120,19 @@ def test_saving_touches_neither_the_state_row_nor_the_ledger(store: Store, by_ha
 
 
 def _cancelled(store: Store, held: Claim) -> None:
-    store.run(store.verbs.operate("cancel", [held.id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [held.id], None, "ada", "default"))
 
 
 def _taken_over(store: Store, held: Claim) -> None:
     forward(store, 60)
-    store.run(store.verbs.reap_lapsed())
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.reap())
+    store.run(store.leases.promote())
     assert take(store, queues=[held.queue]).id == held.id
 
 
 def _swept(store: Store, held: Claim) -> None:
-    store.run(store.verbs.end_lease(held.lease, "closed", "*"))
-    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+    store.run(store.leases.end(held.lease, "closed", "*"))
+    assert store.run(store.leases.reap()).crashed == 1
 
 
 MEANWHILE: dict[str, Callable[[Store, Claim], object]] = {
@@ -178,7 +178,7 @@ def test_a_stale_holder_is_told_and_writes_nothing(store: Store, by_hand: ByHand
 def test_a_lease_that_nobody_has_swept_still_holds(store: Store) -> None:
     """As for settling: it is the row that counts, and nobody else has the job yet."""
     job_id, held = running(store)
-    store.run(store.verbs.end_lease(held.lease, "closed", "*"))
+    store.run(store.leases.end(held.lease, "closed", "*"))
     assert save(store, held, entry(1)) == []
     assert len(steps(store, job_id)) == 1
 
@@ -203,11 +203,11 @@ def test_a_batch_of_many_jobs_is_judged_one_by_one(store: Store) -> None:
     lease = open_lease(store)
     held = claim(store, lease, 120)
     gone = {each.id for each in held[::7]}
-    store.run(store.verbs.operate("cancel", sorted(gone), None, "ada", "*"))
+    store.run(store.jobs.operate("cancel", sorted(gone), None, "ada", "*"))
     for each in held[::3]:
         save(store, each, entry(2, '"before"'))
     offered = [(each.id, each.attempt, entry(n, f'"{each.id}"')) for each in reversed(held) for n in (2, 1)]
-    answers = store.run(store.verbs.save_steps(lease, offered, "*"))
+    answers = store.run(store.steps.save(lease, offered, "*"))
     kept = {each.id for each in held[::3]} - gone
     assert {(answer.job_id, answer.n) for answer in answers if answer.fate == "stale"} == {
         (job_id, n) for job_id in gone for n in (1, 2)
@@ -246,7 +246,7 @@ def test_what_waited_is_finished_by_a_second_write(store: Store) -> None:
     assert (open_.over, open_.is_late, open_.wake_at) == (False, False, now + timedelta(seconds=60))
     forward(store, 60)
     assert steps(store, job_id)[0].is_late
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     again = take(store, queues=[held.queue])
     late = {"type": "timeout", "message": "it did not come"}
     assert save(store, again, StepEntry(1, "paid", "event", None, late)) == []
@@ -260,7 +260,7 @@ def test_an_event_that_came_in_the_last_moment_is_kept(store: Store) -> None:
     job_id, held = running(store)
     apply(store, held.lease, waits(held, timeout=60.0))
     forward(store, 60)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     again = take(store, queues=[held.queue])
     sent = send(store, data={"order": 7})
     assert sent.woke == 0
@@ -276,8 +276,8 @@ def test_steps_outlive_crashes_and_retries(store: Store) -> None:
     job_id, held = running(store)
     save(store, held, entry(1, '"by the first"'))
     forward(store, 60)
-    store.run(store.verbs.reap_lapsed())
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.reap())
+    store.run(store.leases.promote())
     again = take(store, queues=[held.queue])
     save(store, again, entry(2, '"by the second"'))
     assert [(step.value, step.attempt) for step in steps(store, job_id)] == [
@@ -290,7 +290,7 @@ def test_steps_outlive_crashes_and_retries(store: Store) -> None:
 
 
 def rewind(store: Store, job_id: str, to: int, *, tenant: str = "default") -> int | None:
-    return store.run(store.verbs.rewind(job_id, to, "ada", tenant))
+    return store.run(store.steps.rewind(job_id, to, "ada", tenant))
 
 
 @pytest.mark.req("DP-15")
@@ -302,7 +302,7 @@ def test_a_dead_letter_can_forget_its_last_steps(store: Store) -> None:
         settle(store, held, FINAL)
         assert rewind(store, job_id, to) == 3 - len(left)
         assert [step.n for step in steps(store, job_id)] == left
-        store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default"))
+        store.run(store.jobs.operate("redrive", [job_id], None, "ada", "default"))
         again = take(store, queues=[held.queue])
         assert save(store, again, entry(3, '"anew"')) == ([Saved(job_id, 3, "kept", 1)] if 3 in left else [])
 
@@ -329,7 +329,7 @@ def test_an_event_that_was_forgotten_is_news_again(store: Store) -> None:
     again = take(store, queues=[held.queue])
     settle(store, again, FINAL)
     assert rewind(store, job_id, 1) == 1
-    store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("redrive", [job_id], None, "ada", "default"))
     third = take(store, queues=[held.queue])
     apply(store, third.lease, waits(third))
     assert state_of(store, job_id) is State.QUEUED
@@ -344,7 +344,7 @@ def test_a_gate_that_was_forgotten_is_asked_again(store: Store) -> None:
     approve(store, first)
     settle(store, take(store, queues=[held.queue]), FINAL)
     assert rewind(store, job_id, 1) == 1
-    store.run(store.verbs.operate("redrive", [job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("redrive", [job_id], None, "ada", "default"))
     third = take(store, queues=[held.queue])
     apply(store, third.lease, asks(third, second))
     assert (gate(store, first).state, gate(store, second).state) == ("approved", "open")

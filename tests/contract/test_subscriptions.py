@@ -10,9 +10,9 @@ import pytest
 from holdfast.engine.job import Event
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
+from holdfast.features.assembly import Store
 from holdfast.features.events.model import Delivery, JobOptions, Subscribing, Subscription
 from holdfast.features.schedules.model import TemplateDraft
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, Steps
 from tests.support.by_hand import ByHand
 from tests.support.stores import BROKEN, TENANT, history, put, put_one, spec, work
@@ -49,7 +49,7 @@ def test_one_job_for_each_event_that_is_wanted(store: Store, page: int) -> None:
     assert other not in {each.payload["event"]["job_id"] for each in made_of(store)}
     one = found(store, "after")
     assert (one.made, one.refused, one.failure) == (1, 0, None)
-    assert store.run(store.verbs.behind(one.cursor, True, "default")) == 0
+    assert store.run(store.subscriptions.behind(one.cursor, True, "default")) == 0
 
 
 def test_it_starts_now_or_at_the_beginning_and_goes_on_where_it_was_paused(store: Store) -> None:
@@ -58,20 +58,20 @@ def test_it_starts_now_or_at_the_beginning_and_goes_on_where_it_was_paused(store
     subscribe(store, "new", "job.enqueue", kind="import", job_kind="new")
     put_one(store, "import")
     assert (feed_all(store, "all"), feed_all(store, "new")) == (2, 1)
-    assert store.run(store.verbs.pause_subscription("all", "too many", "ada", "default"))
-    assert store.run(store.verbs.pause_subscription("new", None, "ada", "default"))
-    assert store.run(store.verbs.pause_subscription("new", "again", "bob", "default")), "who was first stands"
+    assert store.run(store.subscriptions.pause("all", "too many", "ada", "default"))
+    assert store.run(store.subscriptions.pause("new", None, "ada", "default"))
+    assert store.run(store.subscriptions.pause("new", "again", "bob", "default")), "who was first stands"
     assert (found(store, "new").paused_by, found(store, "new").paused_reason) == ("ada", None)
     put_one(store, "import")
     assert feed(store, "all").seen == 0
-    assert store.run(store.verbs.resume_subscription("all", False, "default"))
-    assert store.run(store.verbs.resume_subscription("new", True, "default"))
+    assert store.run(store.subscriptions.resume("all", False, "default"))
+    assert store.run(store.subscriptions.resume("new", True, "default"))
     put_one(store, "import")
     assert (feed_all(store, "all"), feed_all(store, "new")) == (2, 1), "with what was missed, and without"
-    assert not store.run(store.verbs.pause_subscription("none", None, "ada", "default"))
-    assert store.run(store.verbs.delete_subscription("all", "default"))
-    assert not store.run(store.verbs.delete_subscription("all", "default"))
-    assert len(store.run(store.verbs.subscriptions("default"))) == 1
+    assert not store.run(store.subscriptions.pause("none", None, "ada", "default"))
+    assert store.run(store.subscriptions.remove("all", "default"))
+    assert not store.run(store.subscriptions.remove("all", "default"))
+    assert len(store.run(store.subscriptions.list("default"))) == 1
 
 
 def test_what_applications_tell_by_name_and_match(store: Store) -> None:
@@ -104,15 +104,15 @@ def test_a_crash_after_the_jobs_and_before_the_place_leaves_nothing(
 ) -> None:
     subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put(store, spec("import"), spec("import"))
-    verbs = type(store.verbs)
-    whole = verbs._advance  # type: ignore[attr-defined]
+    part = type(store.subscriptions)
+    whole = part._advance  # type: ignore[attr-defined]
 
     def die(self: object, whose: Subscription, cursor: str, deliveries: list[Delivery]) -> Steps[None]:
         yield from whole(self, whose, cursor, deliveries)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(verbs, "_advance", die)
+        patch.setattr(part, "_advance", die)
         with pytest.raises(KeyboardInterrupt):
             feed(store, "after")
     assert made_of(store) == []
@@ -165,7 +165,7 @@ def test_without_the_look_for_it_the_key_itself_refuses(
         return set()
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(store.verbs), "_delivered", blind)
+        patch.setattr(type(store.subscriptions), "_delivered", blind)
         with pytest.raises(Conflict):
             feed(store, "after")
     assert len(made_of(store)) == 1
@@ -192,7 +192,7 @@ def test_the_depth_goes_on_through_children_and_events_of_handlers(store: Store)
     feed_all(store, "made")
     (made,) = made_of(store, "made")
     child = put_one(store, "child", parent_id=made.id)
-    assert store.run(store.verbs.get(child, "default")).depth == 1  # type: ignore[union-attr]
+    assert store.run(store.jobs.get(child, "default")).depth == 1  # type: ignore[union-attr]
     tell(store, "step.done", cause=made.id)
     tell(store, "step.done")
     assert (feed_all(store, "deeper"), feed_all(store, "told")) == (0, 1)
@@ -222,16 +222,16 @@ def test_it_sees_what_it_makes_itself(store: Store) -> None:
 
 
 def test_one_whose_jobs_are_refused_goes_on_and_says_why(store: Store, by_hand: ByHand) -> None:
-    store.run(store.verbs.register_agent(Definition(id="shut", name="Shut"), "default"))
+    store.run(store.agents.set(Definition(id="shut", name="Shut"), "default"))
     one = subscribe(store, "after", "job.enqueue", kind="import", options={"agent": "shut"})
-    store.run(store.verbs.disable_agent("shut", "it loops", "ada", "default"))
+    store.run(store.agents.disable("shut", "it loops", "ada", "default"))
     put_one(store, "import")
     assert feed_all(store, "after") == 0
     assert [each.refusal for each in refusals(store, one)] == ["agent_disabled"]
-    store.run(store.verbs.enable_agent("shut", "default"))
+    store.run(store.agents.enable("shut", "default"))
     put_one(store, "import")
     assert feed_all(store, "after") == 1
-    store.run(store.verbs.subscription_failed(one.id, "it went wrong", "default"))
+    store.run(store.subscriptions.failed(one.id, "it went wrong", "default"))
     assert found(store, "after").failure == "it went wrong"
     put_one(store)
     feed_all(store, "after")
@@ -242,7 +242,7 @@ def test_declared_anew_it_keeps_its_place(store: Store) -> None:
     subscribe(store, "after", "job.enqueue", kind="import", declared=True, job_kind="old")
     put_one(store, "import")
     again = Subscribing.of("after", "job.enqueue", "new", kind="*port", declared=True)
-    assert not store.run(store.verbs.save_subscription(again, "019a0000-0000-7000-8000-000000000000", "bob", "default"))
+    assert not store.run(store.subscriptions.set(again, "019a0000-0000-7000-8000-000000000000", "bob", "default"))
     assert feed_all(store, "after") == 1
     assert len(made_of(store, "new")) == 1
     assert found(store, "after").created_by == "ada"
@@ -261,14 +261,14 @@ def test_tenants_and_every_tenant(store: Store) -> None:
     assert (feed_all(store, "mine", tenant="acme"), feed_all(store, "mine", tenant="*")) == (1, 2)
     assert [len(made_of(store, "all", tenant)) for tenant in ("acme", "umbrella")] == [1, 1]
     assert [len(made_of(store, "mine", tenant)) for tenant in ("acme", "umbrella")] == [1, 0]
-    assert [one.job_kind for one in store.run(store.verbs.subscriptions("acme"))] == ["mine"]
-    assert len(store.run(store.verbs.subscriptions("*"))) == 2
-    assert store.run(store.verbs.active_subscriptions("umbrella")) == []
+    assert [one.job_kind for one in store.run(store.subscriptions.list("acme"))] == ["mine"]
+    assert len(store.run(store.subscriptions.list("*"))) == 2
+    assert store.run(store.subscriptions.active("umbrella")) == []
 
 
 def _read_told(store: Store, page: int, cursor: str | None = None, tenant: str = "default") -> list[str]:
     names: list[str] = []
-    while events := store.run(store.verbs.app_events_after(cursor, page, tenant)):
+    while events := store.run(store.ledger.read_sent(cursor, page, tenant)):
         names += [event.name for event in events]
         cursor = events[-1].cursor
     return names
@@ -281,30 +281,30 @@ def test_application_events_are_read_in_commit_order_and_consumers_have_their_pl
     tell(store, "other", tenant="acme")
     for page in (1, 2, 100):
         assert _read_told(store, page) == [f"event {n}" for n in range(5)]
-    (first, *_) = store.run(store.verbs.app_events_after(None, 10, "default"))
+    (first, *_) = store.run(store.ledger.read_sent(None, 10, "default"))
     assert _read_told(store, 2, first.cursor) == [f"event {n}" for n in range(1, 5)]
     for wrong in ("7", "a;b;c", "x"):
         with pytest.raises(InvalidInput):
-            store.run(store.verbs.app_events_after(wrong, 10, "default"))
+            store.run(store.ledger.read_sent(wrong, 10, "default"))
     with pytest.raises(InvalidInput):
-        store.run(store.verbs.events_after(first.cursor, 10, "default"))
+        store.run(store.ledger.read(first.cursor, 10, "default"))
     put(store, spec(), spec(), spec())
-    ledger: list[Event] = store.run(store.verbs.events_after(None, 1, "default"))
-    assert store.run(store.verbs.save_cursor("mailer", ledger[-1].cursor, None, "default"))
-    assert store.run(store.verbs.save_cursor("teller", first.cursor, None, "default"))
-    seen = {each.name: (each.of, each.behind, each.more) for each in store.run(store.verbs.consumers("default"))}
+    ledger: list[Event] = store.run(store.ledger.read(None, 1, "default"))
+    assert store.run(store.ledger.save_cursor("mailer", ledger[-1].cursor, None, "default"))
+    assert store.run(store.ledger.save_cursor("teller", first.cursor, None, "default"))
+    seen = {each.name: (each.of, each.behind, each.more) for each in store.run(store.consumers.list("default"))}
     assert seen == {"mailer": ("jobs", 2, False), "teller": ("application", 4, False)}
     for beginning, expected in ((True, [3, 5]), (False, [0, 0])):
         for name in ("mailer", "teller"):
-            assert store.run(store.verbs.reset_consumer(name, beginning, "default"))
-        assert [each.behind for each in store.run(store.verbs.consumers("default"))] == expected
+            assert store.run(store.consumers.reset(name, beginning, "default"))
+        assert [each.behind for each in store.run(store.consumers.list("default"))] == expected
     put_one(store)
     tell(store, "news")
-    assert [each.behind for each in store.run(store.verbs.consumers("*"))] == [1, 1]
-    assert not store.run(store.verbs.reset_consumer("nobody", True, "default"))
-    assert store.run(store.verbs.remove_consumer("mailer", "default"))
-    assert not store.run(store.verbs.remove_consumer("mailer", "default"))
-    assert [each.name for each in store.run(store.verbs.consumers("default"))] == ["teller"]
+    assert [each.behind for each in store.run(store.consumers.list("*"))] == [1, 1]
+    assert not store.run(store.consumers.reset("nobody", True, "default"))
+    assert store.run(store.consumers.remove("mailer", "default"))
+    assert not store.run(store.consumers.remove("mailer", "default"))
+    assert [each.name for each in store.run(store.consumers.list("default"))] == ["teller"]
 
 
 @pytest.mark.parametrize("pattern", ["", "*", "job.succeded", "job.zz*", "job.fail|order.paid", "job.", "a" * 600, 7])
@@ -325,7 +325,7 @@ def test_bad_input_and_what_the_database_refuses(store: Store) -> None:
             Subscribing.of("x", "job.*", "y", **fields)
     assert Subscribing.of("x", "job.started", "y").pattern == "job.take|job.start"
     assert Subscribing.of("x", "job.dead_letter", "y", kind="*").kind is None
-    flow: Flow[bool] = store.verbs.save_subscription(
+    flow: Flow[bool] = store.subscriptions.set(
         Subscribing(name=" ", pattern="job.*", job_kind="x"), "019a0000-0000-7000-8000-000000000001", "ada", "default"
     )
     with pytest.raises(Refused):
@@ -339,7 +339,7 @@ def test_jobs_from_a_template(store: Store) -> None:
 
     def put_template(**payload: Any) -> None:
         draft = TemplateDraft.of("notice", "mail.send", payload, {"queue": "mail", "priority": 7, "deadline": 60})
-        store.run(store.verbs.put_template(draft, "ada", TENANT))
+        store.run(store.templates.set(draft, "ada", TENANT))
 
     put_template(text="paid", to=None)
     options: JobOptions = {"template": "notice", "payload": {"to": "$.data.customer"}, "priority": 9}
@@ -354,10 +354,10 @@ def test_jobs_from_a_template(store: Store) -> None:
     assert second.payload == {"text": "thank you", "to": "bob"}
     assert first.deadline_at is not None
     for job, version in ((first, 1), (second, 2)):
-        made = store.run(store.verbs.made_from(job.id, TENANT))
+        made = store.run(store.templates.made_from(job.id, TENANT))
         assert made is not None
         assert (made.template, made.template_version) == ("notice", version)
-    store.run(store.verbs.remove_template("notice", "ada", TENANT))
+    store.run(store.templates.remove("notice", "ada", TENANT))
     tell(store, "order.paid", '{"customer": "eve"}')
     assert feed_all(store, "notices") == 0
     assert [each.refusal for each in refusals(store, one)] == ["template_not_found"]

@@ -12,10 +12,10 @@ from holdfast.engine.outcome import Failed
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
+from holdfast.features.assembly import Store
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Pausing, Rule, named
 from holdfast.features.retention.model import Keeping
-from holdfast.stores.base import Store
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.people import asks, entry
@@ -76,14 +76,14 @@ def test_nothing_of_what_is_paused_is_begun_and_all_of_it_comes_back_in_its_orde
         got = claim(store, lease, 9, queues=QUEUES, begin=False)
         assert [each.id for each in got] == allowed, what
         assert claim(store, lease, 9, queues=QUEUES, begin=False) == [], what
-        store.run(store.verbs.release(lease, [each.id for each in got], "*"))
+        store.run(store.leases.release(lease, [each.id for each in got], "*"))
         assert resume(store, **names)
         assert not resume(store, **names)
         assert paused(store) == []
     everything = claim(store, lease, 9, queues=QUEUES)
     assert [each.id for each in everything] == [mine[3], mine[1], mine[2], *theirs[1:], mine[0], theirs[0]]
     settle(store, everything)
-    store.run(store.verbs.attend_limits())
+    store.run(store.limits.attend())
     assert {state_of(store, each) for each in mine + theirs} == {State.SUCCEEDED}
 
 
@@ -110,10 +110,10 @@ def test_what_is_paused_at_the_head_is_walked_past_once(store: Store, by_hand: B
     assert by_hand.execute("select count(*) from job_state where held_by is not null and due_at is not null") == [
         (700,)
     ]
-    store.run(store.verbs.set_limit(Rule("kind", "full", 0), "ada", "*"))
+    store.run(store.limits.set(Rule("kind", "full", 0), "ada", "*"))
     put_one(store, "full")
     assert claim(store, lease, 5) == []
-    assert store.run(store.verbs.attend_limits()) == 0, "it stays so as long as it is paused"
+    assert store.run(store.limits.attend()) == 0, "it stays so as long as it is paused"
     resume(store, kind="pay")
     assert len(claim(store, lease, 1000)) == 700
 
@@ -128,7 +128,7 @@ def test_it_comes_back_by_itself(store: Store) -> None:
     assert claim(store, lease, 9, queues=QUEUES) == []
     forward(store, 60)
     assert paused(store) == ["queue mail"], "it is over from that moment on"
-    assert store.run(store.verbs.attend_limits()) >= 1
+    assert store.run(store.limits.attend()) >= 1
     assert [each.id for each in claim(store, lease, 9, queues=QUEUES)] == [waiting[0]]
     forward(store, 30)
     assert [each.id for each in claim(store, lease, 9, queues=QUEUES)] == [waiting[1]], "also where nobody was parked"
@@ -138,10 +138,10 @@ def test_pausing_again_changes_what_is_said_and_not_since_when(store: Store) -> 
     now = forward(store)
     pause(store, "first", kind="pay", until=60.0)
     forward(store, 5)
-    again = store.run(store.verbs.pause(Pausing.of(named(kind="pay"), "second", None, True), "eve"))
+    again = store.run(store.pauses.set(Pausing.of(named(kind="pay"), "second", None, True), "eve"))
     assert (again.reason, again.set_by, again.since, again.until) == ("second", "eve", now, None)
     assert again.refuse_enqueue
-    assert store.run(store.verbs.switches("default")) == [again]
+    assert store.run(store.pauses.list("default")) == [again]
 
 
 def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_may_end(
@@ -152,31 +152,30 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     put_one(store, delay=10)
     put_one(store, deadline_at=forward(store) + timedelta(seconds=10))
     crashed = take_one(store)
-    store.run(store.verbs.set_aging("default", 1.0, 1, 100, "ada", "default"))
+    store.run(store.queues.set_aging("default", 1.0, 1, 100, "ada", "default"))
     asking = take_one(store)
     apply(store, asking.lease, asks(asking, new_id(), n=1, expires_in=5.0))
-    store.run(store.verbs.set_retention(Keeping.of(clean_after=1.0), "ada", "default"))
-    store.run(store.verbs.start_operation(Starting(new_id(), "redrive"), JobFilter(tenant="default"), "ada", "default"))
+    store.run(store.retention.set(Keeping.of(clean_after=1.0), "ada", "default"))
+    store.run(store.operations.start(Starting(new_id(), "redrive"), JobFilter(tenant="default"), "ada", "default"))
     switch = pause(store, "the disk is full", everything=True)
     assert switch.halts
     with pytest.raises(Refused, match=r"everything was paused by ada at .*: the disk is full") as refused:
         put_one(store)
     assert (refused.value.code, "resume" in (refused.value.fix or "")) == ("paused", True)
     for lease in {each.lease for each in held}:
-        assert store.run(store.verbs.renew_lease(lease, 1e6, "*"))
+        assert store.run(store.leases.renew(lease, 1e6, "*"))
     forward(store, 60)
     before = by_hand.contents()
-    verbs = store.verbs
-    assert store.run(verbs.promote_due()) == 0
-    assert store.run(verbs.expire_overdue()) == 0
-    assert store.run(verbs.attend_gates()) == 0
-    assert store.run(verbs.attend_limits()) == 0
-    assert store.run(verbs.age_queues()) == 0
-    sweep = store.run(verbs.reap_lapsed())
+    assert store.run(store.leases.promote()) == 0
+    assert store.run(store.leases.expire()) == 0
+    assert store.run(store.approvals.attend()) == 0
+    assert store.run(store.limits.attend()) == 0
+    assert store.run(store.queues.age()) == 0
+    sweep = store.run(store.leases.reap())
     assert (sweep.leases, sweep.requeued, sweep.crashed) == (0, 0, 0)
-    assert store.run(verbs.active_subscriptions("*")) == []
-    assert not store.run(verbs.sweep_retention()).more
-    assert store.run(verbs.next_operation()) is None
+    assert store.run(store.subscriptions.active("*")) == []
+    assert not store.run(store.retention.sweep()).more
+    assert store.run(store.operations.next()) is None
     assert by_hand.contents() == before
     # What runs may end, in each way there is: also by another try, and by asking people.
     assert settle(store, held[0]) == []
@@ -186,11 +185,11 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     ends = [State.SUCCEEDED, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL]
     assert [state_of(store, each.id) for each in held] == ends
     assert resume(store, everything=True)
-    assert store.run(verbs.reap_lapsed()).leases >= 1
+    assert store.run(store.leases.reap()).leases >= 1
     assert verbs_of(store, crashed.id)[-1] == "retry"
-    assert store.run(verbs.promote_due()) >= 2
-    assert store.run(verbs.expire_overdue()) == 1
-    assert store.run(verbs.next_operation()) == 0
+    assert store.run(store.leases.promote()) >= 2
+    assert store.run(store.leases.expire()) == 1
+    assert store.run(store.operations.next()) == 0
     put_one(store)
 
 
@@ -204,14 +203,14 @@ def test_retries_that_are_new_jobs_are_made_while_jobs_are_refused(store: Store)
     held = take(store)
     pause(store, everything=True)
     assert settle(store, held, Failed("broken", "it broke")) == []
-    chain = store.run(store.verbs.chain(held.id, "default"))
+    chain = store.run(store.jobs.chain(held.id, "default"))
     assert [each.state for each in chain] == [State.FAILED, State.QUEUED]
 
 
 @pytest.mark.parametrize("by", ["verb", "hand"])
 def test_new_jobs_are_refused_where_that_was_asked_for(store: Store, by_hand: ByHand, by: str) -> None:
     """Nothing of a batch is kept; by raw SQL as well. What stands for a job by its key stands for it still."""
-    store.run(store.verbs.register_agent(Definition.of("bot"), "default"))
+    store.run(store.agents.set(Definition.of("bot"), "default"))
     there = put_one(store, "pay", key="7")
 
     def send(kind: str = "pay", tenant: str = "default", queue: str = "default", agent: str | None = None) -> None:
@@ -273,14 +272,14 @@ def test_what_is_said_is_checked(store: Store, by_hand: ByHand) -> None:
 @pytest.mark.req("SC-16")
 def test_a_limit_of_the_same_name_holds_before_and_after(store: Store) -> None:
     put(store, *(spec("pay") for _ in range(3)))
-    store.run(store.verbs.set_limit(Rule("kind", "pay", 1), "ada", "*"))
+    store.run(store.limits.set(Rule("kind", "pay", 1), "ada", "*"))
     lease = open_lease(store)
     first = claim(store, lease, 5)
     pause(store, kind="pay")
     settle(store, first)
     assert claim(store, lease, 5) == []
-    assert store.run(store.verbs.remove_limit("kind", "pay", "ada", "*"))
+    assert store.run(store.limits.remove("kind", "pay", "ada", "*"))
     assert claim(store, lease, 5) == [], "paused is paused, whatever else is taken away"
-    store.run(store.verbs.set_limit(Rule("kind", "pay", 1), "ada", "*"))
+    store.run(store.limits.set(Rule("kind", "pay", 1), "ada", "*"))
     resume(store, kind="pay")
     assert len(claim(store, lease, 5)) == 1

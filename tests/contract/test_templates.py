@@ -12,7 +12,7 @@ import pytest
 from holdfast import App, Retry
 from holdfast.engine.names import Place
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import open_by_hand
 from tests.support.schedules import MONDAY, at, made, set_time, template
 
@@ -77,14 +77,14 @@ def test_a_job_keeps_what_it_was_made_from(app: App, store: Store) -> None:
     job = app.get(third.id)
     assert job is not None
     assert (job.payload, job.queue, job.idempotency_key) == ({"scope": "week"}, "fast", "k")
-    origins = [store.run(store.verbs.made_from(handle.id, "default")) for handle in (first, second, third)]
+    origins = [store.run(store.templates.made_from(handle.id, "default")) for handle in (first, second, third)]
     assert [(each.template, each.template_version) for each in origins if each] == [
         ("monthly", 1),
         ("monthly", 2),
         ("monthly", 1),
     ]
     plain = app.enqueue("report", {"scope": "x"})
-    assert store.run(store.verbs.made_from(plain.id, "default")) is None
+    assert store.run(store.templates.made_from(plain.id, "default")) is None
 
 
 def test_a_schedule_makes_its_jobs_from_the_newest_version(app: App, store: Store) -> None:
@@ -95,7 +95,7 @@ def test_a_schedule_makes_its_jobs_from_the_newest_version(app: App, store: Stor
     at(app, MONDAY + timedelta(hours=1))
     (job,) = made(app, "report")
     assert (job.payload, job.queue, job.priority) == ({"scope": "year", "month": 5}, "slow", 1)
-    origin = store.run(store.verbs.made_from(job.id, "default"))
+    origin = store.run(store.templates.made_from(job.id, "default"))
     assert origin is not None
     assert (origin.template, origin.template_version, origin.schedule) == ("monthly", 2, "hourly")
 
@@ -123,14 +123,14 @@ def test_what_is_refused(app: App) -> None:
 
 def test_versions_that_are_put_at_once_are_all_there(store: Store) -> None:
     def put(day: int) -> None:
-        store.run(store.verbs.put_template(template(day=day), "ada", "default"))
+        store.run(store.templates.set(template(day=day), "ada", "default"))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(put, range(16)))
-    versions = store.run(store.verbs.template_versions("monthly", "default"))
+    versions = store.run(store.templates.versions("monthly", "default"))
     assert [each.version for each in versions] == list(range(16, 0, -1))
     assert sorted(each.payload["day"] for each in versions) == list(range(16))
-    assert store.run(store.verbs.templates("acme")) == []
+    assert store.run(store.templates.list("acme")) == []
 
 
 def test_the_newest_thousand_versions_are_kept_and_read_in_pages(store: Store) -> None:
@@ -140,19 +140,19 @@ def test_the_newest_thousand_versions_are_kept_and_read_in_pages(store: Store) -
             " insert into template (tenant, name, version, kind, created_by, created_at)"
             " select 'default', 'monthly', i, 'report', 'ada', p.now from n, present p"
         )
-        verbs, run = store.verbs, store.run
-        assert run(verbs.put_template(template(day=7), "ada", "default")).version == 1002  # type: ignore[union-attr]
-        assert run(verbs.template("monthly", "default", 2)) is None
-        assert run(verbs.remove_template("monthly", "ada", "default"))
-        kept = run(verbs.template_versions("monthly", "default"))
+        run = store.run
+        assert run(store.templates.set(template(day=7), "ada", "default")).version == 1002  # type: ignore[union-attr]
+        assert run(store.templates.get("monthly", "default", 2)) is None
+        assert run(store.templates.remove("monthly", "ada", "default"))
+        kept = run(store.templates.versions("monthly", "default"))
         assert [each.version for each in kept] == list(range(1003, 3, -1))
-        first = run(verbs.template_versions("monthly", "default", limit=3))
+        first = run(store.templates.versions("monthly", "default", limit=3))
         after = Place("default", str(first[-1].version))
-        assert [*first, *run(verbs.template_versions("monthly", "default", after, 2))] == kept[:5]
-        everybody = run(verbs.template_versions("monthly", "*", Place("default", "5")))
+        assert [*first, *run(store.templates.versions("monthly", "default", after, 2))] == kept[:5]
+        everybody = run(store.templates.versions("monthly", "*", Place("default", "5")))
         assert [each.version for each in everybody] == [4]
         with pytest.raises(InvalidInput, match="invalid_cursor"):
-            run(verbs.template_versions("monthly", "default", Place("default", "x")))
+            run(store.templates.versions("monthly", "default", Place("default", "x")))
         told = by_hand.execute("select verb, count(*) from action where subject = 'template' group by verb")
         assert [tuple(row) for row in told] == [("add", 1003)], "what was forgotten was not removed by anybody"
         # By hand no version goes before its time.

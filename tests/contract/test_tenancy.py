@@ -13,7 +13,7 @@ from holdfast.engine.outcome import Succeeded
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb
 from tests.support.by_hand import ByHand
@@ -51,25 +51,25 @@ def theirs(store: Store) -> Theirs:
     lease = open_lease(store, tenant=THEIRS)
     done, running = claim(store, lease, 2, tenant=THEIRS)
     for held in (done, running):
-        assert store.run(store.verbs.save_checkpoint(held.id, lease, 1, "p", '"secret"', THEIRS))
-        assert store.run(store.verbs.add_artifact(held.id, lease, 1, "f", "file:secret", THEIRS))
+        assert store.run(store.steps.save_checkpoint(held.id, lease, 1, "p", '"secret"', THEIRS))
+        assert store.run(store.steps.add_artifact(held.id, lease, 1, "f", "file:secret", THEIRS))
     settle(store, done, Succeeded('"secret"'), tenant=THEIRS)
-    (queued,) = (each.id for each in store.run(store.verbs.list_jobs(JobFilter(tenant=THEIRS, state=State.QUEUED))))
+    (queued,) = (each.id for each in store.run(store.jobs.list(JobFilter(tenant=THEIRS, state=State.QUEUED))))
     return Theirs(done.id, running.id, queued, lease)
 
 
 def test_reads_find_nothing_of_theirs(store: Store, theirs: Theirs) -> None:
-    v, run = store.verbs, store.run
+    run = store.run
     for job_id in (theirs.done, theirs.running, theirs.queued):
-        assert run(v.get(job_id, MINE)) is None
-        assert run(v.history(job_id, MINE)) == []
-        assert run(v.attempts(job_id, MINE)) == []
-        assert run(v.artifacts(job_id, MINE)) == []
-        assert run(v.checkpoints(job_id, MINE)) == {}
-        assert run(v.result(job_id, MINE)) is None
-    assert run(v.counts(MINE)) == {}
+        assert run(store.jobs.get(job_id, MINE)) is None
+        assert run(store.jobs.history(job_id, MINE)) == []
+        assert run(store.jobs.attempts(job_id, MINE)) == []
+        assert run(store.jobs.artifacts(job_id, MINE)) == []
+        assert run(store.jobs.checkpoints(job_id, MINE)) == {}
+        assert run(store.jobs.result(job_id, MINE)) is None
+    assert run(store.jobs.counts(MINE)) == {}
     assert read_events(store, tenant=MINE) == []
-    found = run(v.health(MINE))
+    found = run(store.health.get(MINE))
     assert (found.backlog, found.in_progress, found.lease_active, found.waiting_kinds) == (0, 0, 0, ())
 
 
@@ -87,29 +87,29 @@ def test_reads_find_nothing_of_theirs(store: Store, theirs: Theirs) -> None:
     ],
 )
 def test_no_filter_lists_theirs(store: Store, theirs: Theirs, wanted: JobFilter) -> None:
-    assert store.run(store.verbs.list_jobs(wanted)) == []
+    assert store.run(store.jobs.list(wanted)) == []
     mine = put_one(store, tenant=MINE, tags=("t",), agent="a", correlation_id="c")
-    found = [job.id for job in store.run(store.verbs.list_jobs(wanted))]
+    found = [job.id for job in store.run(store.jobs.list(wanted))]
     assert found in ([mine], [])
     assert theirs.queued not in found
 
 
 def test_ids_of_theirs_lead_nowhere(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
     """With my own lease: their jobs are not found."""
-    v, run = store.verbs, store.run
+    run = store.run
     lease = open_lease(store, tenant=MINE)
     before = by_hand.contents()
     running = theirs.running
-    assert run(v.list_jobs(JobFilter(tenant=MINE, parent_id=theirs.done))) == []
+    assert run(store.jobs.list(JobFilter(tenant=MINE, parent_id=theirs.done))) == []
     verbs: tuple[OperatorVerb, ...] = ("cancel", "redrive", "discard")
     for verb in verbs:
         not_found = Verdict(running, None, True, "not_found")
-        assert run(v.operate(verb, [running], "mine now", "eve", MINE)) == [not_found]
-    assert run(v.start(lease, [theirs.queued, running], MINE)) == {}
-    assert run(v.release(lease, [theirs.queued, running], MINE)) == []
-    assert run(v.settle(lease, [Settlement(running, 1, "succeeded")], MINE)) == [running]
-    assert not run(v.save_checkpoint(running, lease, 1, "p", "1", MINE))
-    assert not run(v.add_artifact(running, lease, 1, "g", "file:g", MINE))
+        assert run(store.jobs.operate(verb, [running], "mine now", "eve", MINE)) == [not_found]
+    assert run(store.leases.start(lease, [theirs.queued, running], MINE)) == {}
+    assert run(store.leases.release(lease, [theirs.queued, running], MINE)) == []
+    assert run(store.leases.settle(lease, [Settlement(running, 1, "succeeded")], MINE)) == [running]
+    assert not run(store.steps.save_checkpoint(running, lease, 1, "p", "1", MINE))
+    assert not run(store.steps.add_artifact(running, lease, 1, "g", "file:g", MINE))
     assert claim(store, lease, 10, tenant=MINE) == []
     (answer,) = enqueue(store, spec(parent_id=running), tenant=MINE)
     assert (answer.created, answer.id, answer.reason) == (False, None, "parent_not_found")
@@ -118,18 +118,18 @@ def test_ids_of_theirs_lead_nowhere(store: Store, by_hand: ByHand, theirs: Their
 
 def test_their_lease_is_no_lease_of_mine(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
     """With their token, seen somewhere: it is not known here."""
-    v, run = store.verbs, store.run
+    run = store.run
     before = by_hand.contents()
     settlement = Settlement(theirs.running, 1, "succeeded")
-    assert not run(v.renew_lease(theirs.lease, 30, MINE))
-    assert not run(v.end_lease(theirs.lease, "mine", MINE))
+    assert not run(store.leases.renew(theirs.lease, 30, MINE))
+    assert not run(store.leases.end(theirs.lease, "mine", MINE))
     calls: list[Flow[Any]] = [
-        v.claim(ClaimRequest(lease=theirs.lease, queues=("default",), want=1, tenant=MINE)),
-        v.start(theirs.lease, [theirs.queued], MINE),
-        v.release(theirs.lease, [theirs.queued], MINE),
-        v.settle(theirs.lease, [settlement], MINE),
-        v.save_checkpoint(theirs.running, theirs.lease, 1, "p", "1", MINE),
-        v.add_artifact(theirs.running, theirs.lease, 1, "g", "file:g", MINE),
+        store.leases.claim(ClaimRequest(lease=theirs.lease, queues=("default",), want=1, tenant=MINE)),
+        store.leases.start(theirs.lease, [theirs.queued], MINE),
+        store.leases.release(theirs.lease, [theirs.queued], MINE),
+        store.leases.settle(theirs.lease, [settlement], MINE),
+        store.steps.save_checkpoint(theirs.running, theirs.lease, 1, "p", "1", MINE),
+        store.steps.add_artifact(theirs.running, theirs.lease, 1, "g", "file:g", MINE),
     ]
     for call in calls:
         with pytest.raises(StaleLease):
@@ -139,22 +139,22 @@ def test_their_lease_is_no_lease_of_mine(store: Store, by_hand: ByHand, theirs: 
 
 def test_duties_of_mine_leave_theirs_alone(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
     forward(store)
-    now = store.run(store.verbs.now())
+    now = store.run(store.clock.now())
     put(store, spec(delay=1), spec(deadline_at=now + timedelta(seconds=1)), tenant=THEIRS)
     forward(store, 3600)
     before = by_hand.contents()
-    assert store.run(store.verbs.promote_due(100, MINE)) == 0
-    assert store.run(store.verbs.expire_overdue(100, MINE)) == 0
-    assert store.run(store.verbs.reap_lapsed(100, MINE)) == Sweep(0, 0, 0)
+    assert store.run(store.leases.promote(100, MINE)) == 0
+    assert store.run(store.leases.expire(100, MINE)) == 0
+    assert store.run(store.leases.reap(100, MINE)) == Sweep(0, 0, 0)
     assert by_hand.contents() == before
-    assert store.run(store.verbs.reap_lapsed(100, THEIRS)) == Sweep(1, 0, 1)
+    assert store.run(store.leases.reap(100, THEIRS)) == Sweep(1, 0, 1)
 
 
 def test_keys_and_cursors_are_each_tenants_own(store: Store) -> None:
     for tenant in (MINE, THEIRS):
         put(store, spec(key="k", content_key="c", dedupe="skip", payload=tenant), tenant=tenant)
-        assert store.run(store.verbs.save_cursor("consumer", "0", None, tenant))
-    assert store.run(store.verbs.cursor_of("consumer", "nobody")) is None
+        assert store.run(store.ledger.save_cursor("consumer", "0", None, tenant))
+    assert store.run(store.ledger.cursor("consumer", "nobody")) is None
 
 
 def test_the_same_id_in_another_tenant_changes_nothing_there(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
@@ -167,7 +167,7 @@ def test_the_same_id_in_another_tenant_changes_nothing_there(store: Store, by_ha
 @pytest.mark.parametrize("name", ["a'b", 'a"b', "a;b", "%", "_", "a b", "ä", "default'--", "NULL", "-"])
 def test_a_tenant_may_have_an_awkward_name(store: Store, name: str) -> None:
     job_id = put_one(store, tenant=name)
-    assert store.run(store.verbs.get(job_id, name)) is not None
-    assert store.run(store.verbs.get(job_id, "default")) is None
+    assert store.run(store.jobs.get(job_id, name)) is not None
+    assert store.run(store.jobs.get(job_id, "default")) is None
     assert take(store, tenant=name).id == job_id
     assert [event.tenant for event in read_events(store, tenant=name)] == [name, name]

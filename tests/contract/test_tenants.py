@@ -10,9 +10,8 @@ import pytest
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.errors import Refused
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from holdfast.stores.port.audit import ActionFilter
+from holdfast.features.assembly import Store, open_store
+from holdfast.features.audit.store import ActionFilter
 from tests.support.by_hand import ByHand
 from tests.support.people import asks
 from tests.support.schedules import add, decided, firing
@@ -52,7 +51,7 @@ def test_what_leaves_and_comes_back_is_counted_whatever_step_it_makes(store: Sto
     settle(store, done)
     settle(store, again, Failed("broken", "once"))
     settle(store, asleep, Snoozed(60.0))
-    store.run(store.verbs.operate("cancel", [released.id], None, "ada", "acme"))
+    store.run(store.jobs.operate("cancel", [released.id], None, "ada", "acme"))
     with pytest.raises(Refused, match="6 of its jobs wait and 4 may"):
         fill(store, 1, "acme")
     work(store, want=3)  # retries are not due yet
@@ -60,7 +59,7 @@ def test_what_leaves_and_comes_back_is_counted_whatever_step_it_makes(store: Sto
     with pytest.raises(Refused, match="4 of its jobs wait"):
         fill(store, 1, "acme")
     forward(store, 120.0)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     with pytest.raises(Refused, match="4 of its jobs wait"):
         fill(store, 1, "acme")
     assert len(work(store, want=9)) == 4
@@ -83,9 +82,9 @@ def test_the_schedules_of_a_full_tenant_say_so_and_those_of_others_go_on(store: 
     register(store, "acme", max_pending=0)
     planned = {tenant: add(store, tenant) for tenant in ("acme", "other")}
     decisions = [decided(each, firing()) for each in planned.values()]
-    assert store.run(store.verbs.fire_schedules(decisions, EVERY_TENANT)) == 2
+    assert store.run(store.schedules.fire(decisions, EVERY_TENANT)) == 2
     assert (tenants(store)["other"].pending, tenants(store)["acme"].pending) == (1, 0)
-    (fire,) = store.run(store.verbs.fires(planned["acme"].id, "acme"))
+    (fire,) = store.run(store.schedules.fires(planned["acme"].id, "acme"))
     assert (fire.status, fire.error_code) == ("failed", "tenant_full")
 
 
@@ -130,18 +129,18 @@ def test_what_is_set_stays_until_it_is_set_otherwise_and_the_running_cap_is_a_li
     register(store, "acme", max_pending=9)
     acme = tenants(store, "acme")["acme"]
     assert (acme.max_running, acme.rate, acme.per, acme.weight, acme.max_pending) == (2, 100, 60.0, 5, 9)
-    (limit,) = store.run(store.verbs.limits("acme"))
+    (limit,) = store.run(store.limits.list("acme"))
     assert (limit.tenant, limit.scope, limit.name, limit.concurrency, limit.rate) == ("acme", "tenant", "acme", 2, 100)
-    assert store.run(store.verbs.limits("other")) == [], "what one is held to is no other's business"
+    assert store.run(store.limits.list("other")) == [], "what one is held to is no other's business"
     fill(store, 4, "acme")
     assert len(claim(store, open_lease(store), 9)) == 2
     register(store, "acme", rate=None, max_running=3)
     assert len(claim(store, open_lease(store), 9)) == 1
     register(store, "acme", max_running=None)
-    assert store.run(store.verbs.limits("acme")) == []
+    assert store.run(store.limits.list("acme")) == []
     assert tenants(store, "acme")["acme"].registered
-    assert store.run(store.verbs.remove_tenant("acme", "ada"))
-    assert not store.run(store.verbs.remove_tenant("acme", "ada"))
+    assert store.run(store.tenants.remove("acme", "ada"))
+    assert not store.run(store.tenants.remove("acme", "ada"))
     gone = tenants(store)["acme"]
     assert (gone.registered, gone.max_pending, gone.pending, gone.running) == (False, None, 1, 3)
 
@@ -158,30 +157,30 @@ def test_only_registered_tenants_may_have_jobs_where_that_is_said(store: Store, 
     waiting, _ = put(store, spec(retry_as="new_job"), spec(), tenant="acme")
     schedule = add(store, "acme")
     register(store, "known")
-    assert not store.run(store.verbs.registered_only())
-    assert store.run(store.verbs.set_registered_only(True, "ada"))
-    assert not store.run(store.verbs.set_registered_only(True, "bob")), "it was so"
+    assert not store.run(store.tenants.registered_only())
+    assert store.run(store.tenants.set_registered_only(True, "ada"))
+    assert not store.run(store.tenants.set_registered_only(True, "bob")), "it was so"
     with pytest.raises(Refused, match="tenant_unregistered"):
         put(store, spec(), spec(), tenant="acme")
     said = str(by_hand.refusal("insert into job (tenant, kind) values ('acme', 'x')"))
     assert "registered" in said
     put_one(store, tenant="known")
-    assert store.run(store.verbs.fire_schedules([decided(schedule, firing())], EVERY_TENANT)) == 1
-    (fire,) = store.run(store.verbs.fires(schedule.id, "acme"))
+    assert store.run(store.schedules.fire([decided(schedule, firing())], EVERY_TENANT)) == 1
+    (fire,) = store.run(store.schedules.fires(schedule.id, "acme"))
     assert (fire.status, fire.error_code) == ("failed", "tenant_unregistered")
     lease = open_lease(store, tenant="acme")
     failing, asking = claim(store, lease, 2, tenant="acme")
     settle(store, failing, Failed("x", "y"), tenant="acme")
-    assert len(store.run(store.verbs.chain(waiting, "acme"))) == 2
+    assert len(store.run(store.jobs.chain(waiting, "acme"))) == 2
     assert apply(store, lease, asks(asking, new_id(), notify="tell"), tenant="acme") == []
     register(store, "acme")
     put_one(store, tenant="acme")
-    store.run(store.verbs.remove_tenant("acme", "ada"))
+    store.run(store.tenants.remove("acme", "ada"))
     with pytest.raises(Refused, match="tenant_unregistered"):
         put_one(store, tenant="acme")
-    assert store.run(store.verbs.set_registered_only(False, "eve"))
+    assert store.run(store.tenants.set_registered_only(False, "eve"))
     put_one(store, tenant="acme")
-    done = store.run(store.verbs.actions(ActionFilter(tenant=EVERY_TENANT, subject="tenants")))
+    done = store.run(store.audit.actions(ActionFilter(tenant=EVERY_TENANT, subject="tenants")))
     assert [(each.actor, each.name, each.changed) for each in reversed(done)] == [
         ("ada", "registered only", {"registered": [False, True]}),
         ("eve", "registered only", {"registered": [True, False]}),

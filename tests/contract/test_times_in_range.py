@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, HoldfastError
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 
 pytestmark = pytest.mark.req("CX-1", "DP-9")

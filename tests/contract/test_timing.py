@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.stores import (
     BROKEN,
     LATER,
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.req("DP-9")
 
 
 def promote(store: Store, want: int = 1000) -> int:
-    return store.run(store.verbs.promote_due(want))
+    return store.run(store.leases.promote(want))
 
 
 def expire(store: Store, want: int = 1000) -> int:
-    return store.run(store.verbs.expire_overdue(want))
+    return store.run(store.leases.expire(want))
 
 
 def claimable(store: Store) -> list[str]:
@@ -147,10 +147,10 @@ def test_expiry_stops_at_its_limit(store: Store) -> None:
 
 @pytest.mark.req("CX-15")
 def test_the_clock_can_be_shifted_as_well_as_stopped(store: Store) -> None:
-    store.run(store.verbs.set_clock(timedelta(0), None))
-    here = store.run(store.verbs.now())
-    store.run(store.verbs.set_clock(timedelta(days=2), None))
-    there = store.run(store.verbs.now())
+    store.run(store.clock.set(timedelta(0), None))
+    here = store.run(store.clock.now())
+    store.run(store.clock.set(timedelta(days=2), None))
+    there = store.run(store.clock.now())
     assert timedelta(days=2) <= there - here < timedelta(days=2, minutes=5)
     assert there.utcoffset() == timedelta(0)
 
@@ -161,6 +161,6 @@ def test_duties_of_one_tenant_leave_the_others_alone(store: Store) -> None:
     for tenant in ("acme", "umbrella"):
         put(store, spec(delay=1), spec(deadline_at=now + timedelta(seconds=1)), tenant=tenant)
     forward(store, 5)
-    assert store.run(store.verbs.promote_due(10, "acme")) == 1
-    assert store.run(store.verbs.expire_overdue(10, "acme")) == 1
+    assert store.run(store.leases.promote(10, "acme")) == 1
+    assert store.run(store.leases.expire(10, "acme")) == 1
     assert (promote(store), expire(store)) == (1, 1)

@@ -14,11 +14,11 @@ import pytest_asyncio
 
 from holdfast import App
 from holdfast.errors import InvalidInput, StoreError
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps, side_by_side
 from holdfast.stores.postgres import connections, pipeline
 from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 from holdfast.stores.postgres.pipeline import PREPARE_AFTER
-from holdfast.stores.postgres.store import PostgresStore
 from tests.app.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "JF-16")

@@ -8,9 +8,8 @@ import psycopg
 import pytest
 
 from holdfast.errors import Refused
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.tokens.model import hash_of, new_token
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from tests.support.by_hand import PostgresByHand
 from tests.support.owners import OwnedDatabases, as_role, ensure_roles
 from tests.support.stores import forward
@@ -20,45 +19,45 @@ pytestmark = pytest.mark.req("JF-14", "JF-2")
 
 
 def test_a_token_is_good_until_it_is_revoked_or_over(store: Store) -> None:
-    run, v = store.run, store.verbs
+    run = store.run
     short, long = new_token(), new_token()
     forward(store)
-    run(v.issue_token(issuing(short, expires=10), "ada", "default"))
-    issued = run(v.issue_token(issuing(long, ("admin", "viewer")), "ada", "acme"))
+    run(store.tokens.issue(issuing(short, expires=10), "ada", "default"))
+    issued = run(store.tokens.issue(issuing(long, ("admin", "viewer")), "ada", "acme"))
     assert (issued.tenant, issued.roles, issued.scopes, issued.expires_at) == ("acme", ("admin", "viewer"), (), None)
-    assert run(v.token_of(hash_of(long))) == issued
-    assert run(v.token_of(hash_of(new_token()))) is None
+    assert run(store.tokens.find(hash_of(long))) == issued
+    assert run(store.tokens.find(hash_of(new_token()))) is None
     session, opened = open_session(store, long, 3600)
     assert opened is not None
     assert (opened.parent_id, opened.tenant, opened.roles) == (issued.id, "acme", issued.roles)
     brief, bounded = open_session(store, short, 3600)
     assert bounded is not None
-    assert (run(v.now()), bounded.expires_at) == (bounded.created_at, bounded.expires_at)
+    assert (run(store.clock.now()), bounded.expires_at) == (bounded.created_at, bounded.expires_at)
     assert (bounded.expires_at - bounded.created_at).total_seconds() == 10  # type: ignore[operator]
     assert open_session(store, session)[1] is None, "a session opens no session"
     forward(store, 11)
-    assert run(v.token_of(hash_of(short))) is None
-    assert run(v.token_of(hash_of(brief))) is None
-    assert run(v.token_of(hash_of(session))) is not None
-    assert run(v.revoke_token(issued.id, "bob", "default")) is None, "another tenant's"
-    revoked = run(v.revoke_token(issued.id, "bob", "acme"))
+    assert run(store.tokens.find(hash_of(short))) is None
+    assert run(store.tokens.find(hash_of(brief))) is None
+    assert run(store.tokens.find(hash_of(session))) is not None
+    assert run(store.tokens.revoke(issued.id, "bob", "default")) is None, "another tenant's"
+    revoked = run(store.tokens.revoke(issued.id, "bob", "acme"))
     assert revoked is not None
     assert revoked.revoked_by == "bob"
-    assert run(v.token_of(hash_of(long))) is run(v.token_of(hash_of(session))) is None
-    assert [each.id for each in run(v.tokens("acme"))] == [issued.id]
-    assert len(run(v.tokens("*", sessions=True))) == 4
-    newest = run(v.tokens("*", sessions=True, limit=1))[0]
-    assert newest.id not in {each.id for each in run(v.tokens("*", sessions=True, before=newest.id))}
+    assert run(store.tokens.find(hash_of(long))) is run(store.tokens.find(hash_of(session))) is None
+    assert [each.id for each in run(store.tokens.list("acme"))] == [issued.id]
+    assert len(run(store.tokens.list("*", sessions=True))) == 4
+    newest = run(store.tokens.list("*", sessions=True, limit=1))[0]
+    assert newest.id not in {each.id for each in run(store.tokens.list("*", sessions=True, before=newest.id))}
 
 
 def test_use_is_noted_at_most_once_a_minute(store: Store) -> None:
-    run, v = store.run, store.verbs
+    run = store.run
     text = new_token()
-    run(v.issue_token(issuing(text), "ada", "default"))
+    run(store.tokens.issue(issuing(text), "ada", "default"))
 
     def used() -> object:
-        run(v.token_used(hash_of(text)))
-        return run(v.tokens("default"))[0].last_used_at
+        run(store.tokens.used(hash_of(text)))
+        return run(store.tokens.list("default"))[0].last_used_at
 
     first = forward(store)
     assert used() == first
@@ -70,35 +69,35 @@ def test_use_is_noted_at_most_once_a_minute(store: Store) -> None:
 
 def test_a_session_may_be_ended_by_itself(store: Store) -> None:
     text = new_token()
-    store.run(store.verbs.issue_token(issuing(text), "ada", "default"))
+    store.run(store.tokens.issue(issuing(text), "ada", "default"))
     session, _ = open_session(store, text)
-    assert not store.run(store.verbs.end_session(hash_of(text))), "a token is no session"
-    assert store.run(store.verbs.end_session(hash_of(session)))
-    assert not store.run(store.verbs.end_session(hash_of(session)))
-    assert store.run(store.verbs.token_of(hash_of(text))) is not None
+    assert not store.run(store.tokens.end_session(hash_of(text))), "a token is no session"
+    assert store.run(store.tokens.end_session(hash_of(session)))
+    assert not store.run(store.tokens.end_session(hash_of(session)))
+    assert store.run(store.tokens.find(hash_of(text))) is not None
 
 
 def test_a_plain_role_finds_what_it_holds_and_lists_nothing(owned_databases: OwnedDatabases) -> None:
     mine, whole = new_token(), new_token()
     with owned_databases.fresh() as url:
         with closing(open_store(as_role(url, owned_databases.owner))) as owner:
-            owner.run(owner.verbs.issue_token(issuing(mine), "ada", "acme"))
-            owner.run(owner.verbs.issue_token(issuing(whole), "ada", "*"))
+            owner.run(owner.tokens.issue(issuing(mine), "ada", "acme"))
+            owner.run(owner.tokens.issue(issuing(whole), "ada", "*"))
         with psycopg.connect(url, autocommit=True) as connection:
             ensure_roles(connection, "holdfast_viewer")
         with closing(open_store(as_role(url, "holdfast_viewer"))) as viewer:
-            found = viewer.run(viewer.verbs.token_of(hash_of(mine)))
+            found = viewer.run(viewer.tokens.find(hash_of(mine)))
             assert found is not None
             assert found.tenant == "acme"
-            assert viewer.run(viewer.verbs.token_of(hash_of(whole))) is not None
-            viewer.run(viewer.verbs.token_used(hash_of(mine)))
+            assert viewer.run(viewer.tokens.find(hash_of(whole))) is not None
+            viewer.run(viewer.tokens.used(hash_of(mine)))
             session, opened = open_session(viewer, mine)
             assert opened is not None
-            assert viewer.run(viewer.verbs.end_session(hash_of(session)))
+            assert viewer.run(viewer.tokens.end_session(hash_of(session)))
             with pytest.raises(Refused, match="may not act for every tenant"):
                 open_session(viewer, whole)
             with pytest.raises(Refused):
-                viewer.run(viewer.verbs.tokens("acme"))
+                viewer.run(viewer.tokens.list("acme"))
         # Knowing how it is done does not help who does not know a hash.
         with closing(PostgresByHand(as_role(url, "holdfast_admin"), tenant="umbrella")) as by_hand:
             assert by_hand.execute("select count(id) from api_token") == [(0,)]

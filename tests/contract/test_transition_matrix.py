@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.engine.states import FINISHED, HELD, PAIRS, State, is_legal
 from holdfast.features.approvals.model import VerdictWord
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.stores import history, new_id, open_lease
 from tests.support.ways import Brought, bring, decide_by_hand

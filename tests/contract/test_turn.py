@@ -14,9 +14,8 @@ from holdfast.engine.job import Claim, Holding, Turn
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Flow
-from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import run_on
 from holdfast.stores.requests import ClaimRequest
 from tests.support.by_hand import open_by_hand
@@ -34,7 +33,7 @@ def turn(
     after: Mapping[str, tuple[int, int]] | None = None,
 ) -> Turn:
     request = ClaimRequest(lease=lease, queues=queues, want=want, after=after or {})
-    return store.run(store.verbs.turn(ended, request))
+    return store.run(store.leases.exchange(ended, request))
 
 
 def done(job: Claim) -> Settlement:
@@ -42,7 +41,7 @@ def done(job: Claim) -> Settlement:
 
 
 def states(store: Store, *ids: str) -> list[State]:
-    found = [store.run(store.verbs.get(job_id, "default")) for job_id in ids]
+    found = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
     return [job.state for job in found if job is not None]
 
 
@@ -72,7 +71,7 @@ def test_what_is_no_longer_ours_is_named_and_the_rest_goes_on(store: Store) -> N
     ids = put(store, *(spec() for _ in range(3)))
     lease = open_lease(store)
     first, second = turn(store, lease, want=2).claims
-    store.run(store.verbs.operate("cancel", [first.id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [first.id], None, "ada", "default"))
     answer = turn(store, lease, done(first), done(second), Settlement(new_id(), 1, "succeeded"))
     assert len(answer.stale) == 2
     assert first.id in answer.stale
@@ -84,11 +83,11 @@ def test_under_a_lease_that_ran_out_it_settles_and_takes_nothing(store: Store) -
     ids = put(store, spec(), spec())
     lease = open_lease(store, ttl=30)
     (job,) = turn(store, lease, want=1).claims
-    store.run(store.verbs.set_clock(timedelta(seconds=60), None))
+    store.run(store.clock.set(timedelta(seconds=60), None))
     answer = turn(store, lease, done(job))
     assert (answer.claims, answer.stale, answer.live) == ([], [], False)
     assert states(store, *ids) == [State.SUCCEEDED, State.QUEUED]
-    assert store.run(store.verbs.renew_lease(lease, 30, "*"))
+    assert store.run(store.leases.renew(lease, 30, "*"))
     assert [job.id for job in turn(store, lease).claims] == ids[1:]
 
 
@@ -97,8 +96,8 @@ def test_under_a_lease_that_has_ended_it_does_neither(store: Store) -> None:
     other = put_one(store)
     lease = open_lease(store)
     (job,) = turn(store, lease, want=1).claims
-    store.run(store.verbs.end_lease(lease, "closed", "*"))
-    store.run(store.verbs.reap_lapsed())
+    store.run(store.leases.end(lease, "closed", "*"))
+    store.run(store.leases.reap())
     answer = turn(store, lease, done(job))
     assert (answer.claims, answer.stale, answer.live) == ([], [job.id], False)
     assert states(store, other) == [State.QUEUED]
@@ -142,30 +141,34 @@ def test_a_cancelled_job_is_told_to_its_lease(store: Store) -> None:
     waiting = put_one(store, queue="elsewhere")
     lease, other = open_lease(store), open_lease(store)
     first, second = claim(store, lease, 2)
-    assert store.run(store.verbs.recalls(lease, "*")) == 0
-    assert sorted(store.run(store.verbs.holdings(lease, "*")), key=lambda held: held.id) == sorted(
+    assert store.run(store.leases.cancellations(lease, "*")) == 0
+    assert sorted(store.run(store.leases.holdings(lease, "*")), key=lambda held: held.id) == sorted(
         [Holding(first.id, 1, True), Holding(second.id, 1, True)], key=lambda held: held.id
     )
-    store.run(store.verbs.operate("cancel", [first.id, waiting], None, "ada", "default"))
-    assert store.run(store.verbs.recalls(lease, "*")) == 1
-    assert store.run(store.verbs.recalls(other, "*")) == 0
-    assert store.run(store.verbs.holdings(lease, "*")) == [Holding(second.id, 1, True)]
-    assert store.run(store.verbs.recalls(new_id(), "*")) is None
+    store.run(store.jobs.operate("cancel", [first.id, waiting], None, "ada", "default"))
+    assert store.run(store.leases.cancellations(lease, "*")) == 1
+    assert store.run(store.leases.cancellations(other, "*")) == 0
+    assert store.run(store.leases.holdings(lease, "*")) == [Holding(second.id, 1, True)]
+    assert store.run(store.leases.cancellations(new_id(), "*")) is None
 
 
 def test_holdings_tell_what_has_begun(store: Store) -> None:
     job_id = put_one(store)
     lease = open_lease(store)
     claim(store, lease, begin=False)
-    assert store.run(store.verbs.holdings(lease, "*")) == [Holding(job_id, 0, False)]
+    assert store.run(store.leases.holdings(lease, "*")) == [Holding(job_id, 0, False)]
 
 
 def test_looking_in_vain_writes_nothing(store: Store) -> None:
     """An idle worker must not cost the disk anything, nor rouse the others."""
     lease = open_lease(store)
     request = ClaimRequest(lease=lease, queues=("default",), want=10)
-    verbs = store.verbs
-    for look in (verbs.turn([], request), verbs.promote_due(), verbs.expire_overdue(), verbs.reap_lapsed()):
+    for look in (
+        store.leases.exchange([], request),
+        store.leases.promote(),
+        store.leases.expire(),
+        store.leases.reap(),
+    ):
         assert not wrote(store, look)
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.support.ledger import check_ledger, read_events
 from tests.support.stores import (
     claim,
@@ -49,25 +48,25 @@ def test_what_one_does_the_other_sees_at_once(store: Store, other: Store) -> Non
     assert [answer.reason for answer in enqueue(other, spec(key="k"))] == ["duplicate_key"]
     held = take(other)
     assert state_of(store, job_id) == State.IN_PROGRESS
-    store.run(store.verbs.operate("cancel", [job_id], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
     assert settle(other, held) == [job_id]
     assert [event.verb for event in history(other, job_id)] == ["enqueue", "take", "cancel"]
 
 
 def test_both_go_by_the_same_clock(store: Store, other: Store) -> None:
     moment = forward(store, 3600)
-    assert other.run(other.verbs.now()) == moment
+    assert other.run(other.clock.now()) == moment
     put_one(store, delay=10)
     forward(other, 10)
-    assert store.run(store.verbs.promote_due()) == 1
+    assert store.run(store.leases.promote()) == 1
 
 
 def test_a_lease_opened_here_is_good_there(store: Store, other: Store) -> None:
     put(store, spec(), spec())
     lease = open_lease(store)
     assert len(claim(other, lease)) == 1
-    assert other.run(other.verbs.end_lease(lease, "closed", "*"))
-    assert store.run(store.verbs.reap_lapsed()).crashed == 1
+    assert other.run(other.leases.end(lease, "closed", "*"))
+    assert store.run(store.leases.reap()).crashed == 1
 
 
 @pytest.mark.req("CX-12")
@@ -87,7 +86,7 @@ def test_two_stores_drain_one_queue(store: Store, other: Store) -> None:
     put(store, *(spec() for _ in range(60)))
     done = together(*(partial(_drain, each, f"worker-{n}") for n, each in enumerate((store, other))))
     assert sum(done) == 60
-    assert store.run(store.verbs.counts("default")) == {State.SUCCEEDED: 60}
+    assert store.run(store.jobs.counts("default")) == {State.SUCCEEDED: 60}
 
 
 def _drain(store: Store, holder: str) -> int:
@@ -104,7 +103,7 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import json, sys
 from contextlib import closing
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.contract.test_two_stores import _drain
 from tests.support.stores import put, spec
 

@@ -12,9 +12,8 @@ import pytest
 
 from holdfast.engine.outcome import Failed, Snoozed, Succeeded
 from holdfast.errors import InvalidSetting
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.retention.model import Usage, check_cost, check_day, check_groups
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import Reschedule
 from tests.support.ledger import read_events
 from tests.support.people import asking
@@ -39,20 +38,20 @@ EVENING = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
 
 
 def total(store: Store, tenant: str = "*") -> Usage:
-    (found,) = store.run(store.verbs.usage((), tenant))
+    (found,) = store.run(store.usage.list((), tenant))
     return found
 
 
 def count(store: Store, page: int = 2000) -> int:
     counted = 0
-    while some := store.run(store.verbs.count_usage(page, True)):
+    while some := store.run(store.usage.count(page, True)):
         counted += some
     return counted
 
 
 def some_of_everything(store: Store) -> None:
     """Successes, retries, a dead letter, a lost worker, a cancel, an expiry, a question, two tenants and two days."""
-    store.run(store.verbs.set_clock(timedelta(0), EVENING))
+    store.run(store.clock.set(timedelta(0), EVENING))
     put(store, *(spec("mail") for _ in range(4)))
     put(store, spec("mail"), spec("report", retry=tries(2)), tenant="acme")
     forward(store, 60)
@@ -61,22 +60,22 @@ def some_of_everything(store: Store) -> None:
     settle(store, held, Succeeded(cost=1.25))
     settle(store, take(store), Failed("broken", "it broke", cost=0.1))
     forward(store, 3600)  # past midnight
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     forward(store, 5)
     settle(store, take(store), FINAL)
     lost = put_one(store, "mail")
     lease = open_lease(store, ttl=10)
     assert claim(store, lease)
     forward(store, 30)
-    store.run(store.verbs.reap_lapsed())
-    store.run(store.verbs.operate("cancel", [lost], None, "ada", "default"))
-    put_one(store, "mail", deadline_at=store.run(store.verbs.now()) + timedelta(seconds=1))
+    store.run(store.leases.reap())
+    store.run(store.jobs.operate("cancel", [lost], None, "ada", "default"))
+    put_one(store, "mail", deadline_at=store.run(store.clock.now()) + timedelta(seconds=1))
     forward(store, 30)
-    store.run(store.verbs.expire_overdue())
+    store.run(store.leases.expire())
     later = put_one(store, "mail", delay=100.0)
-    store.run(store.verbs.reschedule([later], Reschedule(delay=200), None, "ada", "default"))
+    store.run(store.jobs.reschedule([later], Reschedule(delay=200), None, "ada", "default"))
     forward(store, 230)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     forward(store, 7)
     settle(store, take(store), Snoozed(0.0, cost=0.3))
     asking(store)
@@ -84,7 +83,7 @@ def some_of_everything(store: Store) -> None:
 
 def test_the_sums_are_those_of_the_ledger(store: Store) -> None:
     some_of_everything(store)
-    assert store.run(store.verbs.count_usage()) == 0, "nobody has asked"
+    assert store.run(store.usage.count()) == 0, "nobody has asked"
     events = read_events(store)
     assert count(store, 7) == len(events)
     found = total(store)
@@ -98,16 +97,14 @@ def test_the_sums_are_those_of_the_ledger(store: Store) -> None:
     acme = total(store, "acme")
     assert acme.run_time == 10.0
     assert acme.wait_time == pytest.approx(60 + 70 + 5, abs=0.01)
-    everything = store.run(store.verbs.usage(("tenant", "kind", "day"), "*"))
+    everything = store.run(store.usage.list(("tenant", "kind", "day"), "*"))
     assert len(everything) == 6
     assert sum(each.enqueued for each in everything) == found.enqueued
-    (mail,) = store.run(
-        store.verbs.usage(("kind",), "default", since=EVENING.date(), until=EVENING.date(), kind="mail")
-    )
+    (mail,) = store.run(store.usage.list(("kind",), "default", since=EVENING.date(), until=EVENING.date(), kind="mail"))
     assert (mail.kind, mail.day, mail.enqueued, mail.run_time, mail.wait_time) == ("mail", None, 4, 40.0, 240.0)
     put_off = total(store, "default").wait_time - 240
     assert put_off == pytest.approx(230 + 7 - 200, abs=0.01)
-    assert store.run(store.verbs.usage((), "nobody")) == []
+    assert store.run(store.usage.list((), "nobody")) == []
 
 
 def test_many_count_at_once_and_each_event_counts_once(store: Store, store_url: str) -> None:
@@ -116,7 +113,7 @@ def test_many_count_at_once_and_each_event_counts_once(store: Store, store_url: 
 
     def some(number: int) -> int:
         with closing(open_store(store_url)) as own:
-            return sum(own.run(own.verbs.count_usage(5 + number, True)) for _ in range(15))
+            return sum(own.run(own.usage.count(5 + number, True)) for _ in range(15))
 
     with ThreadPoolExecutor(3) as pool:
         counted = sum(pool.map(some, range(3)))

@@ -11,10 +11,10 @@ from holdfast.engine.outcome import Cancelled, Crashed, Failed, Paused, Snoozed
 from holdfast.engine.states import State
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import AHEAD, Definition
+from holdfast.features.assembly import Store
 from holdfast.features.jobs.views import Why, story, view, why
 from holdfast.features.jobs.why import REASONS
 from holdfast.features.jobs.why_reasons import Reason
-from holdfast.stores.base import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand
@@ -39,10 +39,10 @@ pytestmark = pytest.mark.req("HF-2")
 
 def ask(store: Store, job_id: str, tenant: str = "default") -> Why:
     """By itself; and what the page of the job says, which reads all in one go, is the same."""
-    found = store.run(why(store.verbs, job_id, tenant))
-    seen = store.run(view(store.verbs, job_id, tenant, 5))
+    found = store.run(why(store, job_id, tenant))
+    seen = store.run(view(store, job_id, tenant, 5))
     assert seen is not None
-    assert seen.story == store.run(story(store.verbs, job_id, tenant))
+    assert seen.story == store.run(story(store, job_id, tenant))
     told = [] if found.job.state is State.SUCCEEDED else found.reasons
     assert [each.code for each in seen.reasons] == [each.code for each in told]
     return found
@@ -66,7 +66,7 @@ def reason(store: Store, job_id: str, code: str, tenant: str = "default") -> Rea
 
 def serve(store: Store, *, tenant: str = "*", label: str = "worker", **serves: Any) -> str:
     facts: dict[str, Any] = {"kinds": ("mail.send",), "queues": ("default",), "slots": 4} | serves
-    return store.run(store.verbs.open_lease(f"worker of {tenant}", 3600, tenant, label, **facts)).id
+    return store.run(store.leases.open(f"worker of {tenant}", 3600, tenant, label, **facts)).id
 
 
 def test_it_is_over(store: Store) -> None:
@@ -77,7 +77,7 @@ def test_it_is_over(store: Store) -> None:
     dead = put_one(store, retry=tries(2))
     work(store, BROKEN)
     forward(store, 600)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     work(store, BROKEN)
     found = only(store, dead, "dead_letter")
     assert "all of its 2 tries failed; the last time broken: it broke" in found.says
@@ -90,23 +90,23 @@ def test_it_is_over(store: Store) -> None:
     assert "was lost 1 times, and 0 are allowed" in only(store, poison, "dead_letter").says
 
     cancelled, own = put_one(store), put_one(store)
-    store.run(store.verbs.operate("cancel", [cancelled], "not wanted", "ada", "default"))
+    store.run(store.jobs.operate("cancel", [cancelled], "not wanted", "ada", "default"))
     assert "by ada" in only(store, cancelled, "cancelled").says
     assert only(store, cancelled, "cancelled").says.endswith("not wanted")
     work(store, Cancelled("enough"))
     assert "by its own handler" in only(store, own, "cancelled").says
-    store.run(store.verbs.operate("discard", [final], "no use", "bob", "default"))
+    store.run(store.jobs.operate("discard", [final], "no use", "bob", "default"))
     assert "discarded by bob" in only(store, final, "discarded").says
 
-    late = put_one(store, deadline_at=store.run(store.verbs.now()) + timedelta(seconds=5))
+    late = put_one(store, deadline_at=store.run(store.clock.now()) + timedelta(seconds=5))
     forward(store, 10)
     assert "deadline_over" in codes(store, late)
-    store.run(store.verbs.expire_overdue())
+    store.run(store.leases.expire())
     assert "deadline" in only(store, late, "deadline_passed").says
 
     old = put_one(store, retry_as="new_job")
     settle(store, take(store), BROKEN)
-    (_, new) = store.run(store.verbs.chain(old, "default"))
+    (_, new) = store.run(store.jobs.chain(old, "default"))
     found = only(store, old, "retried_as_new_job")
     assert f"retried as job {new.id}, which is queued" in found.says
     assert found.change is not None
@@ -130,16 +130,16 @@ def test_somebody_has_it(store: Store) -> None:
         gone = only(store, job_id, "lease_lapsed")
         assert "that worker is gone" in gone.says
         assert then in (gone.change or "")
-    store.run(store.verbs.reap_lapsed())
+    store.run(store.leases.reap())
     assert "worker_lost" in reason(store, running, "retry_waiting").says
 
 
 def test_it_waits_for_a_time(store: Store) -> None:
     later = put_one(store, delay=100)
     assert "its time has not come" in only(store, later, "not_due").says
-    store.run(store.verbs.reschedule([later], Reschedule(delay=50), None, "ada", "default"))
+    store.run(store.jobs.reschedule([later], Reschedule(delay=50), None, "ada", "default"))
     assert "as ada decided" in only(store, later, "not_due").says
-    store.run(store.verbs.operate("cancel", [later], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [later], None, "ada", "default"))
 
     again = put_one(store)
     work(store, BROKEN)
@@ -147,7 +147,7 @@ def test_it_waits_for_a_time(store: Store) -> None:
     assert "broken: it broke" in found.says
     assert "1 of 4 retries" in found.says
     assert found.facts["error_code"] == "broken"
-    store.run(store.verbs.operate("cancel", [again], None, "ada", "default"))
+    store.run(store.jobs.operate("cancel", [again], None, "ada", "default"))
 
     asleep, stopped = put_one(store), put_one(store)
     work(store, Snoozed(60, "rate limited"))
@@ -177,25 +177,25 @@ def test_it_waits_in_a_durable_call(store: Store) -> None:
         work(store, Paused({"n": 1, "tries": 1} | pause, []))
         assert says in only(store, job_id, code).says
     gate = asking(store, approvers=("ada", "bob"), quorum=2, summary="Pay 7,000?", not_requester=True)
-    store.run(store.verbs.decide_gate(gate.id, ballot("ada"), "default"))
+    store.run(store.approvals.decide(gate.id, ballot("ada"), "default"))
     found = only(store, gate.job_id, "waiting_for_approval")
     assert "Pay 7,000?" in found.says
     assert "ada, bob may decide, but not" in found.says
     assert "1 of 2 approvals" in found.says
     assert f"approvals approve {gate.id}" in (found.change or "")
     denied = asking(store)
-    store.run(store.verbs.decide_gate(denied.id, ballot("eve", verdict="deny"), "default"))
+    store.run(store.approvals.decide(denied.id, ballot("eve", verdict="deny"), "default"))
     assert "denied by eve" in only(store, denied.job_id, "denied").says
     unheard = asking(store, expires_in=5)
     forward(store, 10)
-    store.run(store.verbs.attend_gates())
+    store.run(store.approvals.attend())
     assert "nobody decided" in only(store, unheard.job_id, "gate_expired").says
 
 
 def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
-    store.run(store.verbs.register_agent(Definition(id="planner", name="Planner"), "default"))
+    store.run(store.agents.set(Definition(id="planner", name="Planner"), "default"))
     job_id = put_one(store, agent="planner")
-    store.run(store.verbs.disable_agent("planner", "it loops", "ada", "default"))
+    store.run(store.agents.disable("planner", "it loops", "ada", "default"))
     assert "agent_disabled" in codes(store, job_id)
     claim(store, open_lease(store))
     found = only(store, job_id, "agent_disabled")
@@ -223,9 +223,9 @@ def test_nobody_takes_it(store: Store) -> None:
     assert "none has a handler for mail.send" in only(store, job_id, "no_worker_for_kind").says
     lease = serve(store, slots=1)
     assert codes(store, job_id) == ["next"]
-    store.run(store.verbs.add_executor("gpu", "executor", "ada"))
+    store.run(store.executors.add("gpu", "executor", "ada"))
     assert "labels that may not execute (worker)" in reason(store, job_id, "executor_refused").says
-    store.run(store.verbs.remove_executor("gpu"))
+    store.run(store.executors.remove("gpu"))
     claim(store, lease)
     behind, urgent = put_one(store), put_one(store, priority=5)
     assert "all of their 1 slots in use" in only(store, urgent, "workers_busy").says

@@ -13,9 +13,8 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.workflows.model import Graph
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from tests.support.stores import BROKEN, FINAL, TENANT, claim, open_lease, settle, verbs_of
 from tests.support.threads import together
 from tests.support.workflows import Flow, check
@@ -73,13 +72,13 @@ def test_stopping_cancelling_and_ending_at_once_leave_nothing_behind(store: Stor
         )
         assert_sound(check(flow.graph))
         together(
-            partial(others[0].run, others[0].verbs.cancel_workflow(flow.id, None, "ada", TENANT)),
-            partial(others[1].run, others[1].verbs.resume_workflow(flow.id, None, "ada", TENANT)),
-            partial(others[2].run, others[2].verbs.operate("cancel", [flow.ids["c3"]], None, "ada", TENANT)),
-            partial(others[3].run, others[3].verbs.promote_due()),
+            partial(others[0].run, others[0].workflows.cancel(flow.id, None, "ada", TENANT)),
+            partial(others[1].run, others[1].workflows.resume(flow.id, None, "ada", TENANT)),
+            partial(others[2].run, others[2].jobs.operate("cancel", [flow.ids["c3"]], None, "ada", TENANT)),
+            partial(others[3].run, others[3].leases.promote()),
         )
         assert_sound(check(flow.graph))
-        store.run(store.verbs.cancel_workflow(flow.id, None, "ada", TENANT))
+        store.run(store.workflows.cancel(flow.id, None, "ada", TENANT))
         graph = check(flow.graph)
         assert graph.workflow.open == 0
 

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError
+from holdfast.features.assembly import Store
 from holdfast.features.workflows.model import WorkflowStatus
-from holdfast.stores.base import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.stores import FINAL, TENANT, claim, forward, job, new_id, open_lease, put_one, settle, state_of
@@ -44,7 +44,7 @@ def test_a_child_is_taken_in_the_very_turn_that_ends_its_parent(store: Store) ->
     lease = open_lease(store)
     (first,) = claim(store, lease)
     turn = store.run(
-        store.verbs.turn([decide(first, DONE, 1.0)], ClaimRequest(lease=lease, queues=("default",), want=5))
+        store.leases.exchange([decide(first, DONE, 1.0)], ClaimRequest(lease=lease, queues=("default",), want=5))
     )
     assert [each.id for each in turn.claims] == [flow.ids["b"]]
 
@@ -60,7 +60,7 @@ def test_a_parent_that_is_tried_again_releases_nothing(store: Store) -> None:
     assert flow.stands() == {"a": "open", "b": "open"}
     assert flow.run() == []
     forward(store, 3600)
-    assert store.run(store.verbs.promote_due()) == 1
+    assert store.run(store.leases.promote()) == 1
     assert flow.run_all() == [["a"], ["b"]]
 
 
@@ -76,11 +76,11 @@ def test_skip_holds_back_what_is_behind_the_failure_and_the_rest_goes_on(store: 
     assert flow.status == "partially_failed"
     # What is behind a dead letter waits, since that may be redriven.
     assert state_of(store, flow.ids["b"]) is State.QUEUED
-    assert store.run(store.verbs.resume_workflow(flow.id, "mended", "ada", TENANT)).jobs == 1
+    assert store.run(store.workflows.resume(flow.id, "mended", "ada", TENANT)).jobs == 1
     assert flow.status == "active"
     assert flow.run_all() == [["a"], ["b"], ["c"]]
     assert flow.status == "succeeded"
-    again = store.run(store.verbs.resume_workflow(flow.id, None, "ada", TENANT))
+    again = store.run(store.workflows.resume(flow.id, None, "ada", TENANT))
     assert (again.refused, again.reason) == (True, "nothing_to_resume")
 
 
@@ -101,10 +101,10 @@ def test_stop_holds_back_all_that_waits_and_lets_run_what_runs(store: Store) -> 
     assert flow.stands() == stands | {"x": "succeeded", "r": "skipped"}
     assert flow.status == "failed"
     forward(store, 3600)
-    assert store.run(store.verbs.promote_due()) == 0
-    store.run(store.verbs.operate("redrive", [flow.ids["a"]], None, "ada", TENANT))  # as good as to resume it all
+    assert store.run(store.leases.promote()) == 0
+    store.run(store.jobs.operate("redrive", [flow.ids["a"]], None, "ada", TENANT))  # as good as to resume it all
     assert flow.stands() == {"a": "open", "b": "open", "x": "succeeded", "y": "open", "r": "open", "w": "open"}
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert flow.run_all() == [["a", "r", "w", "y"], ["b"]]
     assert flow.status == "succeeded"
 
@@ -114,7 +114,7 @@ def test_what_nothing_can_bring_back_is_cancelled_at_once(store: Store) -> None:
     flow = Flow(store, chain, fields={"j0": {"deadline_at": forward(store)}})
     flow.start()
     forward(store, 1)
-    assert store.run(store.verbs.expire_overdue()) == 1  # failed for good: there is no redriving that
+    assert store.run(store.leases.expire()) == 1  # failed for good: there is no redriving that
     assert flow.stands() == {"j0": "failed"} | {f"j{n}": "skipped" for n in range(1, 40)}
     assert state_of(store, flow.ids["j39"]) is State.CANCELLED
     assert flow.status == "failed"
@@ -122,7 +122,7 @@ def test_what_nothing_can_bring_back_is_cancelled_at_once(store: Store) -> None:
     dead.start()
     dead.run(outcome=FINAL)
     assert state_of(store, dead.ids["b"]) is State.QUEUED
-    store.run(store.verbs.operate("discard", [dead.ids["a"]], "no use", "ada", TENANT))
+    store.run(store.jobs.operate("discard", [dead.ids["a"]], "no use", "ada", TENANT))
     assert state_of(store, dead.ids["b"]) is State.CANCELLED
     assert (dead.stands(), dead.status) == ({"a": "cancelled", "b": "skipped"}, "cancelled")
 
@@ -132,7 +132,7 @@ def test_the_answer_to_a_discard_is_how_all_are_afterwards(store: Store) -> None
     flow.start()
     flow.run(outcome=FINAL)
     both = [flow.ids["b"], flow.ids["a"]]
-    skipped, dead = store.run(store.verbs.operate("discard", both, "no use", "ada", TENANT))
+    skipped, dead = store.run(store.jobs.operate("discard", both, "no use", "ada", TENANT))
     assert (dead.refused, dead.state) == (False, State.CANCELLED)
     assert (skipped.refused, skipped.reason, skipped.state) == (True, "not_dead", State.CANCELLED)
 
@@ -141,8 +141,8 @@ def test_a_skipped_job_that_somebody_cancels_does_not_come_back_nor_what_is_behi
     flow = Flow(store, {"a": "", "b": "a", "c": "b", "d": "a"})
     flow.start()
     flow.run("a", outcome=FINAL)
-    store.run(store.verbs.operate("cancel", [flow.ids["b"]], None, "ada", TENANT))
-    store.run(store.verbs.resume_workflow(flow.id, None, "ada", TENANT))
+    store.run(store.jobs.operate("cancel", [flow.ids["b"]], None, "ada", TENANT))
+    store.run(store.workflows.resume(flow.id, None, "ada", TENANT))
     assert flow.stands() == {"a": "open", "b": "skipped", "c": "skipped", "d": "open"}
     assert flow.run_all() == [["a"], ["d"]]
     assert (flow.status, state_of(store, flow.ids["c"])) == ("cancelled", State.CANCELLED)
@@ -153,15 +153,15 @@ def test_cancelling_takes_all_that_has_not_ended(store: Store) -> None:
     flow.start()
     flow.run("a")
     (running,) = claim(store, open_lease(store), 1)
-    answer = store.run(store.verbs.cancel_workflow(flow.id, "no longer wanted", "ada", TENANT))
+    answer = store.run(store.workflows.cancel(flow.id, "no longer wanted", "ada", TENANT))
     assert (answer.jobs, answer.refused) == (3, False)
     assert settle(store, running) == [running.id]
     assert flow.status == "cancelled"
     assert {node.state for node in flow.graph.nodes} == {State.SUCCEEDED, State.CANCELLED}
     check(flow.graph)
-    again = store.run(store.verbs.cancel_workflow(flow.id, None, "ada", TENANT))
+    again = store.run(store.workflows.cancel(flow.id, None, "ada", TENANT))
     assert (again.refused, again.reason) == (True, "already_finished")
-    nowhere = store.run(store.verbs.cancel_workflow(new_id(), None, "ada", TENANT))
+    nowhere = store.run(store.workflows.cancel(new_id(), None, "ada", TENANT))
     assert nowhere.reason == "not_found"
 
 
@@ -174,8 +174,8 @@ def test_a_key_starts_a_workflow_once(store: Store) -> None:
     answer = second.start()
     assert (answer.id, answer.created, answer.reason) == (first.id, False, "duplicate_key")
     assert other.start().reason == "idempotency_conflict"
-    assert len(store.run(store.verbs.workflows(TENANT))) == 1
-    assert sum(store.run(store.verbs.counts(TENANT)).values()) == 4
+    assert len(store.run(store.workflows.list(TENANT))) == 1
+    assert sum(store.run(store.jobs.counts(TENANT)).values()) == 4
 
 
 def test_jobs_are_added_while_it_runs_and_refused_when_it_is_over(store: Store) -> None:
@@ -234,15 +234,15 @@ def test_a_job_that_waits_for_its_parents_waits_for_nothing_else(store: Store) -
     moment = forward(store)
     flow = Flow(store, {"a": "", "b": "a", "c": "a"}, fields={"b": {"delay": 60.0}, "c": {"agent": "planner"}})
     flow.start()
-    (verdict,) = store.run(store.verbs.reschedule([flow.ids["b"]], Reschedule(), None, "ada", TENANT))
+    (verdict,) = store.run(store.jobs.reschedule([flow.ids["b"]], Reschedule(), None, "ada", TENANT))
     assert (verdict.refused, verdict.reason) == (True, "job_held")
-    assert store.run(store.verbs.resume_agent("planner", 10, TENANT)) == 0
+    assert store.run(store.agents.resume("planner", 10, TENANT)) == 0
     assert flow.run_all() == [["a"], ["c"]]
     due = job(store, flow.ids["b"]).due_at
     assert due is not None
     assert (due - moment).total_seconds() == 60
     forward(store, 60)
-    store.run(store.verbs.promote_due())
+    store.run(store.leases.promote())
     assert flow.run_all() == [["b"]]
 
 
@@ -250,13 +250,13 @@ def test_a_job_that_waits_for_its_parents_waits_for_nothing_else(store: Store) -
 def test_a_workflow_belongs_to_its_tenant(store: Store) -> None:
     flow = Flow(store, DIAMOND)
     flow.start()
-    verbs, run = store.verbs, store.run
-    assert run(verbs.workflow(flow.id, "acme")) is None
-    assert run(verbs.graph(flow.id, "acme")) is None
-    assert run(verbs.workflows("acme")) == []
-    assert run(verbs.cancel_workflow(flow.id, None, "ada", "acme")).reason == "not_found"
-    assert run(verbs.resume_workflow(flow.id, None, "ada", "acme")).reason == "not_found"
-    assert run(verbs.add_to_workflow(flow.id, flow.nodes, (), "ada", "acme")).reason == "not_found"
+    run = store.run
+    assert run(store.workflows.get(flow.id, "acme")) is None
+    assert run(store.workflows.graph(flow.id, "acme")) is None
+    assert run(store.workflows.list("acme")) == []
+    assert run(store.workflows.cancel(flow.id, None, "ada", "acme")).reason == "not_found"
+    assert run(store.workflows.resume(flow.id, None, "ada", "acme")).reason == "not_found"
+    assert run(store.workflows.extend(flow.id, flow.nodes, (), "ada", "acme")).reason == "not_found"
     put_one(store, tenant="acme", workflow_id=flow.id)  # there it is only a label
     assert flow.graph.workflow.total == 4
 
@@ -264,7 +264,7 @@ def test_a_workflow_belongs_to_its_tenant(store: Store) -> None:
 @pytest.mark.req("DP-6")
 def test_a_generator_plans_and_takes_nothing(store: Store, by_hand: ByHand) -> None:
     Flow(store, {"a": ""}).start()
-    lease = store.run(store.verbs.open_lease("MOT:template", 30, "*", "generator")).id
+    lease = store.run(store.leases.open("MOT:template", 30, "*", "generator")).id
     with pytest.raises(HoldfastError) as refused:
         claim(store, lease)
     assert refused.value.code == "generator_only"
@@ -278,13 +278,13 @@ def test_a_generator_plans_and_takes_nothing(store: Store, by_hand: ByHand) -> N
 def test_a_job_that_is_refused_takes_the_whole_start_with_it(store: Store) -> None:
     from holdfast.features.agents.model import Definition
 
-    store.run(store.verbs.register_agent(Definition(id="planner", name="Planner", kind="other"), TENANT))
+    store.run(store.agents.set(Definition(id="planner", name="Planner", kind="other"), TENANT))
     flow = Flow(store, {"a": "", "b": "a"}, fields={"b": {"agent": "planner"}})
     with pytest.raises(HoldfastError) as refused:
         flow.start()
     assert refused.value.code == "job_refused"
-    assert store.run(store.verbs.workflows("*")) == []
-    assert store.run(store.verbs.counts("*")) == {}
+    assert store.run(store.workflows.list("*")) == []
+    assert store.run(store.jobs.counts("*")) == {}
 
 
 def test_reading_lists_them_newest_first_with_what_parents_returned(store: Store) -> None:
@@ -293,14 +293,14 @@ def test_reading_lists_them_newest_first_with_what_parents_returned(store: Store
     flow, second = Flow(store, {"a": "", "b": "a"}), Flow(store, {"a": ""}, kind="other")
     flow.start()
     second.start()
-    verbs, run = store.verbs, store.run
-    assert [w.id for w in run(verbs.workflows(TENANT))] == [second.id, flow.id]
-    assert [w.id for w in run(verbs.workflows(TENANT, limit=1, before=second.id))] == [flow.id]
-    assert [w.kind for w in run(verbs.workflows(TENANT, kind="other"))] == ["other"]
+    run = store.run
+    assert [w.id for w in run(store.workflows.list(TENANT))] == [second.id, flow.id]
+    assert [w.id for w in run(store.workflows.list(TENANT, limit=1, before=second.id))] == [flow.id]
+    assert [w.kind for w in run(store.workflows.list(TENANT, kind="other"))] == ["other"]
     (a,) = claim(store, open_lease(store), 1)
     settle(store, a, Succeeded('{"pages": 3}'))
-    (parent,) = run(verbs.parent_results(flow.ids["b"], TENANT))
+    (parent,) = run(store.workflows.parent_results(flow.ids["b"], TENANT))
     assert (parent.name, parent.state, parent.value, parent.kind) == ("a", State.SUCCEEDED, {"pages": 3}, "do.a")
     second.run("a")
-    assert [w.id for w in run(verbs.workflows(TENANT, over=True))] == [second.id]
-    assert run(verbs.workflows(TENANT, over=False))[0].status is WorkflowStatus.ACTIVE
+    assert [w.id for w in run(store.workflows.list(TENANT, over=True))] == [second.id]
+    assert run(store.workflows.list(TENANT, over=False))[0].status is WorkflowStatus.ACTIVE

@@ -145,14 +145,14 @@ async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, h
         assert (await acme.post("/pause", data=what | {"reason": ""})).status_code == 422
         assert (await acme.post("/pause", data=what | {"whose": "all"})).status_code == 403
         assert (await acme.post("/pause?tenant=default", data=what)).status_code == 303
-        ((switch),) = app.client.run(app.client.verbs.switches("*"))
+        ((switch),) = app.client.run(app.client.store.pauses.list("*"))
         assert (switch.tenant, switch.scope, switch.name) == ("acme", "queue", "mail")
         assert switch.until is not None
         assert "SMTP is down" in (await acme.get("/queues")).text
         assert "SMTP is down" not in (await http.get("/queues")).text
         everything = await acme.post("/pause", data={"what": "everything", "reason": "stop", "confirmed": "yes"})
         assert everything.status_code == 303
-        assert {each.what for each in app.client.run(app.client.verbs.switches("*"))} == {
+        assert {each.what for each in app.client.run(app.client.store.pauses.list("*"))} == {
             "everything of tenant acme",
             "queue mail of tenant acme",
         }
@@ -237,7 +237,7 @@ async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncCl
         assert (shown.status_code, "canary-4711" in shown.text) == (200, False), page
     form = {"timing": "@weekly", "kind": "secretly", "payload": "", "do": "save"}
     assert (await http.post("/schedules/nightly", data=form)).status_code == 303
-    stored = the(app.client.run(app.client.verbs.schedule("nightly", "default")))
+    stored = the(app.client.run(app.client.store.schedules.get("nightly", "default")))
     assert stored.payload == {"pin": "canary-4711"}, "left empty, it stays"
 
 
@@ -351,7 +351,7 @@ async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
             duration_ms=5,
             **said,  # type: ignore[arg-type]
         )
-        assert app.client.run(app.client.verbs.note_endpoint_delivery(entry, "default"))
+        assert app.client.run(app.client.store.webhooks.note_delivery(entry, "default"))
         with app.client.serving("default", f"by {words}".replace("\u202e", "").replace("\u2066", "")[:100]):
             app.endpoints.disable(name, reason=words)
 
@@ -382,7 +382,7 @@ async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None
         assert "tenant acme" in (await every.get("/schedules")).text
     async with client_of(app, role="admin", tenant="acme") as acme:
         assert (await acme.post("/schedules/same?tenant=globex", data={"do": "run"})).status_code == 303
-    found = {(each.tenant, each.state) for each in app.client.run(app.client.verbs.schedules("*"))}
+    found = {(each.tenant, each.state) for each in app.client.run(app.client.store.schedules.list("*"))}
     assert found == {("acme", "active"), ("globex", "paused")}
-    every_job = app.client.run(app.client.verbs.list_jobs(JobFilter(tenant="*")))
+    every_job = app.client.run(app.client.store.jobs.list(JobFilter(tenant="*")))
     assert [(job.tenant, job.enqueued_by) for job in every_job] == [("acme", "schedule same")]

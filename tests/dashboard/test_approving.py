@@ -50,7 +50,7 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
     assert (vote.person, vote.how, vote.comment) == ("a approver", "dashboard", "go ahead")
     assert vote.data == {"limit": 7, "reason": "fine", "urgent": True}
     await asyncio.to_thread(work_off, app)
-    assert the(app.client.run(app.client.verbs.result(scene.job, "default"))).value == 7
+    assert the(app.client.run(app.client.store.jobs.result(scene.job, "default"))).value == 7
 
 
 async def test_whoever_asked_is_told_before_trying(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
@@ -105,7 +105,7 @@ async def test_what_is_no_token_of_the_gate_shows_and_decides_nothing(
             ):
                 assert answer.status_code in (404, 405), credential
                 assert "onerror" not in answer.text, "what the question is about is not for them"
-        app.client.run(app.client.verbs.set_clock(timedelta(minutes=1), None))
+        app.client.run(app.client.store.clock.set(timedelta(minutes=1), None))
         refused = await anonymous.post(f"/decide/{late}", data=FILLED | {"verdict": "approve"})
         assert (refused.status_code, "token_expired" in refused.text) == (410, True)
     assert app.approvals.show(scene.gate).votes == []

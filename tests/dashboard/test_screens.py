@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.stores.port.audit import EventFilter
+from holdfast.features.audit.store import EventFilter
 from tests.dashboard.scene import HOSTILE, Scene, escaped, is_inert, play
 
 pytestmark = pytest.mark.req("JF-16")
@@ -72,8 +72,8 @@ async def test_every_number_of_the_overview_leads_to_what_it_counts(app: App, ht
 
 def _kept(app: App) -> list[object]:
     """All that people and programs did, of jobs and of the configuration, and how the question stands."""
-    verbs, run = app.client.verbs, app.client.run
-    looked = run(verbs.recent_events(EventFilter(tenant="*", limit=1000)))
+    store, run = app.client.store, app.client.run
+    looked = run(store.audit.recent_events(EventFilter(tenant="*", limit=1000)))
     (gate,) = app.approvals.list()
     return [looked.events, app.audit.actions(limit=1000), gate, app.schedules.list()]
 

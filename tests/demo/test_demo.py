@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.ledger import all_jobs, check_ledger
 
 COMMAND = (sys.executable, "-m", "holdfast", "demo")

@@ -118,7 +118,7 @@ def a_no_that_is_dealt_with(app: App, block: str) -> None:
     app.deny(gates[denied.id], by="ada", comment="take the bus")
     app.approve(gates[bought.id], by="ada")
     later(app, timedelta(days=2))
-    app.client.run(app.client.verbs.attend_gates())
+    app.client.run(app.client.store.approvals.attend())
     assert finish(app, denied) == "denied: take the bus"
     assert finish(app, expired) == "expired: None"
     assert finish(app, bought) == "seat 3 bought"
@@ -149,7 +149,7 @@ def people_are_told(app: App, block: str) -> None:
     assert [(to, words) for to, words, _ in mails] == [("ada", "Pay <7>? (asked)"), ("bob", "Pay <7>? (asked)")]
     for days in (1, 2, 3):
         later(app, timedelta(days=days, minutes=1))
-        app.client.run(app.client.verbs.attend_gates())
+        app.client.run(app.client.store.approvals.attend())
         work_off(app)
     assert [to for to, words, _ in mails if "(escalated)" in words] == ["ada", "bob", "boss"]
     assert [to for to, words, _ in mails if "(reminder)" in words][:4] == ["ada", "bob"] * 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.docs.attacks_page import GROUPS, NAMES, PAGE, SPELT, setup
 from tests.support.attacks import ATTACKS
 from tests.support.by_hand import ByHand, open_by_hand

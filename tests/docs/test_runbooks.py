@@ -13,9 +13,8 @@ import typer.main
 from typer.testing import CliRunner
 
 from holdfast.cli.commands import app
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.health import model as health
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from tests.support.stores import FINAL, new_id, put_one, settle, take
 
 pytestmark = pytest.mark.req("DP-18", "DP-19")

@@ -43,7 +43,7 @@ class World:
 
 
 def steps(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
-    found = app.client.run(app.client.verbs.steps(job_id, "default"))
+    found = app.client.run(app.client.store.steps.list(job_id, "default"))
     return [(step.n, step.kind, step.name, step.value) for step in found]
 
 

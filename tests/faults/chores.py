@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast import App
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.worker.maintenance import Duty, run_once, standard_duties
 from tests.faults.workplace import Fresh, Line, OverAProxy
 from tests.support.ledger import check_ledger, read_events
@@ -82,7 +82,7 @@ def _prepare(url: str) -> None:
         app.operations.start("cancel", queue="unwanted")
         app.enqueue("delayed", delay="1h")
         app.enqueue("overdue", deadline=datetime.now(UTC) + timedelta(hours=1), queue="late")
-        store.run(store.verbs.set_clock(timedelta(hours=HOURS), None))
+        store.run(store.clock.set(timedelta(hours=HOURS), None))
 
 
 async def _do(app: App) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.faults.tiny_disk import mounted
 from tests.support.crew import Crew
 from tests.support.ledger import check_ledger

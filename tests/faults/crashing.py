@@ -6,7 +6,6 @@ flow, and every flow has the name of its verb. `os._exit` runs no handler, flush
 
 from __future__ import annotations
 
-import functools
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.requests import ClaimRequest
 from tests.support.crew import FOLDER_VARIABLE
+from tests.support.operations import name_of
 from tests.support.warm import start_call
 
 GONE = 77
@@ -52,12 +52,8 @@ class Point:
 
 def marks(flow: Flow[Any]) -> set[str]:
     """The name of the verb that made it, and whether it claims or settles something, as its arguments show."""
-    made: object = flow.start
-    given: list[object] = []
-    while isinstance(made, functools.partial):
-        given += [*made.args, *made.keywords.values()]
-        made = made.func
-    found = {str(getattr(made, "__name__", ""))}
+    name, given = name_of(flow)
+    found = {name}
     if any(isinstance(each, ClaimRequest) and each.want > 0 for each in given):
         found.add("claiming")
     if any(isinstance(each, list | tuple) and each and isinstance(each[0], Settlement) for each in given):

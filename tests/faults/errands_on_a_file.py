@@ -204,7 +204,7 @@ _days = itertools.count(1)
 
 def _wait_a_day(app: App) -> None:
     """The clock is the file's, and does not go back."""
-    app.store.run(app.store.verbs.set_clock(timedelta(days=next(_days)), None))
+    app.store.run(app.store.clock.set(timedelta(days=next(_days)), None))
 
 
 def _claim(app: App) -> Any:

@@ -8,7 +8,6 @@ moment in their environment, and install this by importing it.
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import time
@@ -19,10 +18,11 @@ from typing import Any
 
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import StepEntry
+from holdfast.features.postgres import PostgresStore
+from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Steps
-from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.sqlite.store import SqliteStore
 from tests.support.crew import FOLDER_VARIABLE
+from tests.support.operations import name_of
 
 MOMENT_VARIABLE = "HOLDFAST_TEST_KILL_AT"
 WORKER_VARIABLE = "HOLDFAST_TEST_KILL_WORKER"
@@ -56,20 +56,10 @@ def passing(moment: str) -> None:
     time.sleep(60)
 
 
-def name_of(flow: Flow[Any]) -> tuple[str, list[Any]]:
-    """The verb that made it, and what it was given."""
-    made: object = flow.start
-    given: list[Any] = []
-    while isinstance(made, functools.partial):
-        given += [*made.args, *made.keywords.values()]
-        made = made.func
-    return str(getattr(made, "__name__", "")), given
-
-
 def moments(flow: Flow[Any]) -> Iterator[str]:
     """What this write is about: the steps it saves, the ends of attempts it settles."""
     name, given = name_of(flow)
-    if name == "steps":
+    if name == "steps.list":
         yield "remember"
     for each in given:
         for item in each if isinstance(each, list | tuple) else ():

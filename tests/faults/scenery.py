@@ -7,13 +7,14 @@ from typing import Any
 
 from holdfast import App, Context, Retry
 from holdfast.features.approvals.model import GateFilter
+from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter
 from holdfast.features.jobs.views import story, why
 from holdfast.stores.flow import Flow
-from holdfast.stores.port.audit import ActionFilter, EventFilter
 from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off
 from tests.faults.spoiling import Row
+from tests.support.operations import operation
 
 URL = "https://hooks.example/in"
 
@@ -66,56 +67,99 @@ def furnish(app: App) -> None:
     (dead,) = app.dead_letters.jobs(group.fingerprint)
     app.dead_letters.redrive_as(dead.id, {"n": 1})
     app.operations.start("redrive", reason="again", kind="rich", state="dead_letter")
-    app.store.run(app.store.verbs.count_usage(1000, True))
+    app.store.run(app.store.usage.count(1000, True))
     app.audit.seal()
     app.enqueue("rich", {"n": 9}, queue="mail")
 
 
 def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]]]:
     """Everything that can be read, of each thing that is in the rows."""
-    verbs, all_of = app.store.verbs, "*"
-    for one in ("switches", "limits", "connectors", "consumers", "endpoints", "subscriptions", "payload_rules"):
-        yield one, getattr(verbs, one)(all_of)
-    for one in ("schedules", "templates", "agents", "workflows", "reservations", "operations", "retentions", "tokens"):
-        yield one, getattr(verbs, one)(all_of)
-    for one in ("tenants", "health", "hour", "standing", "counts", "active_subscriptions", "queue_settings", "pulse"):
-        yield one, getattr(verbs, one)(all_of)
-    yield "executors", verbs.executors()
-    yield "gates", verbs.gates(GateFilter(tenant=all_of, state=None))
-    yield "actions", verbs.actions(ActionFilter(tenant=all_of))
-    yield "recent_events", verbs.recent_events(EventFilter(tenant=all_of))
-    yield "dead_letter_groups", verbs.dead_letter_groups(GroupFilter(tenant=all_of, resolved=True))
-    yield "events_after", verbs.events_after(None, 1000, all_of)
-    yield "app_events_after", verbs.app_events_after(None, 1000, all_of)
-    yield "usage", verbs.usage(("tenant",), all_of)
-    yield "preview_retention", verbs.preview_retention(all_of)
-    yield "due_schedules", verbs.due_schedules(("rich",), 100, all_of)
-    yield "next_operation", verbs.next_operation(all_of)
-    yield "list_jobs", verbs.list_jobs(JobFilter(tenant=all_of, limit=1000))
-    yield "notes", verbs.notes(JobFilter(tenant=all_of, limit=1000))
-    yield "seal", verbs.seal()
+    store, all_of = app.store, "*"
+    for one in (
+        "pauses.list",
+        "limits.list",
+        "connectors.list",
+        "consumers.list",
+        "webhooks.list",
+        "subscriptions.list",
+        "payload_rules.list",
+    ):
+        yield one, operation(store, one)(all_of)
+    for one in (
+        "schedules.list",
+        "templates.list",
+        "agents.list",
+        "workflows.list",
+        "reservations.list",
+        "operations.list",
+        "retention.list",
+        "tokens.list",
+    ):
+        yield one, operation(store, one)(all_of)
+    for one in (
+        "tenants.list",
+        "health.get",
+        "health.last_hour",
+        "health.workers",
+        "jobs.counts",
+        "subscriptions.active",
+        "queues.list",
+        "health.statistics",
+    ):
+        yield one, operation(store, one)(all_of)
+    yield "executors", store.executors.list()
+    yield "gates", store.approvals.list(GateFilter(tenant=all_of, state=None))
+    yield "actions", store.audit.actions(ActionFilter(tenant=all_of))
+    yield "recent_events", store.audit.recent_events(EventFilter(tenant=all_of))
+    yield "dead_letter_groups", store.dead_letters.groups(GroupFilter(tenant=all_of, resolved=True))
+    yield "events_after", store.ledger.read(None, 1000, all_of)
+    yield "app_events_after", store.ledger.read_sent(None, 1000, all_of)
+    yield "usage", store.usage.list(("tenant",), all_of)
+    yield "preview_retention", store.retention.preview(all_of)
+    yield "due_schedules", store.schedules.due(("rich",), 100, all_of)
+    yield "next_operation", store.operations.next(all_of)
+    yield "list_jobs", store.jobs.list(JobFilter(tenant=all_of, limit=1000))
+    yield "notes", store.jobs.notes(JobFilter(tenant=all_of, limit=1000))
+    yield "seal", store.audit.get_seal()
     jobs = {str(row["job_id"]) for table in rows.values() for row in table if row.get("job_id")}
     for job in sorted(jobs):
         if len(job) == 36:
-            for name in ("get", "history", "attempts", "artifacts", "checkpoints", "result", "steps", "references"):
-                yield name, getattr(verbs, name)(job, all_of)
-            for name in ("made_from", "chain", "circumstances", "group_of", "remade", "parent_results", "turn_of"):
-                yield name, getattr(verbs, name)(job, all_of)
-            yield "story", story(verbs, job, all_of)
-            yield "why", why(verbs, job, all_of)
+            for name in (
+                "jobs.get",
+                "jobs.history",
+                "jobs.attempts",
+                "jobs.artifacts",
+                "jobs.checkpoints",
+                "jobs.result",
+                "steps.list",
+                "jobs.references",
+            ):
+                yield name, operation(store, name)(job, all_of)
+            for name in (
+                "templates.made_from",
+                "jobs.chain",
+                "jobs.circumstances",
+                "dead_letters.group_of",
+                "dead_letters.remade",
+                "workflows.parent_results",
+                "tenants.next_share",
+            ):
+                yield name, operation(store, name)(job, all_of)
+            yield "story", story(store, job, all_of)
+            yield "why", why(store, job, all_of)
     for gate in rows.get("gate", []):
         if len(str(gate["id"])) == 36:
-            yield "votes", verbs.votes(gate["id"], all_of)
-            yield "gate", verbs.gate(gate["id"], all_of)
+            yield "votes", store.approvals.votes(gate["id"], all_of)
+            yield "gate", store.approvals.get(gate["id"], all_of)
     for row in rows.get("workflow", []):
         if len(str(row["id"])) == 36:
-            yield "graph", verbs.graph(row["id"], all_of)
+            yield "graph", store.workflows.graph(row["id"], all_of)
     for row in rows.get("schedule", []):
         if len(str(row["id"])) == 36:
-            yield "fires", verbs.fires(row["id"], all_of)
+            yield "fires", store.schedules.fires(row["id"], all_of)
     for row in rows.get("endpoint", []):
         if len(str(row["id"])) == 36:
-            yield "endpoint_deliveries", verbs.endpoint_deliveries(row["id"], all_of, 100)
+            yield "endpoint_deliveries", store.webhooks.deliveries(row["id"], all_of, 100)
     for row in rows.get("subscription", []):
         if len(str(row["id"])) == 36:
-            yield "deliveries", verbs.deliveries(row["id"], all_of, False, 100)
+            yield "deliveries", store.subscriptions.deliveries(row["id"], all_of, False, 100)

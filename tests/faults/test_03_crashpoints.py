@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
+from holdfast.features.assembly import open_store
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.events.model import Subscribing
-from holdfast.stores.base import Verbs
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import JobFilter
 from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, flows, start
@@ -28,6 +27,7 @@ from tests.faults.load import AT_ONCE, PATIENT
 from tests.faults.waiting import all_ended
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
+from tests.support.operations import operations
 from tests.support.people import asking
 from tests.support.stores import FINAL, claim, new_id, open_lease, put, settle, spec
 from tests.support.transactions import Consumer
@@ -35,51 +35,153 @@ from tests.support.transactions import Consumer
 pytestmark = pytest.mark.req("CX-15", "SC-11", "SC-19", "DP-8")
 
 # What only people, tests, consumers and other runtimes call; the rest are a worker's, also those that come later.
-NOT_A_WORKERS = {"operate", "set_clock", "save_cursor", "claim", "settle", "start", "release", "add_artifact", "watch"}
-NOT_A_WORKERS |= {"reschedule", "move", "send_event", "rewind", "decide_gate", "keep_gate_token", "gate_hashes"}
-NOT_A_WORKERS |= {"set_limit", "remove_limit", "reserve", "release_reservation", "set_aging"}
-NOT_A_WORKERS |= {"register_agent", "disable_agent", "drain_agent", "enable_agent", "resume_agent"}
-NOT_A_WORKERS |= {"put_template", "remove_template", "enqueue_made", "run_schedule"}
-NOT_A_WORKERS |= {"add_schedule", "change_schedule", "declare_schedules"}  # parts of the flow called fire_schedules
-NOT_A_WORKERS |= {"start_workflow", "add_to_workflow", "cancel_workflow", "resume_workflow"}
-READS = {"events_after", "cursor_of", "now", "get", "list_jobs", "history", "attempts", "artifacts", "checkpoints"}
-READS |= {"result", "health", "pulse", "counts", "recalls", "holdings", "agent", "agents", "asks_first", "notes"}
-READS |= {"steps", "gate", "gates", "votes", "workflow", "workflows", "graph", "named", "parent_results"}
-READS |= {"template", "templates", "template_versions", "made_from", "schedule", "schedules", "declared_schedules"}
-READS |= {"due_schedules", "fires", "limits", "reservation", "reservations", "queue_settings"}
-NOT_A_WORKERS |= {
-    "pause_subscription",
-    "resume_subscription",
-    "delete_subscription",
-    "reset_consumer",
-    "remove_consumer",
+NOT_A_WORKERS = {
+    "jobs.operate",
+    "clock.set",
+    "ledger.save_cursor",
+    "leases.claim",
+    "leases.settle",
+    "leases.start",
+    "leases.release",
+    "steps.add_artifact",
+    "jobs.watch",
 }
-NOT_A_WORKERS |= {"set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"}
-NOT_A_WORKERS |= {"add_executor", "remove_executor", "pause", "resume", "subscription_failed", "save_subscription"}
-READS |= {"recent_events"}
-READS |= {"app_events_after", "chain", "circumstances", "executors", "consumers", "subscription", "subscriptions"}
-READS |= {"active_subscriptions", "deliveries", "behind", "switches", "hour", "standing"}
-NOT_A_WORKERS |= {"set_payload_rule", "delete_payload_rule", "declare_rules", "reseal", "reseal_part"}
-READS |= {"payload_rules", "references", "sealed_payloads", "sealed_parts"}
-READS |= {"tenants", "fair_queues", "turn_of", "registered_only", "gate_token"}
-NOT_A_WORKERS |= {"leftovers", "forget_leftovers"}  # of one with an artifact store: tests/app/test_leftovers.py
-NOT_A_WORKERS |= {"note_dead_letters", "redrive_as", "start_operation", "cancel_operation"}
-READS |= {"dead_letter_groups", "dead_letter_group", "group_of", "remade", "operation", "operations", "next_operation"}
-READS |= {"seal", "block", "tail", "sealed", "fingerprints", "actions"}
-NOT_A_WORKERS |= {"add_endpoint", "change_endpoint", "disable_endpoint", "enable_endpoint", "remove_endpoint"}
-NOT_A_WORKERS |= {"note_endpoint_delivery"}  # of a worker that delivers: tests/faults/test_27_webhook_storm.py
-NOT_A_WORKERS |= {"set_connector", "remove_connector"}
-NOT_A_WORKERS |= {"set_aside"}  # after a row was refused: tests/faults/test_51_bad_row.py
-READS |= {"connector", "connectors"}
-READS |= {"endpoint", "endpoints", "endpoint_deliveries"}
+NOT_A_WORKERS |= {
+    "jobs.reschedule",
+    "jobs.move",
+    "ledger.send",
+    "steps.rewind",
+    "approvals.decide",
+    "approvals.save_token",
+    "approvals.token_hashes",
+}
+NOT_A_WORKERS |= {"limits.set", "limits.remove", "reservations.set", "reservations.release", "queues.set_aging"}
+NOT_A_WORKERS |= {"agents.set", "agents.disable", "agents.drain", "agents.enable", "agents.resume"}
+NOT_A_WORKERS |= {"templates.set", "templates.remove", "templates.enqueue", "schedules.run"}
+NOT_A_WORKERS |= {"schedules.add", "schedules.change", "schedules.declare"}  # parts of the flow called schedules.fire
+NOT_A_WORKERS |= {"workflows.start", "workflows.extend", "workflows.cancel", "workflows.resume"}
+READS = {
+    "ledger.read",
+    "ledger.cursor",
+    "clock.now",
+    "jobs.get",
+    "jobs.list",
+    "jobs.history",
+    "jobs.attempts",
+    "jobs.artifacts",
+    "jobs.checkpoints",
+}
+READS |= {
+    "jobs.result",
+    "health.get",
+    "health.statistics",
+    "jobs.counts",
+    "leases.cancellations",
+    "leases.holdings",
+    "agents.get",
+    "agents.list",
+    "steps.asks_first",
+    "jobs.notes",
+}
+READS |= {
+    "steps.list",
+    "approvals.get",
+    "approvals.list",
+    "approvals.votes",
+    "workflows.get",
+    "workflows.list",
+    "workflows.graph",
+    "workflows.named",
+    "workflows.parent_results",
+}
+READS |= {
+    "templates.get",
+    "templates.list",
+    "templates.versions",
+    "templates.made_from",
+    "schedules.get",
+    "schedules.list",
+    "schedules.declared",
+}
+READS |= {"schedules.due", "schedules.fires", "limits.list", "reservations.get", "reservations.list", "queues.list"}
+NOT_A_WORKERS |= {
+    "subscriptions.pause",
+    "subscriptions.resume",
+    "subscriptions.remove",
+    "consumers.reset",
+    "consumers.remove",
+}
+NOT_A_WORKERS |= {
+    "tenants.set",
+    "tenants.remove",
+    "tenants.set_fair",
+    "tenants.set_registered_only",
+    "retention.find_orphans",
+}
+NOT_A_WORKERS |= {
+    "executors.add",
+    "executors.remove",
+    "pauses.set",
+    "pauses.remove",
+    "subscriptions.failed",
+    "subscriptions.set",
+}
+READS |= {"audit.recent_events"}
+READS |= {
+    "ledger.read_sent",
+    "jobs.chain",
+    "jobs.circumstances",
+    "executors.list",
+    "consumers.list",
+    "subscriptions.get",
+    "subscriptions.list",
+}
+READS |= {
+    "subscriptions.active",
+    "subscriptions.deliveries",
+    "subscriptions.behind",
+    "pauses.list",
+    "health.last_hour",
+    "health.workers",
+}
+NOT_A_WORKERS |= {
+    "payload_rules.set",
+    "payload_rules.remove",
+    "payload_rules.declare",
+    "payload_rules.reseal",
+    "payload_rules.reseal_part",
+}
+READS |= {"payload_rules.list", "jobs.references", "payload_rules.sealed_payloads", "payload_rules.sealed_parts"}
+READS |= {"tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.registered_only", "approvals.token"}
+NOT_A_WORKERS |= {
+    "retention.orphans",
+    "retention.forget_orphans",
+}  # of one with an artifact store: tests/app/test_leftovers.py
+NOT_A_WORKERS |= {"dead_letters.note", "dead_letters.redrive_as", "operations.start", "operations.cancel"}
+READS |= {
+    "dead_letters.groups",
+    "dead_letters.group",
+    "dead_letters.group_of",
+    "dead_letters.remade",
+    "operations.get",
+    "operations.list",
+    "operations.next",
+}
+READS |= {"audit.get_seal", "audit.block", "audit.unsealed", "audit.sealed", "audit.fingerprints", "audit.actions"}
+NOT_A_WORKERS |= {"webhooks.add", "webhooks.change", "webhooks.disable", "webhooks.enable", "webhooks.remove"}
+NOT_A_WORKERS |= {"webhooks.note_delivery"}  # of a worker that delivers: tests/faults/test_27_webhook_storm.py
+NOT_A_WORKERS |= {"connectors.set", "connectors.remove"}
+NOT_A_WORKERS |= {"leases.set_aside"}  # after a row was refused: tests/faults/test_51_bad_row.py
+READS |= {"connectors.get", "connectors.list"}
+READS |= {"webhooks.get", "webhooks.list", "webhooks.deliveries"}
 DOES = {"claiming", "settling"}
 STORES = ("sqlite", "postgres")
 WHEN: tuple[When, ...] = ("before", "after")
-NOT_A_WORKERS |= {"set_retention", "delete_retention"}
-NOT_A_WORKERS |= {"issue_token", "revoke_token", "open_session", "end_session", "token_used"}
-READS |= {"token_of", "tokens"}
-READS |= {"retentions", "preview_retention", "usage", "ledger_end", "capped_counts"}
-VERBS = sorted({name for name in dir(Verbs) if not name.startswith("_")} - NOT_A_WORKERS - READS)
+NOT_A_WORKERS |= {"retention.set", "retention.remove"}
+NOT_A_WORKERS |= {"tokens.issue", "tokens.revoke", "tokens.open_session", "tokens.end_session", "tokens.used"}
+READS |= {"tokens.find", "tokens.list"}
+READS |= {"retention.list", "retention.preview", "usage.list", "ledger.end", "jobs.capped_counts"}
+VERBS = sorted(operations() - NOT_A_WORKERS - READS)
 
 
 def prepare(store_url: str) -> list[str]:
@@ -89,15 +191,15 @@ def prepare(store_url: str) -> list[str]:
         (dead,) = put(store, spec("work", payload={"number": 8}, retry=PATIENT))
         settle(store, claim(store, open_lease(store, "gave up")), FINAL)
         everything = JobFilter(tenant="default")
-        store.run(store.verbs.start_operation(Starting(new_id(), "redrive"), everything, "ada", "default"))
+        store.run(store.operations.start(Starting(new_id(), "redrive"), everything, "ada", "default"))
         (lost,) = put(store, spec("work", payload={"number": 1}, retry=PATIENT))
         lease = open_lease(store, "lost before")
         assert claim(store, lease)
-        store.run(store.verbs.end_lease(lease, "lost", "*"))
-        now = store.run(store.verbs.now())
+        store.run(store.leases.end(lease, "lost", "*"))
+        now = store.run(store.clock.now())
         payload = {"payload": {"number": 7}}
         follow = Subscribing.of("follow", "job.enqueue", "work", kind="spawn", start="beginning", options=payload)  # type: ignore[arg-type]
-        store.run(store.verbs.save_subscription(follow, new_id(), "ada", "default"))
+        store.run(store.subscriptions.set(follow, new_id(), "ada", "default"))
         return [
             lost,
             *put(
@@ -150,7 +252,7 @@ def play(app: App, folder: Path, point: Point | None) -> None:
 
 def _steps_were_done_once(app: App, folder: Path, job: str) -> None:
     """One that is remembered was not done again: the attempt that is written with it is the last that did it."""
-    done = {step.name: step.attempt for step in app.store.run(app.store.verbs.steps(job, "default"))}
+    done = {step.name: step.attempt for step in app.store.run(app.store.steps.list(job, "default"))}
     assert sorted(done) == ["step 1", "step 2", "step 3"]
     for name, attempt in done.items():
         assert max(effect.attempt for effect in effects(folder, name) if effect.job == job) == attempt, name
@@ -166,7 +268,7 @@ CASES: list[tuple[str, Point]] = [
     *((store, Point(verb, when)) for store in STORES for verb in VERBS for when in WHEN),
     # On PostgreSQL a verb is one statement, and the server commits it: there is no within.
     *(("sqlite", Point(verb, "within")) for verb in VERBS),
-    *((store, Point(verb, "after", nth=2)) for store in STORES for verb in ("claiming", "renew_lease")),
+    *((store, Point(verb, "after", nth=2)) for store in STORES for verb in ("claiming", "leases.renew")),
     *((store, Point("settling", when)) for store in STORES for when in WHEN),
     ("sqlite", Point("settling", "within")),
 ]
@@ -212,5 +314,7 @@ def test_every_write_of_a_worker_is_a_point(app: App, folder: Path) -> None:
     """A verb that is new comes by itself; one that is no verb has to be looked at."""
     play(app, folder, None)
     # Some reads do not say that they only read; and nobody here has left anything in an artifact store.
-    assert flows(folder) <= set(VERBS) | DOES | READS | {"leftovers"}
-    assert {"open_lease", "renew_lease", "end_lease", "enqueue", "save_checkpoint", *DOES} <= flows(folder)
+    assert flows(folder) <= set(VERBS) | DOES | READS | {"retention.orphans"}
+    assert {"leases.open", "leases.renew", "leases.end", "jobs.enqueue", "steps.save_checkpoint", *DOES} <= flows(
+        folder
+    )

@@ -43,7 +43,7 @@ class Producer:
         while not self._stop.wait(self._pause):
             job = spec("work", payload={"nap": 0.01}, retry=PATIENT)
             try:
-                self._app.store.run(self._app.store.verbs.enqueue([job], "default"))
+                self._app.store.run(self._app.store.jobs.enqueue([job], "default"))
             except StoreError:
                 self.perhaps.append(job.id)
             else:

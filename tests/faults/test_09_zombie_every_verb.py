@@ -19,10 +19,10 @@ from holdfast.engine.job import Claim, Turn
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import HoldfastError, StaleLease
-from holdfast.stores.base import Store, Verbs
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
+from tests.support.operations import operation, operations
 from tests.support.stores import forward, open_lease, put_one, take
 
 pytestmark = pytest.mark.req("DP-7", "DP-8", "SC-5")
@@ -47,14 +47,14 @@ def zombie(store: Store) -> Claim:
     put_one(store)
     old = take(store)
     forward(store, 60)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 1
-    store.run(store.verbs.promote_due())
+    assert store.run(store.leases.reap()).crashed == 1
+    store.run(store.leases.promote())
     assert take(store).id == old.id
     put_one(store)
     return old
 
 
-def arguments(verb: str, zombie: Claim) -> dict[str, Any] | None:
+def arguments(store: Store, verb: str, zombie: Claim) -> dict[str, Any] | None:
     """What the zombie would call it with; None for a verb that takes no token."""
     settlements = [Settlement(zombie.id, zombie.attempt, "succeeded", result="1")]
     request = ClaimRequest(lease=zombie.lease, queues=("default",), want=5)
@@ -76,7 +76,7 @@ def arguments(verb: str, zombie: Claim) -> dict[str, Any] | None:
         "request": request,
         "queues": ("default",),
     }
-    parameters = inspect.signature(getattr(Verbs, verb)).parameters
+    parameters = inspect.signature(operation(store, verb)).parameters
     if not {"lease", "request"} & parameters.keys():
         return None
     wanted = [name for name, each in parameters.items() if name != "self" and each.default is inspect.Parameter.empty]
@@ -89,11 +89,11 @@ def arguments(verb: str, zombie: Claim) -> dict[str, Any] | None:
 def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     tried = []
     before = by_hand.contents()
-    for verb in (name for name in dir(Verbs) if not name.startswith("_")):
-        given = arguments(verb, zombie)
+    for verb in sorted(operations()):
+        given = arguments(store, verb, zombie)
         if given is None:
             continue
-        flow = getattr(store.verbs, verb)(**given)
+        flow = operation(store, verb)(**given)
         if not flow.writes:
             continue
         try:
@@ -103,14 +103,14 @@ def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
         if isinstance(answer, Turn):
             assert not answer.claims
             answer = answer.stale
-        elif verb == "save_steps" and answer is not None:
+        elif verb == "steps.save" and answer is not None:
             assert {saved.fate for saved in answer} == {"stale"}
             answer = [saved.job_id for saved in answer]
         assert not answer or answer == [zombie.id], f"{verb} is neither refused nor names the job as stale"
         assert by_hand.contents() == before, verb
         tried.append(verb)
-    assert {"claim", "settle", "renew_lease", "end_lease", "start", "release", "save_checkpoint"} <= set(tried)
-    assert {"turn", "save_steps"} <= set(tried)
+    assert {f"leases.{each}" for each in ("claim", "settle", "renew", "end", "start", "release")} <= set(tried)
+    assert {"leases.exchange", "steps.save", "steps.save_checkpoint"} <= set(tried)
 
 
 # -- in SQL, PostgreSQL ----------------------------------------------------------------------------------------
@@ -207,4 +207,4 @@ def test_by_hand_the_waiting_job_cannot_be_taken_with_it(store: Store, by_hand: 
 def test_a_token_that_is_no_token(store: Store, zombie: Claim) -> None:
     for token in ("", "x", open_lease(store)[:-1]):
         with pytest.raises(HoldfastError):
-            store.run(store.verbs.settle(token, [Settlement(zombie.id, 1, "succeeded")], "*"))
+            store.run(store.leases.settle(token, [Settlement(zombie.id, 1, "succeeded")], "*"))

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.faults.checker import check
 from tests.support.stores import DONE, claim, forward, open_lease, put, settle, spec, state_of, tries
 from tests.support.threads import together
@@ -30,7 +29,7 @@ def store(url: str) -> Iterator[Store]:
 
 
 def sweep(store: Store) -> list[str]:
-    store.run(store.verbs.reap_lapsed())
+    store.run(store.leases.reap())
     return []
 
 
@@ -47,10 +46,10 @@ def test_on_a_barrier(store: Store, choice: random.Random) -> None:
         parts = [partial(settle, store, claims[n::3]) for n in range(3)]
         answers = together(*parts, *(partial(sweep, store) for _ in range(2)))
         stale = {job for answer in answers for job in answer}
-        store.run(store.verbs.reap_lapsed())
+        store.run(store.leases.reap())
         for each in claims:
             assert state_of(store, each.id) == (State.RETRY_WAITING if each.id in stale else State.SUCCEEDED)
-        store.run(store.verbs.promote_due())
+        store.run(store.leases.promote())
     while left := claim(store, open_lease(store), 1000):
         settle(store, left)
     check(store.url, ids)
@@ -72,11 +71,11 @@ def test_the_settlement_comes_first(store: Store, lapsed: list[str], end: str) -
     claims = claim(store, open_lease(store, ttl=10), 3)
     forward(store, 10)
     settling = Transaction(store)
-    settling.run(store.verbs.settle(claims[0].lease, [decide(claims[0], DONE, 1.0)], "*"))
-    swept = store.run(store.verbs.reap_lapsed())
+    settling.run(store.leases.settle(claims[0].lease, [decide(claims[0], DONE, 1.0)], "*"))
+    swept = store.run(store.leases.reap())
     assert swept.crashed == 2
     settling.end(end)
-    assert store.run(store.verbs.reap_lapsed()).crashed == (0 if end == "commit" else 1)
+    assert store.run(store.leases.reap()).crashed == (0 if end == "commit" else 1)
     wanted = State.SUCCEEDED if end == "commit" else State.RETRY_WAITING
     assert [state_of(store, job) for job in lapsed] == [wanted, State.RETRY_WAITING, State.RETRY_WAITING]
     check(store.url, lapsed, ended=False)
@@ -89,7 +88,7 @@ def test_the_sweep_comes_first(store: Store, lapsed: list[str], end: str) -> Non
     claims = claim(store, open_lease(store, ttl=10), 3)
     forward(store, 10)
     sweeping = Transaction(store)
-    assert sweeping.run(store.verbs.reap_lapsed()).crashed == 3
+    assert sweeping.run(store.leases.reap()).crashed == 3
     answers: list[list[str]] = []
     settling = threading.Thread(target=lambda: answers.append(settle(store, claims)))
     settling.start()

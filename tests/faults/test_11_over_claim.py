@@ -14,9 +14,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.features.assembly import Store, open_store
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.requests import ClaimRequest
 from tests.faults.checker import check
 from tests.support.stores import claim, open_lease, put, settle, spec
@@ -119,9 +118,9 @@ def test_nobody_waits_for_who_holds_its_locks(store: Store) -> None:
     """One has claimed and does not come to its commit; the others get theirs, from behind it, and none of its own."""
     ids = put(store, *(spec() for _ in range(200)))
     slow = Transaction(store)
-    lease = slow.run(store.verbs.open_lease("slow", 1000, "*")).id
+    lease = slow.run(store.leases.open("slow", 1000, "*")).id
     request = ClaimRequest(lease=lease, queues=("default",), want=50)
-    held = {each.id for each in slow.run(store.verbs.claim(request))}
+    held = {each.id for each in slow.run(store.leases.claim(request))}
     assert len(held) == 50
     others: list[str] = []
     with psycopg.connect(store.url, autocommit=True) as impatient:

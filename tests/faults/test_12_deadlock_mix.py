@@ -24,8 +24,7 @@ from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
 from holdfast.features.approvals.model import VerdictWord
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb
 from tests.faults.checker import check
 from tests.support.by_hand import PostgresByHand
@@ -75,7 +74,7 @@ class Mix:
         try:
             claims = claim(self.store, lease, choice.randint(1, 20), begin=begin)
             if not begin and claims:
-                begun = self.store.run(self.store.verbs.start(lease, [each.id for each in claims], "*"))
+                begun = self.store.run(self.store.leases.start(lease, [each.id for each in claims], "*"))
                 self.told.update((job, "start", name) for job in begun)
                 for each in claims:
                     each.attempt = begun.get(each.id, 0)
@@ -86,13 +85,13 @@ class Mix:
         if not claims or choice.random() < 0.2:  # it is gone, and a sweep has to see to them
             return
         entries = [(each.id, each.attempt, entry(each.attempt)) for each in claims]
-        saved = self.store.run(self.store.verbs.save_steps(lease, entries, "*"))
+        saved = self.store.run(self.store.steps.save(lease, entries, "*"))
         stale = {each.job_id for each in saved}
         self.kept.update((job_id, n) for job_id, n, _ in entries if job_id not in stale)
         ends = [self.end(choice, each) for each in claims]
         if choice.random() < 0.5:
             request = ClaimRequest(lease=lease, queues=("default",), want=0)
-            gone = self.store.run(self.store.verbs.turn([each for _, each in ends], request)).stale
+            gone = self.store.run(self.store.leases.exchange([each for _, each in ends], request)).stale
         else:
             gone = apply(self.store, lease, *(each for _, each in ends))
         self.told.update((each.id, verb, name) for verb, each in ends if each.id not in gone)
@@ -132,9 +131,9 @@ class Mix:
         ids = self.some(choice, choice.randint(1, 12))
         if verb != "cancel":
             dead = JobFilter(tenant="default", state=State.DEAD_LETTER, limit=12)
-            ids += [job.id for job in self.store.run(self.store.verbs.list_jobs(dead)) if job.id not in ids]
+            ids += [job.id for job in self.store.run(self.store.jobs.list(dead)) if job.id not in ids]
             choice.shuffle(ids)
-        for verdict in self.store.run(self.store.verbs.operate(verb, ids, "mix", name, "default")):
+        for verdict in self.store.run(self.store.jobs.operate(verb, ids, "mix", name, "default")):
             if not verdict.refused:
                 self.told[verdict.id, verb, name] += 1
 
@@ -144,16 +143,16 @@ class Mix:
             return
         one, other = known
         places = [Move.of(first=True), Move.of(before=other), Move.of(after=other), Move.of(priority=1)]
-        verdict = self.store.run(self.store.verbs.move(one, choice.choice(places), "mix", name, "default"))
+        verdict = self.store.run(self.store.jobs.move(one, choice.choice(places), "mix", name, "default"))
         if not verdict.refused:
             self.told[verdict.id, "move", name] += 1
 
     def sweep(self, choice: random.Random, name: str) -> None:
         for flow in (
-            self.store.verbs.reap_lapsed(choice.choice([3, 1000])),
-            self.store.verbs.promote_due(choice.choice([3, 1000])),
-            self.store.verbs.expire_overdue(),
-            self.store.verbs.attend_gates(choice.choice([3, 1000])),
+            self.store.leases.reap(choice.choice([3, 1000])),
+            self.store.leases.promote(choice.choice([3, 1000])),
+            self.store.leases.expire(),
+            self.store.approvals.attend(choice.choice([3, 1000])),
         ):
             self.store.run(flow)
 

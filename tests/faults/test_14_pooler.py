@@ -21,11 +21,11 @@ from psycopg import sql
 
 from holdfast import App, Context, State, SyncContext
 from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.features.assembly import open_store
 from holdfast.features.health.commands import level
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.open import open_store
 from holdfast.stores.postgres import pipeline as between
-from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -197,15 +197,15 @@ def test_tenants_on_one_connection_leave_nothing_to_each_other(
                         jobs[mine] += put(store, *(spec() for _ in range(choice.randint(1, 3))), tenant=mine)
                     case 1:
                         with pytest.raises(HoldfastError):
-                            store.run(store.verbs.enqueue([spec(), spec(kind=" ")], mine))
+                            store.run(store.jobs.enqueue([spec(), spec(kind=" ")], mine))
                     case 2:
                         work(store, tenant=mine)
                     case 3:
                         with pytest.raises(HoldfastError):
                             claim(store, open_lease(store, tenant=mine), tenant=other)
                     case _:
-                        assert all(store.run(store.verbs.get(job_id, mine)) is None for job_id in jobs[other])
-                listed = store.run(store.verbs.list_jobs(JobFilter(tenant=mine, limit=1000)))
+                        assert all(store.run(store.jobs.get(job_id, mine)) is None for job_id in jobs[other])
+                listed = store.run(store.jobs.list(JobFilter(tenant=mine, limit=1000)))
                 assert sorted(job.id for job in listed) == sorted(jobs[mine])
                 assert _left(url) == clean
                 with psycopg.connect(url) as nobody:
@@ -224,9 +224,9 @@ def test_what_others_left_there_binds_nobody(postgres_url: str, plain_role: str)
             careless.execute("set holdfast.tenant = 'acme'")
         with closing(PostgresStore(url)) as store:
             theirs, ours = put(store, spec(), tenant="acme"), put(store, spec(), tenant="umbrella")
-            listed = store.run(store.verbs.list_jobs(JobFilter(tenant="umbrella", limit=10)))
+            listed = store.run(store.jobs.list(JobFilter(tenant="umbrella", limit=10)))
             assert [job.id for job in listed] == ours
-            assert store.run(store.verbs.get(theirs[0], "umbrella")) is None
+            assert store.run(store.jobs.get(theirs[0], "umbrella")) is None
             assert [job.id for job in work(store, tenant="umbrella", want=5)] == ours
             assert (_left(url)["tenant"], _left(url)["path"]) == ("acme", "nowhere"), "they are served by the same"
 
@@ -316,7 +316,7 @@ def test_the_doctor_names_it(postgres_url: str, mode: Any, monkeypatch: pytest.M
 @pytest.mark.req("DP-22")
 def test_one_that_knows_no_transactions_is_refused_in_plain_words(postgres_url: str) -> None:
     with Pooler(postgres_url, "statement") as pooler, closing(open_store(pooler.url())) as store:
-        for ask in (store.migrate, lambda: store.run(store.verbs.list_jobs(JobFilter(tenant="default")))):
+        for ask in (store.migrate, lambda: store.run(store.jobs.list(JobFilter(tenant="default")))):
             with pytest.raises(StoreUnavailable, match="pool_mode = transaction") as refused:
                 ask()
             assert refused.value.code == "statement_pooling"

@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.requests import Finding
-from holdfast.stores.sqlite.store import SqliteStore, diagnose
+from holdfast.stores.sqlite.store import diagnose
 from tests.cli.processes import run
 from tests.support.servers import PostgresServer
 

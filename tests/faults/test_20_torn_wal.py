@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
+from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.sqlite import connections
 from holdfast.stores.sqlite import store as sqlite
-from holdfast.stores.sqlite.store import SqliteStore
 from tests.faults.checker import check
 from tests.support.stores import claim, open_lease, put, put_one, settle, spec
 

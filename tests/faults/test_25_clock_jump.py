@@ -70,7 +70,7 @@ def test_leases_delays_and_order(app: App, crew: Crew, folder: Path) -> None:
     # The delay was counted by the database.
     for job in (ahead[1], behind[1]):
         assert takes[job].at - picture.ledgers[job][0].at >= 0.4
-    told = [float(app.store.run(app.store.verbs.result(job, "*")).value) - time.time() for job in clocks]  # type: ignore[union-attr]
+    told = [float(app.store.run(app.store.jobs.result(job, "*")).value) - time.time() for job in clocks]  # type: ignore[union-attr]
     assert all(abs(abs(each) - HOUR) < 60 for each in told), "the clocks were not wrong: the test proves nothing"
     assert len(crew.alive) == len(workers)
 
@@ -94,7 +94,7 @@ def test_a_database_whose_clock_jumps_loses_nothing(app: App, crew: Crew, folder
     ids = load(app, 40, nap=0.05)
     for shift in (HOUR, 0, -HOUR, 0):
         before = len(effects(folder))
-        app.store.run(app.store.verbs.set_clock(timedelta(seconds=shift), None))
+        app.store.run(app.store.clock.set(timedelta(seconds=shift), None))
         until(lambda before=before: len(effects(folder)) > before, "work goes on")  # type: ignore[misc]
         ids += load(app, 20, nap=0.05)
     all_ended(app, len(ids))

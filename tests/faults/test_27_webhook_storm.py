@@ -91,7 +91,7 @@ def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pyte
             assert len(set(bodies)) == 1, id
         assert max(len(set(stamps)) for stamps in storm.stamps.values()) > 1  # each attempt is signed anew
         histories = [
-            app.store.run(app.store.verbs.history(job.id, "default")) for job in app.jobs(kind=DELIVER, limit=200)
+            app.store.run(app.store.jobs.history(job.id, "default")) for job in app.jobs(kind=DELIVER, limit=200)
         ]
         retries = [next(event for event in each if event.verb == "retry") for each in histories]
         # Spread: each waits for as long as chance says, to the millisecond, so that hardly two wait alike.
@@ -127,5 +127,5 @@ def test_a_worker_that_dies_after_the_answer_sends_the_same_again(new_app: NewAp
             until(lambda: app.get(job).state is State.SUCCEEDED, "the second one has delivered it")  # type: ignore[union-attr]
     assert len(got) == 2
     assert (got[0].id, got[0].body) == (got[1].id, got[1].body)
-    verbs = [event.verb for event in app.store.run(app.store.verbs.history(job, "default"))]
+    verbs = [event.verb for event in app.store.run(app.store.jobs.history(job, "default"))]
     assert verbs.count("lapse") == verbs.count("succeed") == 1

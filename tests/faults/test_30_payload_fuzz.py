@@ -15,7 +15,7 @@ import pytest
 from holdfast import App, Retry, State, SyncContext
 from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.errors import InvalidInput
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.app.running import work_off
 from tests.faults.checker import check
 from tests.support.by_hand import open_by_hand

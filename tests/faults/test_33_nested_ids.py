@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.contract.test_roles_at_work import furnish, verbs
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.schedules import placed, template
@@ -26,10 +25,23 @@ pytestmark = pytest.mark.req("JF-1")
 
 OWNER, STRANGER = "default", "umbrella"
 # Not of one tenant: switches of the whole database.
-EVERYBODYS = {"set_clock", "set_fair", "add_executor", "remove_executor", "executors", "fair_queues", "now"}
-EVERYBODYS |= {"seal_ledger", "seal", "block", "tail"}  # the chain over the whole ledger; it is the owner's
-EVERYBODYS |= {"set_registered_only", "registered_only"}
-EVERYBODYS |= {"count_usage"}  # what the whole ledger has, for whom it was
+EVERYBODYS = {
+    "clock.set",
+    "tenants.set_fair",
+    "executors.add",
+    "executors.remove",
+    "executors.list",
+    "tenants.fair_queues",
+    "clock.now",
+}
+EVERYBODYS |= {
+    "audit.seal",
+    "audit.get_seal",
+    "audit.block",
+    "audit.unsealed",
+}  # the chain over the whole ledger; it is the owner's
+EVERYBODYS |= {"tenants.set_registered_only", "tenants.registered_only"}
+EVERYBODYS |= {"usage.count"}  # what the whole ledger has, for whom it was
 
 
 def rows_of(by_hand: ByHand, tenant: str) -> dict[str, list[Any]]:
@@ -82,6 +94,6 @@ def answered(call: Callable[[], object]) -> str:
 def strange(store: Store) -> None:
     """What the stranger has of its own, under the same names."""
     put_one(store, tenant=STRANGER)
-    assert store.run(store.verbs.add_schedule(placed("hourly", "@hourly"), "eve", STRANGER))
-    store.run(store.verbs.put_template(template(), "eve", STRANGER))
-    store.run(store.verbs.enqueue([spec(agent="planner")], STRANGER))
+    assert store.run(store.schedules.add(placed("hourly", "@hourly"), "eve", STRANGER))
+    store.run(store.templates.set(template(), "eve", STRANGER))
+    store.run(store.jobs.enqueue([spec(agent="planner")], STRANGER))

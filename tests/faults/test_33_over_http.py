@@ -14,11 +14,11 @@ import httpx2
 import pytest
 
 from holdfast import App
+from holdfast.features.assembly import Store
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask
 from holdfast.server.app import make_service
 from holdfast.server.sessions import tokens_of
-from holdfast.stores.base import Store
 from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE
 from tests.app.conftest import url
@@ -83,15 +83,15 @@ def _least(document: dict[str, Any], schema: dict[str, Any], name: str, job: str
 
 def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
     """What the owner has, by the names that paths have for it."""
-    ids, run, v = furnish(store, by_hand), store.run, store.verbs
-    run(v.start_operation(Starting(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
+    ids, run = furnish(store, by_hand), store.run
+    run(store.operations.start(Starting(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
     kept = Ask(new_id(), "queue", "theirs", 3600)
-    run(v.reserve(kept, "ada", OWNER))
-    run(v.save_subscription(AFTER, new_id(), "ada", OWNER))
-    run(v.save_cursor("billing", "0", None, OWNER))
-    run(v.note_dead_letters(run(v.group_of(ids["dead_letter"], OWNER)).fingerprint, CANARY, "ada", OWNER))  # type: ignore[union-attr]
-    group = run(v.group_of(ids["dead_letter"], OWNER))
+    run(store.reservations.set(kept, "ada", OWNER))
+    run(store.subscriptions.set(AFTER, new_id(), "ada", OWNER))
+    run(store.ledger.save_cursor("billing", "0", None, OWNER))
+    group = run(store.dead_letters.group_of(ids["dead_letter"], OWNER))
     assert group is not None
+    run(store.dead_letters.note(group.fingerprint, CANARY, "ada", OWNER))
     return {
         "job_id": ids["dead_letter"],
         "gate_id": ids["gate"],

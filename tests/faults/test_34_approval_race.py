@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.faults.checker import check
 from tests.support.people import asks, attend, ballot, gate, say, votes
 from tests.support.stores import apply, claim, forward, new_id, open_lease, put, spec
@@ -51,7 +50,7 @@ def decide(url: str, number: int, rounds: list[Round], barrier: Any) -> list[Tol
     told: list[Told] = []
     name = SIDES[number % len(SIDES)]
     with closing(open_store(url)) as store:
-        store.run(store.verbs.now())  # connected
+        store.run(store.clock.now())  # connected
         for each in rounds:
             barrier.wait(60)
             if _WAYS[name](store, each, f"{name}-{number}"):
@@ -74,12 +73,12 @@ def _token(store: Store, each: Round, who: str) -> bool:
 
 
 def _cancel(store: Store, each: Round, who: str) -> bool:
-    return not store.run(store.verbs.operate("cancel", [each.job], None, who, "default"))[0].refused
+    return not store.run(store.jobs.operate("cancel", [each.job], None, who, "default"))[0].refused
 
 
 def _time(store: Store, each: Round, who: str) -> bool:
     if each.expires is not None:
-        store.run(store.verbs.set_clock(timedelta(0), each.expires))
+        store.run(store.clock.set(timedelta(0), each.expires))
     return attend(store) > 0
 
 
@@ -125,7 +124,7 @@ def ask(store: Store, count: int) -> list[Round]:
     settlements = [asks(h, r.gate, expires_in=span) for h, r, span in zip(held, rounds, spans, strict=True)]
     assert apply(store, held[0].lease, *settlements) == []
     for each in rounds:
-        store.run(store.verbs.keep_gate_token(each.gate, f"hash of {each.gate}", None, None, "mailer", "default"))
+        store.run(store.approvals.save_token(each.gate, f"hash of {each.gate}", None, None, "mailer", "default"))
     return rounds
 
 

@@ -66,7 +66,7 @@ def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: 
     crew.start_one(lease=30.0)
     all_ended(app, 2)
     check(app.store.url, ids, folder=folder)
-    assert all(app.store.run(app.store.verbs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
+    assert all(app.store.run(app.store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

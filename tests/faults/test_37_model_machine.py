@@ -50,13 +50,13 @@ class FaultyMachine(StoresMachine):
         ids = [job.id for job in self.model.jobs.values()]
         settlements = [decide(views.claim_of(job), data.draw(outcomes, label=job.id), 0.5) for job in held]
         flows: dict[str, Callable[[Player], Flow[Any]]] = {
-            "settle": lambda player: player.verbs.settle(player.token(lease), settlements, scope),
-            "reap": lambda player: player.verbs.reap_lapsed(),
-            "promote": lambda player: player.verbs.promote_due(),
-            "expire": lambda player: player.verbs.expire_overdue(),
-            "cancel": lambda player: player.verbs.operate("cancel", ids, "cut", "an operator", "*"),
-            "renew": lambda player: player.verbs.renew_lease(player.token(lease), 3600.0, scope),
-            "end": lambda player: player.verbs.end_lease(player.token(lease), "closed", scope),
+            "settle": lambda player: player.store.leases.settle(player.token(lease), settlements, scope),
+            "reap": lambda player: player.store.leases.reap(),
+            "promote": lambda player: player.store.leases.promote(),
+            "expire": lambda player: player.store.leases.expire(),
+            "cancel": lambda player: player.store.jobs.operate("cancel", ids, "cut", "an operator", "*"),
+            "renew": lambda player: player.store.leases.renew(player.token(lease), 3600.0, scope),
+            "end": lambda player: player.store.leases.end(player.token(lease), "closed", scope),
         }
         name = data.draw(st.sampled_from(sorted(flows)), label="verb")
         for player in self.players.values():

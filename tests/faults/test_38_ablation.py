@@ -19,9 +19,8 @@ from holdfast import App
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import Gate
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Flow
-from holdfast.stores.open import open_store
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from holdfast.stores.requests import Telling
 from tests.app.waiting import until
@@ -97,8 +96,8 @@ def taken_over(store: Store) -> Claim:
     put_one(store)
     old = take(store)
     forward(store, 60)
-    assert store.run(store.verbs.reap_lapsed()).crashed == 1
-    store.run(store.verbs.promote_due())
+    assert store.run(store.leases.reap()).crashed == 1
+    store.run(store.leases.promote())
     assert claim(store, open_lease(store, "the other"))
     return old
 
@@ -222,11 +221,11 @@ def test_without_the_second_check_a_wake_up_is_lost(store: Store, by_hand: ByHan
         job, held = running(store)
         with psycopg.connect(store.url) as letting_go:
             prepare_connection(letting_go)
-            run_on(letting_go, store.verbs.settle(held.lease, [waits(held, job)], "*"))
+            run_on(letting_go, store.leases.settle(held.lease, [waits(held, job)], "*"))
             assert send(store, job).woke == 0  # it is not committed, and not seen
             letting_go.commit()
         assert state_of(store, job) is State.RETRY_WAITING
-        store.run(store.verbs.promote_due())
+        store.run(store.leases.promote())
         return job
 
     assert state_of(store, meet()) is State.QUEUED
@@ -244,13 +243,13 @@ def test_without_waiting_for_open_senders_a_wake_up_is_lost(store: Store, by_han
         with psycopg.connect(store.url) as sending:
             prepare_connection(sending)
             event = Telling(new_id(), job, "{}", None, None)
-            assert run_on(sending, store.verbs.send_event(event, "till", "default")).woke == 0
-            store.run(store.verbs.settle(held.lease, [waits(held, job)], "*"))
-            store.run(store.verbs.promote_due())
+            assert run_on(sending, store.ledger.send(event, "till", "default")).woke == 0
+            store.run(store.leases.settle(held.lease, [waits(held, job)], "*"))
+            store.run(store.leases.promote())
             assert state_of(store, job) is State.RETRY_WAITING
             sending.commit()
         forward(store, 10)
-        store.run(store.verbs.promote_due())
+        store.run(store.leases.promote())
         return job
 
     assert state_of(store, meet()) is State.QUEUED
@@ -350,7 +349,7 @@ def _serve_without_heartbeats(url: str, folder: str) -> None:
     run = app.store.run
 
     def deaf(flow: Flow[object]) -> object:
-        return True if "renew_lease" in marks(flow) else run(flow)
+        return True if "leases.renew" in marks(flow) else run(flow)
 
     app.store.run = deaf  # type: ignore[method-assign, assignment]
     app.run_worker(burst=False, **QUICK)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Conflict, HoldfastError, Refused
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Steps
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.faults.test_38_ablation import drop_trigger, replaced
 from tests.support.by_hand import ByHand, open_by_hand
@@ -45,17 +44,17 @@ def test_with_a_lock_on_its_row_a_subscription_misses_what_it_makes_itself(store
     put_one(store)
     with closing(open_store(store.url)) as other:
         # Somebody else's transaction ends between the lock and the reading, so that the snapshot reaches past our own.
-        whole = type(store.verbs)._events  # type: ignore[attr-defined]
+        whole = type(store.subscriptions)._events  # type: ignore[attr-defined]
 
         def late(self: Any, whose: Any, want: int) -> Steps[Any]:
             put_one(other, "other")
             return (yield from whole(self, whose, want))
 
-        type(store.verbs)._events = late  # type: ignore[attr-defined]
+        type(store.subscriptions)._events = late  # type: ignore[attr-defined]
         try:
             feed(store, "self")
         finally:
-            type(store.verbs)._events = whole  # type: ignore[attr-defined]
+            type(store.subscriptions)._events = whole  # type: ignore[attr-defined]
     feed_all(store, "self")
     assert refusals(store, one) == [], "what it made was never seen: no chain, and no end of one"
 
@@ -65,7 +64,7 @@ def test_without_the_key_an_event_has_two_jobs(store: Store, by_hand: ByHand, mo
         yield from ()
         return set()
 
-    monkeypatch.setattr(type(store.verbs), "_delivered", blind)
+    monkeypatch.setattr(type(store.subscriptions), "_delivered", blind)
     subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put_one(store, "import")
     assert feed_all(store, "after") == 1
@@ -87,7 +86,7 @@ def test_without_the_place_one_came_from_two_who_look_at_once_move_it_twice(stor
     one = subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put_one(store, "import")
     assert feed_all(store, "after") == 1
-    advance: Any = store.verbs._advance  # type: ignore[attr-defined]
+    advance: Any = store.subscriptions._advance  # type: ignore[attr-defined]
     from holdfast.stores.flow import Flow
 
     with pytest.raises(HoldfastError) as refused:
@@ -130,16 +129,16 @@ def test_without_carrying_over_the_limit_is_never_reached(store: Store, by_hand:
 
 def test_without_the_judge_anybody_executes(store: Store, by_hand: ByHand) -> None:
     put_one(store)
-    store.run(store.verbs.add_executor("gpu", "executor", "ada"))
-    opening = store.verbs.open_lease("w", 60, "*", "odd")
+    store.run(store.executors.add("gpu", "executor", "ada"))
+    opening = store.leases.open("w", 60, "*", "odd")
     with pytest.raises(Refused):
         store.run(opening)
     drop_trigger(by_hand, "judge_lease_insert" if by_hand.name == "sqlite" else "judge_insert", "lease")
     lease = store.run(opening).id
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
     with pytest.raises(Refused) as refused:
-        store.run(store.verbs.claim(request))
+        store.run(store.leases.claim(request))
     assert refused.value.code == "executor_refused", "the claim asks once more"
     if by_hand.name == "postgres":
         replaced(by_hand, "turn", r"if not v_may then.*?end if;\s+v_left := 0;\s+end if;", "")
-        assert len(store.run(store.verbs.claim(request))) == 1
+        assert len(store.run(store.leases.claim(request))) == 1

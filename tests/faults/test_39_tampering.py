@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.model import Anchor
 from holdfast.features.audit.operations import Audit, verify_file
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from holdfast.stores.session import Client
 from tests.support.audit import anchor, flaws, seal, unguarded, verify
 from tests.support.by_hand import ByHand, open_by_hand
@@ -112,7 +111,7 @@ def test_a_seal_that_was_edited_removed_or_made_anew_is_named(store: Store, owne
 
 @pytest.mark.slow
 def test_a_seal_that_was_hashed_anew_does_not_fit_the_next(store: Store, owner: ByHand) -> None:
-    second = store.run(store.verbs.seal(2))
+    second = store.run(store.audit.get_seal(2))
     assert second is not None
     forged = dataclasses.replace(second, version="other").sealed()
     with unguarded(owner, "seal"):
@@ -136,7 +135,7 @@ def test_a_tail_of_events_that_was_cut_with_its_seals_is_found_by_an_anchor(stor
 
 def test_an_action_that_was_edited_or_deleted_is_named(store: Store, owner: ByHand) -> None:
     for label in ("gpu", "cpu", "tpu"):
-        store.run(store.verbs.add_executor(label, "executor", "ada"))
+        store.run(store.executors.add(label, "executor", "ada"))
     seal(store)
     first = owner.execute("select min(seq) from action")[0][0]
     with unguarded(owner, "action"):

@@ -83,7 +83,7 @@ class Journey:
 
     @property
     def steps(self) -> dict[str, Step]:
-        return {step.name: step for step in self._app.store.run(self._app.store.verbs.steps(self.id, "*"))}
+        return {step.name: step for step in self._app.store.run(self._app.store.steps.list(self.id, "*"))}
 
     @property
     def done(self) -> Counter[str]:
@@ -155,12 +155,12 @@ def play(app: App, folder: Path, case: Case) -> None:
     journey.run()
     picture = check(app.store.url, [journey.id], folder=folder, within=IN_TIME)
     job, verbs = journey.job, [step.verb for step in picture.ledgers[journey.id]]
-    result = app.store.run(app.store.verbs.result(journey.id, "*"))
+    result = app.store.run(app.store.jobs.result(journey.id, "*"))
     assert (job.state, job.retries, result and result.value) == (State.SUCCEEDED, 0, RESULT)
     assert (verbs.count("ask"), verbs.count("approve"), verbs.count("snooze")) == (1, 1, 2)
 
     # Who died with the job in hand is counted as a crash, who died without it is not.
-    attempts = app.store.run(app.store.verbs.attempts(journey.id, "*"))
+    attempts = app.store.run(app.store.jobs.attempts(journey.id, "*"))
     assert job.crashes == sum(attempt.outcome == "crashed" for attempt in attempts) >= int(case.held)
     # On a machine that is busy enough another worker may have been too slow to keep its lease.
     late = job.crashes - int(case.held)
@@ -305,7 +305,7 @@ class Crowd:
                 self._tell(job)  # before it waits for it
 
     def under_way(self) -> list[str]:
-        counts = self._app.store.run(self._app.store.verbs.counts("*"))
+        counts = self._app.store.run(self._app.store.jobs.counts("*"))
         if not any(counts.get(state) for state in set(State) - FINISHED):
             return []
         return [job.id for job in self._app.jobs(limit=1000) if job.state not in FINISHED]
@@ -345,9 +345,9 @@ def kill_at_random(app: App, folder: Path, choice: random.Random, kills: int) ->
     for effect in effects(folder):
         by_job[effect.job].append(effect)
     for job, colour in crowd.jobs.items():
-        steps = {step.name: step for step in app.store.run(app.store.verbs.steps(job, "*"))}
+        steps = {step.name: step for step in app.store.run(app.store.steps.list(job, "*"))}
         check_records(steps, by_job[job], f"default:{colour}:{job}")
-        result = app.store.run(app.store.verbs.result(job, "*"))
+        result = app.store.run(app.store.jobs.result(job, "*"))
         assert result is not None
         assert result.value == RESULT
     print(f"{len(crowd.jobs)} jobs, {kills} kills")

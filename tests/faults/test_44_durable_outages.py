@@ -54,7 +54,7 @@ def go(folder: Path, *names: str) -> None:
 
 
 def steps(app: App, job: str) -> list[Step]:
-    return app.store.run(app.store.verbs.steps(job, "*"))
+    return app.store.run(app.store.steps.list(job, "*"))
 
 
 def ends_well(app: App, job: str, folder: Path, runs: list[int], attempts: int) -> None:

@@ -15,11 +15,11 @@ from tests.support.stores import put, put_one, spec, work
 
 JOBS = 30
 POINTS = (
-    Point("sweep_retention", "before", 2),
-    Point("sweep_retention", "within", 2),
-    Point("sweep_retention", "after", 2),
-    Point("count_usage", "after", 1),
-    Point("sweep_retention", "after", 1),
+    Point("retention.sweep", "before", 2),
+    Point("retention.sweep", "within", 2),
+    Point("retention.sweep", "after", 2),
+    Point("usage.count", "after", 1),
+    Point("retention.sweep", "after", 1),
 )
 
 
@@ -29,16 +29,16 @@ def test_sweepers_that_die(app: App, folder: Path) -> None:
     ids = put(store, *(spec(payload={"number": number}, tags=("t",), key=f"k-{number}") for number in range(JOBS)))
     work(store, want=JOBS)
     keep(store, None, "1h")
-    store.run(store.verbs.set_clock(timedelta(hours=2), None))
+    store.run(store.clock.set(timedelta(hours=2), None))
     for point in POINTS:
         victim = start(store.url, folder, point, burst=False)
         victim.join(60)
         assert victim.exitcode == GONE, (point, (folder / "crashing.log").read_text())
     put_one(store)  # the newest row of SQLite's ledger has to stay
-    store.run(store.verbs.set_clock(timedelta(hours=3), None))
+    store.run(store.clock.set(timedelta(hours=3), None))
     sweep(store)
-    store.run(store.verbs.seal_ledger("tests"))  # a job that is sealed in part is not purged yet
-    store.run(store.verbs.set_clock(timedelta(hours=4), None))
+    store.run(store.audit.seal("tests"))  # a job that is sealed in part is not purged yet
+    store.run(store.clock.set(timedelta(hours=4), None))
     sweep(store)
     by_hand = open_by_hand(store.url)
     try:

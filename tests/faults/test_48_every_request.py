@@ -21,7 +21,7 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.app.notes import prepare_notes
 from tests.app.waiting import until
 from tests.faults.chores import Household

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from holdfast import App
 from holdfast.cli.commands import app as commands
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.stores.sqlite.connections import OurConnection
 from tests.app.notes import prepare_notes
 from tests.app.waiting import until

@@ -59,14 +59,14 @@ class Crowd:
         self.bad: list[list[str]] = []
         store = app.store
         lease = open_lease(store, ttl=60.0)
-        later = store.run(store.verbs.now()) + timedelta(seconds=1.0)
+        later = store.run(store.clock.now()) + timedelta(seconds=1.0)
         self._add(bad, priority=100)
         claim(store, lease, bad + 2)
         self._add(bad, priority=100)
         claim(store, lease, bad + 2, begin=False)
         self._add(bad, process_after=later)
         self._add(bad)
-        store.run(store.verbs.end_lease(lease, "closed", "*"))
+        store.run(store.leases.end(lease, "closed", "*"))
         forward(store, 2.0)
 
     def _add(self, bad: int, **fields: object) -> None:
@@ -100,7 +100,7 @@ def test_no_job_stops_the_others(app: App, spoiler: Spoiler, table: str) -> None
 def listed(app: App) -> list[Job]:
     found: list[Job] = []
     before = None
-    while page := app.store.run(app.store.verbs.list_jobs(JobFilter(tenant="*", limit=200, before=before))):
+    while page := app.store.run(app.store.jobs.list(JobFilter(tenant="*", limit=200, before=before))):
         found += page
         before = page[-1].id
     return found

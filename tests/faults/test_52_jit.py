@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.stores.requests import JobFilter
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -146,9 +146,9 @@ def test_no_read_is_compiled_however_dear_its_plan(debian: DebianServer, stock_u
         set_for(stock_url, jit_above_cost="0")
     compiled = Compiled(debian)
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
-        verbs, run = app.store.verbs, app.store.run
-        assert len(run(verbs.list_jobs(JobFilter(tenant="default")))) == 3
-        assert run(verbs.get(ids[0], "default")) is not None
+        store, run = app.store, app.store.run
+        assert len(run(store.jobs.list(JobFilter(tenant="default")))) == 3
+        assert run(store.jobs.get(ids[0], "default")) is not None
         app.dead_letters.groups()
         app.schedules.list()
         app.health()

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from holdfast.engine.outcome import Succeeded
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.verification import Report
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from tests.support.audit import anchor, seal, unguarded, verify
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.retention import keep, sweep
@@ -108,8 +107,8 @@ def populate(store: Store) -> None:
         put(store, *(spec(payload={"a": 1}) for _ in range(3)))
         work(store, BROKEN)
         work(store, Succeeded('{"sum": 7}'))
-        store.run(store.verbs.add_executor(f"gpu-{next(_NUMBERS)}", "executor", "ada"))
-        store.run(store.verbs.remove_executor(f"gpu-{next(_NUMBERS) - 1}", "ada"))
+        store.run(store.executors.add(f"gpu-{next(_NUMBERS)}", "executor", "ada"))
+        store.run(store.executors.remove(f"gpu-{next(_NUMBERS) - 1}", "ada"))
         seal(store)
     assert verify(store).ok
     assert verify(store).purged > 0

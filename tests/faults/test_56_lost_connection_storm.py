@@ -64,11 +64,11 @@ def test_one_lost_exchange_is_repeated_without_a_pause(
         @app.job()
         async def errand(number: int) -> None: ...
 
-        (away.left if lost == "the question" else away.deaf)["turn"] = 1
+        (away.left if lost == "the question" else away.deaf)["leases.exchange"] = 1
         ids = [errand.enqueue(number).id for number in range(5)]
         with working(app):
             until(lambda: len(app.jobs(state=State.SUCCEEDED)) == 5, "all are done")
-        assert away.met["turn"] == 1
+        assert away.met["leases.exchange"] == 1
     assert pauses == [(1, 0.0)]
     check(url, ids)
 
@@ -82,13 +82,13 @@ def test_failures_in_a_row_are_followed_by_longer_and_longer_pauses(
         @app.job()
         async def errand() -> None: ...
 
-        away.left["turn"] = 3  # with two exchanges at a time, between two and three rounds
-        away.left["holdings"] = 2
+        away.left["leases.exchange"] = 3  # with two exchanges at a time, between two and three rounds
+        away.left["leases.holdings"] = 2
         errand.enqueue()
         with working(app):
             until(lambda: app.jobs(state=State.SUCCEEDED), "it is done")
             before = list(pauses)
-            away.left["turn"] = 1
+            away.left["leases.exchange"] = 1
             errand.enqueue()
             until(lambda: len(app.jobs(state=State.SUCCEEDED)) == 2, "so is the next")
     assert [failures for failures, _ in before] == list(range(1, len(before) + 1))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.faults.checker import Violation, check, n1, n2, n3, n4, n5, n5_gates, n6, outside
 from tests.faults.effects import leave
 from tests.faults.picture import Picture, take_picture
@@ -62,12 +62,12 @@ def copy(tmp_path: Path) -> Iterator[Copy]:
         first, second = claim(store, open_lease(store, "first", ttl=10), 2)
         settle(store, first)
         forward(store, 11)
-        assert store.run(store.verbs.reap_lapsed()).crashed == 1
-        store.run(store.verbs.promote_due())
+        assert store.run(store.leases.reap()).crashed == 1
+        store.run(store.leases.promote())
         lease = open_lease(store, "second", ttl=1000)
         again, held = claim(store, lease, 2)
         assert (again.id, held.id) == (second.id, ids[HELD])
-        store.run(store.verbs.save_checkpoint(held.id, lease, 1, "progress", "1", "*"))
+        store.run(store.steps.save_checkpoint(held.id, lease, 1, "progress", "1", "*"))
         settle(store, again)
         open_, denied = asking(store), asking(store)
         deny(store, denied.id)
@@ -237,6 +237,6 @@ def test_a_dead_letter_that_was_redriven_has_two_lives(tmp_path: Path) -> None:
         (job,) = put(store, spec(retry=tries(1)))
         lease = open_lease(store)
         settle(store, claim(store, lease), BROKEN)
-        store.run(store.verbs.operate("redrive", [job], None, "ada", "default"))
+        store.run(store.jobs.operate("redrive", [job], None, "ada", "default"))
         settle(store, claim(store, lease))
     check(url, [job])

@@ -106,7 +106,7 @@ def test_what_was_only_held_goes_back_at_no_cost(app: App, folder: Path) -> None
     assert len(claim(app.store, open_lease(app.store, "gone", ttl=0.2), 3, begin=False)) == 3
     picture = finish(app, folder, ids)
     assert all(verbs(picture, job) == ["enqueue", "claim", "lapse", "take", "succeed"] for job in ids)
-    assert all(app.store.run(app.store.verbs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
+    assert all(app.store.run(app.store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_gone_while_a_run_goes_on(app: App, crew: Crew, folder: Path) -> None:
     for job in ids:
         assert verbs(picture, job) == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
         assert runs(folder)[job] == 2
-        first, second = app.store.run(app.store.verbs.attempts(job, "*"))
+        first, second = app.store.run(app.store.jobs.attempts(job, "*"))
         assert (first.outcome, first.error_code, second.outcome) == ("crashed", "worker_lost", "succeeded")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from holdfast import App, Retry, State
 from holdfast.engine.states import FINISHED
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.effects import effects, runs
@@ -166,7 +166,7 @@ class Workplace:
     def _check(self, url: str, folder: Path) -> None:
         with closing(open_store(url)) as store:
             check_ledger(store)
-            results = {kind: store.run(store.verbs.result(job, "*")) for kind, job in self.ids.items()}
+            results = {kind: store.run(store.jobs.result(job, "*")) for kind, job in self.ids.items()}
         with closing(App(url)) as app:
             (child,) = {job.id for job in app.jobs(kind="work")} - {self.ids["work"]}
         picture = check(url, {*self.ids.values(), child}, folder=folder)
@@ -188,5 +188,5 @@ def _put(app: App, kind: str, retry: Retry = AT_ONCE, **payload: object) -> str:
 
 
 def _waits_for_event(app: App, job: str) -> bool:
-    steps = app.store.run(app.store.verbs.steps(job, "*"))
+    steps = app.store.run(app.store.steps.list(job, "*"))
     return bool(steps) and steps[-1].kind == "event" and not steps[-1].over

@@ -175,7 +175,7 @@ def test_a_real_stream_that_is_cut_behind_its_head_misses_nothing(base: str, dri
 @there
 def test_a_real_stream_that_is_cut_at_many_places_misses_nothing(base: str, drive: Drive, app: App) -> None:
     handles = [app.enqueue("mail", {"n": n}) for n in range(30)]
-    start = app.store.run(app.store.verbs.events_after(None, 1, "default"))[0].cursor
+    start = app.store.run(app.store.ledger.read(None, 1, "default"))[0].cursor
     with Cutting(base, cut_at(iter(range(0, 1_400, 37))), part=1) as proxy:
         told = drive(proxy.url, retrying=OFTEN).take(lambda c: c.events.follow(after=start), most=29)
         assert proxy.cuts > 20

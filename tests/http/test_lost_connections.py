@@ -61,7 +61,7 @@ def test_a_verb_without_a_key_is_not_said_twice(base: str, drive: Drive, app: Ap
 @there
 def test_a_stream_that_breaks_goes_on_where_it_was(base: str, drive: Drive, app: App) -> None:
     handles = [app.enqueue("mail", {"n": n}) for n in range(40)]
-    start = app.store.run(app.store.verbs.events_after(None, 1, "default"))[0].cursor
+    start = app.store.run(app.store.ledger.read(None, 1, "default"))[0].cursor
     # Each connection lives for a few thousand bytes, and ends in the midst of an event.
     with Cutting(base, lambda _, answered: len(answered) > 6_000) as proxy:
         client = drive(proxy.url)

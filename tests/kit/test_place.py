@@ -87,7 +87,7 @@ def test_a_schema_is_gone_afterwards_and_its_neighbour_untouched(postgres_url: s
         assert app.jobs() == []
         with psycopg.connect(postgres_url) as connection:
             assert connection.execute("select shift, stopped from holdfast.clock").fetchone() is not None
-        assert app.client.run(app.client.verbs.counts("*")) == {}
+        assert app.client.run(app.client.store.jobs.counts("*")) == {}
 
 
 @pytest.mark.slow

@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.migrations import CODE, Plan, Script
-from holdfast.stores.open import open_store
 
 MORE = Script("9999_more", "create table more (n integer not null);\ncreate index more_by_n on more (n);\n")
 

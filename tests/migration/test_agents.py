@@ -11,8 +11,8 @@ import pytest
 from psycopg import sql
 
 from holdfast.engine.states import State
+from holdfast.features.assembly import open_store
 from holdfast.stores.migrations import CODE, Plan, Script
-from holdfast.stores.open import open_store
 from tests.migration.plans import plan_of, use
 from tests.support.agents import disable, enable, register
 from tests.support.by_hand import open_by_hand

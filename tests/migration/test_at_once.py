@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.migration.catalogue import applied, catalogue, write
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")
@@ -21,13 +21,13 @@ PROCESSES = 4
 PROGRAM = """
 import sys
 from holdfast.engine.job import JobSpec
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 store = open_store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.read()
 assert store.migrate().current
 spec = JobSpec(id=sys.argv[2], kind="mail", payload="{}", enqueued_by="test", source_system="test")
-assert store.run(store.verbs.enqueue([spec], "default"))[0].created
+assert store.run(store.jobs.enqueue([spec], "default"))[0].created
 store.close()
 """
 
@@ -66,5 +66,5 @@ def test_processes_that_migrate_at_once_all_succeed(empty_url: str, other_url: s
     assert applied(empty_url) == applied(other_url)
     with closing(open_store(empty_url)) as store:
         assert store.schema().current
-        found = [store.run(store.verbs.get(job_id, "default")) for job_id in ids]
+        found = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
         assert all(found)

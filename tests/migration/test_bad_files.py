@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError, InvalidSetting, StoreUnavailable
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.sqlite.connections import database_path, refuse_network_file_system
 from tests.support.forks import in_a_fork
 
@@ -23,7 +22,7 @@ USES: dict[str, Callable[[Store], object]] = {
     "migrate": lambda store: store.migrate(),
     "schema": lambda store: store.schema(),
     "diagnose": lambda store: store.diagnose(),
-    "run": lambda store: store.run(store.verbs.counts("default")),
+    "run": lambda store: store.run(store.jobs.counts("default")),
 }
 every_use = pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 
@@ -77,7 +76,7 @@ def test_a_file_and_folder_without_write_permission(open_folder: Path) -> None:
             os.setresuid(65534, 65534, 65534)
         with closing(open_store(url)) as store:
             try:
-                store.run(store.verbs.open_lease("worker", 30.0, "default"))
+                store.run(store.leases.open("worker", 30.0, "default"))
             except HoldfastError as error:
                 return f"{type(error).__name__} {error.code}: {error.message}"
         return "written"

@@ -15,9 +15,8 @@ import pytest
 
 from holdfast.engine.job import JobSpec
 from holdfast.errors import HoldfastError, SchemaMismatch
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.migrations import Plan, Script
-from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.connections import database_path
 from tests.migration.catalogue import applied, catalogue
 from tests.migration.plans import MORE, plan_of, use, with_more
@@ -47,7 +46,7 @@ def store(empty_url: str) -> Iterator[Store]:
     """A database of this release, with a job in it."""
     with closing(open_store(empty_url)) as opened:
         opened.migrate()
-        opened.run(opened.verbs.enqueue([SPEC], "default"))
+        opened.run(opened.jobs.enqueue([SPEC], "default"))
         yield opened
 
 
@@ -66,7 +65,7 @@ def test_only_what_is_new_is_applied(store: Store, next_plan: Plan, empty_url: s
     assert "more_by_n" in str(catalogue(empty_url))
     assert "everything" in str(catalogue(empty_url))
     # The tables are the ones that were there: so is the job.
-    assert store.run(store.verbs.get(SPEC.id, "default")) is not None
+    assert store.run(store.jobs.get(SPEC.id, "default")) is not None
 
 
 def test_a_fresh_database_is_like_one_that_came_all_the_way(
@@ -94,7 +93,7 @@ def test_the_release_before_does_not_migrate_what_is_newer(store: Store, next_pl
     assert refused.value.code == "schema_newer"
     assert catalogue(empty_url) == after
     # A worker of the release before can still go on with it.
-    assert store.run(store.verbs.get(SPEC.id, "default")) is not None
+    assert store.run(store.jobs.get(SPEC.id, "default")) is not None
 
 
 @pytest.mark.slow
@@ -106,7 +105,7 @@ def test_a_migration_that_fails_leaves_the_old_schema_whole(store: Store, empty_
         store.migrate()
     assert catalogue(empty_url) == before
     assert applied(empty_url) == marks
-    assert store.run(store.verbs.get(SPEC.id, "default")) is not None
+    assert store.run(store.jobs.get(SPEC.id, "default")) is not None
 
 
 @pytest.mark.slow

@@ -13,8 +13,7 @@ import pytest
 import holdfast.stores
 from holdfast.engine.job import JobSpec
 from holdfast.errors import SchemaMismatch
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.stores.sqlite.connections import database_path
 from tests.migration.catalogue import applied, catalogue, write
@@ -56,18 +55,18 @@ def test_migrating_makes_the_schema_and_the_store_usable(store: Store) -> None:
     assert (status.applied, status.pending, status.unknown) == (NAMES, (), ())
     assert status.current
     assert store.schema() == status
-    assert store.run(store.verbs.enqueue([SPEC], "default"))[0].created
+    assert store.run(store.jobs.enqueue([SPEC], "default"))[0].created
 
 
 @pytest.mark.slow
 def test_migrating_again_changes_nothing(store: Store, empty_url: str) -> None:
     store.migrate()
-    store.run(store.verbs.enqueue([SPEC], "default"))
+    store.run(store.jobs.enqueue([SPEC], "default"))
     before, marks = catalogue(empty_url), applied(empty_url)
     assert store.migrate().current
     assert catalogue(empty_url) == before
     assert applied(empty_url) == marks
-    assert store.run(store.verbs.get(SPEC.id, "default")) is not None
+    assert store.run(store.jobs.get(SPEC.id, "default")) is not None
 
 
 @pytest.mark.slow
@@ -94,7 +93,7 @@ def test_the_script_gives_the_same_schema(store: Store, empty_url: str, other_ur
     assert applied(other_url) == applied(empty_url)
     with closing(open_store(other_url)) as other:
         assert other.schema().current
-        assert other.run(other.verbs.enqueue([SPEC], "default"))[0].created
+        assert other.run(other.jobs.enqueue([SPEC], "default"))[0].created
 
 
 def test_changed_code_is_laid_anew(store: Store, empty_url: str) -> None:
@@ -136,16 +135,15 @@ def test_a_changed_migration_is_refused(store: Store, empty_url: str) -> None:
 
 @pytest.mark.parametrize("verb", ["enqueue", "claim", "get", "list_jobs", "counts", "health", "promote_due", "now"])
 def test_the_first_use_of_an_empty_database_says_what_to_do(store: Store, verb: str) -> None:
-    verbs = store.verbs
     flows: dict[str, Callable[[], object]] = {
-        "enqueue": lambda: store.run(verbs.enqueue([SPEC], "default")),
-        "claim": lambda: store.run(verbs.claim(ClaimRequest(lease=SPEC.id, queues=("default",), want=1))),
-        "get": lambda: store.run(verbs.get(SPEC.id, "default")),
-        "list_jobs": lambda: store.run(verbs.list_jobs(JobFilter(tenant="default"))),
-        "counts": lambda: store.run(verbs.counts("default")),
-        "health": lambda: store.run(verbs.health("default")),
-        "promote_due": lambda: store.run(verbs.promote_due()),
-        "now": lambda: store.run(verbs.now()),
+        "enqueue": lambda: store.run(store.jobs.enqueue([SPEC], "default")),
+        "claim": lambda: store.run(store.leases.claim(ClaimRequest(lease=SPEC.id, queues=("default",), want=1))),
+        "get": lambda: store.run(store.jobs.get(SPEC.id, "default")),
+        "list_jobs": lambda: store.run(store.jobs.list(JobFilter(tenant="default"))),
+        "counts": lambda: store.run(store.jobs.counts("default")),
+        "health": lambda: store.run(store.health.get("default")),
+        "promote_due": lambda: store.run(store.leases.promote()),
+        "now": lambda: store.run(store.clock.now()),
     }
     with pytest.raises(SchemaMismatch) as refused:
         flows[verb]()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.features.assembly import open_store
+from holdfast.features.postgres import PostgresStore
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ class Mischief(Seat):
         restart = data.draw(st.booleans(), label="restart")
         for player in self.players.values():
             with pytest.raises(PowerCut):
-                player.store.run(cut(player.verbs.enqueue([spec], tenant), after))
+                player.store.run(cut(player.store.jobs.enqueue([spec], tenant), after))
             for lease in self.live():
                 scope = self.model.leases[lease].tenant
                 request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=5, tenant=scope)

@@ -15,13 +15,12 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry
 from holdfast.features.agents.model import Agent, Definition
 from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.health.model import Health
 from holdfast.features.limits.model import Ask, Limit, Rule, Standing
 from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
-from holdfast.stores.base import Store, Verbs
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
-from holdfast.stores.open import open_store
-from holdfast.stores.reads import Dialect
+from holdfast.stores.reader import Dialect
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb, Reschedule, Sent, Telling
 from tests.support.stores import new_id
 
@@ -71,10 +70,6 @@ class Player:
         self.told: dict[str, str] = {}
         """What the test calls the events, by the ids this store gave them."""
 
-    @property
-    def verbs(self) -> Verbs:
-        return self.store.verbs
-
     def __str__(self) -> str:
         return self.url.split(":")[0]
 
@@ -92,50 +87,50 @@ class Player:
     # -- commands ------------------------------------------------------------------------------------------------
 
     def set_clock(self, now: datetime) -> None:
-        self.store.run(self.verbs.set_clock(timedelta(), now))
+        self.store.run(self.store.clock.set(timedelta(), now))
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> list[Enqueued]:
-        return self.store.run(self.verbs.enqueue(specs, tenant))
+        return self.store.run(self.store.jobs.enqueue(specs, tenant))
 
     def open_lease(self, name: str, holder: str, ttl: float, tenant: str) -> datetime:
-        lease = self.store.run(self.verbs.open_lease(holder, ttl, tenant))
+        lease = self.store.run(self.store.leases.open(holder, ttl, tenant))
         self.leases[name] = lease.id
         return lease.until
 
     def renew_lease(self, name: str, ttl: float, tenant: str) -> bool:
-        return self.store.run(self.verbs.renew_lease(self.token(name), ttl, tenant))
+        return self.store.run(self.store.leases.renew(self.token(name), ttl, tenant))
 
     def end_lease(self, name: str, why: str, tenant: str) -> bool:
-        return self.store.run(self.verbs.end_lease(self.token(name), why, tenant))
+        return self.store.run(self.store.leases.end(self.token(name), why, tenant))
 
     def reserve(self, ask: Ask, actor: str, tenant: str) -> Standing:
-        return self.store.run(self.verbs.reserve(ask, actor, tenant))
+        return self.store.run(self.store.reservations.set(ask, actor, tenant))
 
     def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> bool:
-        return self.store.run(self.verbs.release_reservation(reservation_id, why, actor, tenant))
+        return self.store.run(self.store.reservations.release(reservation_id, why, actor, tenant))
 
     def set_limit(self, rule: Rule, actor: str, tenant: str) -> Limit:
-        return self.store.run(self.verbs.set_limit(rule, actor, tenant))
+        return self.store.run(self.store.limits.set(rule, actor, tenant))
 
     def remove_limit(self, scope: str, name: str, actor: str, tenant: str) -> bool:
-        return self.store.run(self.verbs.remove_limit(scope, name, actor, tenant))
+        return self.store.run(self.store.limits.remove(scope, name, actor, tenant))
 
     def attend_limits(self) -> None:
         """Until nothing is left to do: how many it were is each store's own."""
-        while self.store.run(self.verbs.attend_limits()):
+        while self.store.run(self.store.limits.attend()):
             pass
 
     def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Started:
-        return self.store.run(self.verbs.start_workflow(spec, tenant))
+        return self.store.run(self.store.workflows.start(spec, tenant))
 
     def cancel_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
-        return self.store.run(self.verbs.cancel_workflow(flow_id, reason, actor, tenant))
+        return self.store.run(self.store.workflows.cancel(flow_id, reason, actor, tenant))
 
     def resume_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
-        return self.store.run(self.verbs.resume_workflow(flow_id, reason, actor, tenant))
+        return self.store.run(self.store.workflows.resume(flow_id, reason, actor, tenant))
 
     def claiming(self, request: ClaimRequest) -> Flow[list[Claim]]:
-        return self.verbs.claim(replace(request, lease=self.token(request.lease)))
+        return self.store.leases.claim(replace(request, lease=self.token(request.lease)))
 
     def claim(self, request: ClaimRequest) -> list[Claim]:
         claims = self.store.run(self.claiming(request))
@@ -144,34 +139,36 @@ class Player:
     def take_turn(
         self, settlements: Sequence[Settlement], request: ClaimRequest
     ) -> tuple[list[str], list[Claim], bool]:
-        turn = self.store.run(self.verbs.turn(settlements, replace(request, lease=self.token(request.lease))))
+        turn = self.store.run(
+            self.store.leases.exchange(settlements, replace(request, lease=self.token(request.lease)))
+        )
         claims = [replace(claim, lease=self.name(claim.lease), position=0) for claim in turn.claims]
         return sorted(turn.stale), claims, turn.live
 
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> dict[str, int]:
-        return self.store.run(self.verbs.start(self.token(lease), ids, tenant))
+        return self.store.run(self.store.leases.start(self.token(lease), ids, tenant))
 
     def release(self, lease: str, ids: Sequence[str], tenant: str) -> list[str]:
-        return sorted(self.store.run(self.verbs.release(self.token(lease), ids, tenant)))
+        return sorted(self.store.run(self.store.leases.release(self.token(lease), ids, tenant)))
 
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> list[str]:
-        return sorted(self.store.run(self.verbs.settle(self.token(lease), settlements, tenant)))
+        return sorted(self.store.run(self.store.leases.settle(self.token(lease), settlements, tenant)))
 
     def save_checkpoint(self, job_id: str, lease: str, attempt: int, name: str, value: str, tenant: str) -> bool:
-        flow = self.verbs.save_checkpoint(job_id, self.token(lease), attempt, name, value, tenant)
+        flow = self.store.steps.save_checkpoint(job_id, self.token(lease), attempt, name, value, tenant)
         return self.store.run(flow)
 
     def add_artifact(self, job_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> bool:
-        return self.store.run(self.verbs.add_artifact(job_id, self.token(lease), attempt, name, ref, tenant))
+        return self.store.run(self.store.steps.add_artifact(job_id, self.token(lease), attempt, name, ref, tenant))
 
     def promote_due(self, want: int, tenant: str) -> int:
-        return self.store.run(self.verbs.promote_due(want, tenant))
+        return self.store.run(self.store.leases.promote(want, tenant))
 
     def expire_overdue(self, want: int, tenant: str) -> int:
-        return self.store.run(self.verbs.expire_overdue(want, tenant))
+        return self.store.run(self.store.leases.expire(want, tenant))
 
     def reap_lapsed(self, want: int, tenant: str) -> Sweep:
-        return self.store.run(self.verbs.reap_lapsed(want, tenant))
+        return self.store.run(self.store.leases.reap(want, tenant))
 
     def operate(
         self,
@@ -182,27 +179,27 @@ class Player:
         tenant: str,
         limit: int | None = None,
     ) -> list[Verdict]:
-        return self.store.run(self.verbs.operate(verb, ids, reason, actor, tenant, limit))
+        return self.store.run(self.store.jobs.operate(verb, ids, reason, actor, tenant, limit))
 
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> list[Verdict]:
-        return self.store.run(self.verbs.reschedule(ids, when, reason, actor, tenant))
+        return self.store.run(self.store.jobs.reschedule(ids, when, reason, actor, tenant))
 
     def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> list[Saved]:
         """In the order in which they were offered."""
         places = {(job_id, entry.n): place for place, (job_id, _, entry) in enumerate(entries)}
-        answers = self.store.run(self.verbs.save_steps(self.token(lease), entries, tenant))
+        answers = self.store.run(self.store.steps.save(self.token(lease), entries, tenant))
         named = [replace(answer, value=self._named(answer.value)) for answer in answers]
         return sorted(named, key=lambda answer: places[answer.job_id, answer.n])
 
     def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> int | None:
-        return self.store.run(self.verbs.rewind(job_id, to, actor, tenant))
+        return self.store.run(self.store.steps.rewind(job_id, to, actor, tenant))
 
     def send_event(
         self, label: str, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
     ) -> Sent:
-        sent = self.store.run(self.verbs.send_event(Telling(new_id(), name, data, key, job_id), actor, tenant))
+        sent = self.store.run(self.store.ledger.send(Telling(new_id(), name, data, key, job_id), actor, tenant))
         return replace(sent, id=self.told.setdefault(sent.id, label))
 
     def _named(self, value: Any) -> Any:
@@ -211,49 +208,49 @@ class Player:
         return value | {"id": self.told[value["id"]]} if known else value
 
     def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Answer:
-        return self.store.run(self.verbs.decide_gate(gate_id, ballot, tenant))
+        return self.store.run(self.store.approvals.decide(gate_id, ballot, tenant))
 
     def keep_gate_token(
         self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> str | None:
-        return self.store.run(self.verbs.keep_gate_token(gate_id, token_hash, person, ttl, actor, tenant))
+        return self.store.run(self.store.approvals.save_token(gate_id, token_hash, person, ttl, actor, tenant))
 
     def attend_gates(self, want: int, tenant: str) -> int:
-        return self.store.run(self.verbs.attend_gates(want, tenant))
+        return self.store.run(self.store.approvals.attend(want, tenant))
 
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
-        return self.store.run(self.verbs.move(job_id, move, reason, actor, tenant))
+        return self.store.run(self.store.jobs.move(job_id, move, reason, actor, tenant))
 
     def register_agent(self, definition: Definition, tenant: str) -> Agent | None:
-        return self.store.run(self.verbs.register_agent(definition, tenant))
+        return self.store.run(self.store.agents.set(definition, tenant))
 
     def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Agent | None:
-        return self.store.run(self.verbs.disable_agent(agent, reason, actor, tenant))
+        return self.store.run(self.store.agents.disable(agent, reason, actor, tenant))
 
     def enable_agent(self, agent: str, tenant: str) -> Agent | None:
-        return self.store.run(self.verbs.enable_agent(agent, tenant))
+        return self.store.run(self.store.agents.enable(agent, tenant))
 
     def resume_agent(self, agent: str, tenant: str) -> int:
-        return self.store.run(self.verbs.resume_agent(agent, 1000, tenant))
+        return self.store.run(self.store.agents.resume(agent, 1000, tenant))
 
     def by_hand(self, sql: str, **params: object) -> None:
         """SQL with ``{table}`` and ``:parameter``, as somebody with a shell would write it."""
-        dialect: Dialect = vars(type(self.verbs)).get("dialect") or vars(self.verbs)["dialect"]
+        dialect: Dialect = self.store.clock.dialect  # type: ignore[attr-defined]
         self.store.run(asking(dialect.read(sql, **params)))
 
     # -- what can be seen ----------------------------------------------------------------------------------------
 
     def get(self, job_id: str, tenant: str) -> Job | None:
-        job = self.store.run(self.verbs.get(job_id, tenant))
+        job = self.store.run(self.store.jobs.get(job_id, tenant))
         return None if job is None else replace(job, position=0)
 
     def listed(self, wanted: JobFilter) -> list[Job]:
-        return self.store.run(self.verbs.list_jobs(wanted))
+        return self.store.run(self.store.jobs.list(wanted))
 
     def new_events(self) -> Iterator[Event]:
         """What the ledger has had since the last time, as a consumer reads it, in small pages."""
         while True:
-            page = self.store.run(self.verbs.events_after(self.cursor, 7, "*"))
+            page = self.store.run(self.store.ledger.read(self.cursor, 7, "*"))
             for event in page:
                 self.cursor = event.cursor
                 yield replace(event, seq=0, cursor="")
@@ -261,40 +258,40 @@ class Player:
                 return
 
     def history(self, job_id: str, tenant: str) -> list[Event]:
-        return [replace(event, seq=0) for event in self.store.run(self.verbs.history(job_id, tenant))]
+        return [replace(event, seq=0) for event in self.store.run(self.store.jobs.history(job_id, tenant))]
 
     def attempts(self, job_id: str, tenant: str) -> list[Attempt]:
-        return self.store.run(self.verbs.attempts(job_id, tenant))
+        return self.store.run(self.store.jobs.attempts(job_id, tenant))
 
     def artifacts(self, job_id: str, tenant: str) -> list[Artifact]:
-        return self.store.run(self.verbs.artifacts(job_id, tenant))
+        return self.store.run(self.store.jobs.artifacts(job_id, tenant))
 
     def checkpoints(self, job_id: str, tenant: str) -> list[tuple[str, object]]:
-        return list(self.store.run(self.verbs.checkpoints(job_id, tenant)).items())
+        return list(self.store.run(self.store.jobs.checkpoints(job_id, tenant)).items())
 
     def result(self, job_id: str, tenant: str) -> Result | None:
-        return self.store.run(self.verbs.result(job_id, tenant))
+        return self.store.run(self.store.jobs.result(job_id, tenant))
 
     def steps(self, job_id: str, tenant: str) -> list[Step]:
-        found = self.store.run(self.verbs.steps(job_id, tenant))
+        found = self.store.run(self.store.steps.list(job_id, tenant))
         return [replace(step, value=self._named(step.value)) for step in found]
 
     def gates(self, wanted: GateFilter) -> list[Gate]:
-        return self.store.run(self.verbs.gates(wanted))
+        return self.store.run(self.store.approvals.list(wanted))
 
     def limits(self, tenant: str) -> list[Limit]:
-        return self.store.run(self.verbs.limits(tenant))
+        return self.store.run(self.store.limits.list(tenant))
 
     def graph(self, flow_id: str) -> Graph:
-        found = self.store.run(self.verbs.graph(flow_id, "*"))
+        found = self.store.run(self.store.workflows.graph(flow_id, "*"))
         assert found is not None
         return found
 
     def votes(self, gate_id: str, tenant: str) -> list[Vote]:
-        return self.store.run(self.verbs.votes(gate_id, tenant))
+        return self.store.run(self.store.approvals.votes(gate_id, tenant))
 
     def counts(self, tenant: str) -> dict[State, int]:
-        return self.store.run(self.verbs.counts(tenant))
+        return self.store.run(self.store.jobs.counts(tenant))
 
     def health(self, tenant: str) -> Health:
-        return self.store.run(self.verbs.health(tenant))
+        return self.store.run(self.store.health.get(tenant))

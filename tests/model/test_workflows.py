@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast.engine.outcome import Outcome
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.workflows.model import ON_FAILURE, OnFailure
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
 from holdfast.stores.requests import OperatorVerb
 from tests.support.ledger import check_ledger
 from tests.support.stores import BROKEN, DONE, FINAL, TENANT, claim, open_lease, settle
@@ -87,16 +86,16 @@ class Game:
         name, verb = self.choice.choice(self.names), self.choice.choice(VERBS)
 
         def play(flow: Flow, _: int) -> object:
-            (verdict,) = flow.store.run(flow.store.verbs.operate(verb, [flow.ids[name]], "why", "ada", TENANT))
+            (verdict,) = flow.store.run(flow.store.jobs.operate(verb, [flow.ids[name]], "why", "ada", TENANT))
             return verdict.refused, verdict.reason, verdict.state
 
         self.both(play)
 
     def sweep(self) -> None:
-        verb = self.choice.choice(["resume_workflow"] * 5 + ["cancel_workflow"])
+        verb = self.choice.choice(["resume"] * 5 + ["cancel"])
 
         def play(flow: Flow, _: int) -> object:
-            swept = flow.store.run(getattr(flow.store.verbs, verb)(flow.id, None, "ada", TENANT))
+            swept = flow.store.run(getattr(flow.store.workflows, verb)(flow.id, None, "ada", TENANT))
             return swept.jobs, swept.refused, swept.reason
 
         self.both(play)
@@ -113,9 +112,9 @@ class Game:
 
     def later(self) -> None:
         def play(flow: Flow, _: int) -> int:
-            moment = flow.store.run(flow.store.verbs.now()) + timedelta(hours=1)
-            flow.store.run(flow.store.verbs.set_clock(timedelta(0), moment))
-            return flow.store.run(flow.store.verbs.promote_due())
+            moment = flow.store.run(flow.store.clock.now()) + timedelta(hours=1)
+            flow.store.run(flow.store.clock.set(timedelta(0), moment))
+            return flow.store.run(flow.store.leases.promote())
 
         self.both(play)
 

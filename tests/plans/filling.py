@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psycopg
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.plans import filling_dead, filling_people
 from tests.plans.explained import leave_alone
 

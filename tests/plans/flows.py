@@ -14,12 +14,12 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
 from holdfast.features.approvals.model import Ballot, GateFilter, Question
+from holdfast.features.assembly import Store
+from holdfast.features.audit.store import EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.features.jobs.views import why
 from holdfast.features.retention.model import Keeping
-from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Flow, Statement, Steps, flow
-from holdfast.stores.port.audit import EventFilter
 from holdfast.stores.requests import ClaimRequest, JobFilter, Telling
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 from tests.plans.filling_dead import LARGEST
@@ -62,12 +62,12 @@ KEYED = JobSpec(
 )
 
 
-def claims(verbs: Verbs) -> dict[str, Flow[Any]]:
+def claims(store: Store) -> dict[str, Flow[Any]]:
     """Each takes up to a hundred."""
 
     def claim(**changes: Any) -> Flow[Any]:
         usual: dict[str, Any] = {"lease": LEASED, "queues": ("default", "bulk"), "want": 100}
-        return verbs.claim(ClaimRequest(**usual | changes))
+        return store.leases.claim(ClaimRequest(**usual | changes))
 
     return {
         "claim one": claim(want=1),
@@ -77,29 +77,29 @@ def claims(verbs: Verbs) -> dict[str, Flow[Any]]:
     }
 
 
-def writes(verbs: Verbs) -> dict[str, Flow[Any]]:
+def writes(store: Store) -> dict[str, Flow[Any]]:
     """Each touches up to ten jobs by their ids."""
 
     def settle(ending: Any, **details: Any) -> Flow[Any]:
-        return verbs.settle(BEGUN, [Settlement(each, 1, ending, **details) for each in RUNNING], "*")
+        return store.leases.settle(BEGUN, [Settlement(each, 1, ending, **details) for each in RUNNING], "*")
 
     error: dict[str, Any] = {"delay": 1.0, "code": "broken", "message": "it broke"}
     return {
-        "start": verbs.start(LEASED, PREFETCHED, "*"),
-        "release": verbs.release(LEASED, PREFETCHED, "*"),
+        "start": store.leases.start(LEASED, PREFETCHED, "*"),
+        "release": store.leases.release(LEASED, PREFETCHED, "*"),
         "settle succeeded": settle("succeeded", result="1"),
         "settle retry": settle("retry", **error),
         "settle bury": settle("bury", **error),
         "settle snooze": settle("snooze", delay=1.0),
-        "checkpoint": verbs.save_checkpoint(RUNNING[0], BEGUN, 1, "x", "1", "*"),
-        "renew": verbs.renew_lease(BEGUN, 30.0, "*"),
-        "cancel": verbs.operate("cancel", [job_id(FINISHED + 1), job_id(1)], "no", "me", "a"),
-        "redrive": verbs.operate("redrive", [job_id(1), job_id(101)], "again", "me", "a"),
-        "enqueue": verbs.enqueue([KEYED], "a"),
+        "checkpoint": store.steps.save_checkpoint(RUNNING[0], BEGUN, 1, "x", "1", "*"),
+        "renew": store.leases.renew(BEGUN, 30.0, "*"),
+        "cancel": store.jobs.operate("cancel", [job_id(FINISHED + 1), job_id(1)], "no", "me", "a"),
+        "redrive": store.jobs.operate("redrive", [job_id(1), job_id(101)], "again", "me", "a"),
+        "enqueue": store.jobs.enqueue([KEYED], "a"),
     }
 
 
-def people(verbs: Verbs) -> dict[str, tuple[str | None, Flow[Any]]]:
+def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
     """What has to do with waiting, with the index that finds what it is about; ten jobs at most."""
 
     def settle(ending: Any, pause: dict[str, Any], **more: Any) -> Flow[Any]:
@@ -107,7 +107,7 @@ def people(verbs: Verbs) -> dict[str, tuple[str | None, Flow[Any]]]:
             Settlement(each, 1, ending, pause=pause | {name: make(n) for name, make in more.items()})
             for n, each in enumerate(RUNNING)
         ]
-        return verbs.settle(BEGUN, settlements, "*")
+        return store.leases.settle(BEGUN, settlements, "*")
 
     def gate(number: int) -> dict[str, Any]:
         return Question(summary="May it?", approvers=("ada",)).to_json(gate_id(5_000_000 + number), "release", None)
@@ -117,23 +117,23 @@ def people(verbs: Verbs) -> dict[str, tuple[str | None, Flow[Any]]]:
     entries = [(each, 1, StepEntry(1, "charge", "step", "1")) for each in RUNNING]
     asking = gate_id(WAITING + 7)
     return {
-        "save steps": ("step_pkey", verbs.save_steps(BEGUN, entries, "*")),
+        "save steps": ("step_pkey", store.steps.save(BEGUN, entries, "*")),
         "sleep": (None, settle("pause", sleep)),
         "wait": ("app_event_by_name", settle("pause", event)),
         "ask": (None, settle("ask", sleep | {"kind": "approval"}, gate=gate)),
-        "send an event": ("waiting", verbs.send_event(telling("paid", f'{{"order": {HELD + 7}}}'), "me", "a")),
-        "send one for nobody": ("waiting", verbs.send_event(telling("paid", '{"order": -1}'), "me", "a")),
-        "send one with a key": ("app_event_by_key", verbs.send_event(telling("other", "{}", "k"), "me", "a")),
-        "approve": ("gate_pkey", verbs.decide_gate(asking, Ballot("approve", "ada", "test"), "a")),
-        "deny": ("gate_pkey", verbs.decide_gate(asking, Ballot("deny", "ada", "test"), "a")),
-        "keep a token": ("gate_pkey", verbs.keep_gate_token(asking, "h", "ada", 60.0, "me", "a")),
-        "hashes": ("gate_token_by_gate", verbs.gate_hashes(asking, "a")),
-        "cancel": (None, verbs.operate("cancel", [job_id(WAITING + n) for n in range(1, 10)], "no", "me", "a")),
-        "rewind": ("step_pkey", verbs.rewind(job_id(1), 1, "me", "a")),
+        "send an event": ("waiting", store.ledger.send(telling("paid", f'{{"order": {HELD + 7}}}'), "me", "a")),
+        "send one for nobody": ("waiting", store.ledger.send(telling("paid", '{"order": -1}'), "me", "a")),
+        "send one with a key": ("app_event_by_key", store.ledger.send(telling("other", "{}", "k"), "me", "a")),
+        "approve": ("gate_pkey", store.approvals.decide(asking, Ballot("approve", "ada", "test"), "a")),
+        "deny": ("gate_pkey", store.approvals.decide(asking, Ballot("deny", "ada", "test"), "a")),
+        "keep a token": ("gate_pkey", store.approvals.save_token(asking, "h", "ada", 60.0, "me", "a")),
+        "hashes": ("gate_token_by_gate", store.approvals.token_hashes(asking, "a")),
+        "cancel": (None, store.jobs.operate("cancel", [job_id(WAITING + n) for n in range(1, 10)], "no", "me", "a")),
+        "rewind": ("step_pkey", store.steps.rewind(job_id(1), 1, "me", "a")),
     }
 
 
-def inbox(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+def inbox(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     """Pages of fifty gates of tenant `a`."""
     wanted: dict[str, tuple[str, dict[str, Any]]] = {
         "what is open": ("gate_inbox", {}),
@@ -143,7 +143,7 @@ def inbox(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
         "of one job": ("gate_by_job", {"job_id": job_id(WAITING + 7), "state": None}),
         "what somebody may decide": ("gate_inbox", {"approver": "ada"}),
     }
-    return {name: (index, verbs.gates(GateFilter(tenant="a", **how))) for name, (index, how) in wanted.items()}
+    return {name: (index, store.approvals.list(GateFilter(tenant="a", **how))) for name, (index, how) in wanted.items()}
 
 
 # Every third is of the same queue and priority, so the last two stand next to each other.
@@ -158,20 +158,20 @@ PLACES = {
 }
 
 
-def whys(verbs: Verbs) -> dict[str, Flow[Any]]:
+def whys(store: Store) -> dict[str, Flow[Any]]:
     """Why a job waits, and what there is around it: beside a million that have ended."""
     return {
-        "why it is claimable": why(verbs, job_id(FINISHED + 7), "a"),
-        "why it runs": why(verbs, RUNNING[0], "*"),
-        "why it waits": why(verbs, job_id(HELD + 7), "a"),
-        "why it is over": why(verbs, job_id(7), "a"),
-        "chain": verbs.chain(job_id(FINISHED + 7), "a"),
-        "active subscriptions": verbs.active_subscriptions("*"),
+        "why it is claimable": why(store, job_id(FINISHED + 7), "a"),
+        "why it runs": why(store, RUNNING[0], "*"),
+        "why it waits": why(store, job_id(HELD + 7), "a"),
+        "why it is over": why(store, job_id(7), "a"),
+        "chain": store.jobs.chain(job_id(FINISHED + 7), "a"),
+        "active subscriptions": store.subscriptions.active("*"),
     }
 
 
-def moves(verbs: Verbs) -> dict[str, Flow[Any]]:
-    return {name: verbs.move(MOVED, place, None, "me", "a") for name, place in PLACES.items()}
+def moves(store: Store) -> dict[str, Flow[Any]]:
+    return {name: store.jobs.move(MOVED, place, None, "me", "a") for name, place in PLACES.items()}
 
 
 @contextmanager
@@ -203,15 +203,15 @@ def shoulder_to_shoulder(connection: Any, mark: str, full: bool) -> Iterator[Non
             put((FINISHED + 10_001) * 100)
 
 
-def duties(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+def duties(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     """With the index each is to use. A hundred at a time."""
     return {
-        "promote": ("not_yet_due", verbs.promote_due(100)),
-        "promote for a tenant": ("not_yet_due", verbs.promote_due(100, "a")),
-        "expire": ("past_deadline", verbs.expire_overdue(100)),
-        "reap": ("held", verbs.reap_lapsed(100)),
-        "attend": ("gate_due", verbs.attend_gates(100)),
-        "resume": ("waiting_by_agent", verbs.resume_agent("sleeper", 100, "a")),
+        "promote": ("not_yet_due", store.leases.promote(100)),
+        "promote for a tenant": ("not_yet_due", store.leases.promote(100, "a")),
+        "expire": ("past_deadline", store.leases.expire(100)),
+        "reap": ("held", store.leases.reap(100)),
+        "attend": ("gate_due", store.approvals.attend(100)),
+        "resume": ("waiting_by_agent", store.agents.resume("sleeper", 100, "a")),
     }
 
 
@@ -248,30 +248,30 @@ OF_EVERY_STATE = frozenset({"all", "by time", "a page far behind"})
 """Made of a page of each state, since there is no index for them alone."""
 
 
-def lists(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+def lists(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     """With the index each is to use; a page of fifty of tenant `a`, who has nearly all."""
-    return {name: (index, verbs.list_jobs(JobFilter(tenant="a", **wanted))) for name, (index, wanted) in LISTS.items()}
+    return {name: (index, store.jobs.list(JobFilter(tenant="a", **wanted))) for name, (index, wanted) in LISTS.items()}
 
 
-def reads(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+def reads(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     one = job_id(FINISHED + 7)
     return {
-        "get": ("job_state", verbs.get(one, "a")),
-        "history": ("event_by_job", verbs.history(one, "a")),
-        "attempts": ("event_by_job", verbs.attempts(one, "a")),
-        "checkpoints": ("checkpoint", verbs.checkpoints(one, "a")),
-        "result": ("result", verbs.result(one, "a")),
-        "steps": ("step_pkey", verbs.steps(job_id(HELD + 7), "a")),
-        "gate": ("gate_pkey", verbs.gate(gate_id(WAITING + 7), "a")),
-        "votes": ("vote_pkey", verbs.votes(gate_id(WAITING + 7), "a")),
+        "get": ("job_state", store.jobs.get(one, "a")),
+        "history": ("event_by_job", store.jobs.history(one, "a")),
+        "attempts": ("event_by_job", store.jobs.attempts(one, "a")),
+        "checkpoints": ("checkpoint", store.jobs.checkpoints(one, "a")),
+        "result": ("result", store.jobs.result(one, "a")),
+        "steps": ("step_pkey", store.steps.list(job_id(HELD + 7), "a")),
+        "gate": ("gate_pkey", store.approvals.get(gate_id(WAITING + 7), "a")),
+        "votes": ("vote_pkey", store.approvals.votes(gate_id(WAITING + 7), "a")),
     }
 
 
-def dead(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
+def dead(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     """Pages of fifty of dead letters and their groups, and the index that each walks."""
 
     def groups(**wanted: Any) -> Flow[Any]:
-        return verbs.dead_letter_groups(GroupFilter(tenant="a", **wanted))
+        return store.dead_letters.groups(GroupFilter(tenant="a", **wanted))
 
     after = f"1700019000.000000/3/g-{9}"
     letters = JobFilter(tenant="a", fingerprint=LARGEST)
@@ -280,37 +280,37 @@ def dead(verbs: Verbs) -> dict[str, tuple[str, Flow[Any]]]:
         "the next of them": ("dead_letter_group_newest", groups(after=after)),
         "the largest groups": ("dead_letter_group_largest", groups(order="count")),
         "all groups": ("dead_letter_group_all", groups(resolved=True, after=after)),
-        "jobs of a group": ("dead_letter_by_group", verbs.list_jobs(letters)),
-        "the next of those": ("dead_letter_by_group", verbs.list_jobs(replace(letters, before=job_id(500_000)))),
+        "jobs of a group": ("dead_letter_by_group", store.jobs.list(letters)),
+        "the next of those": ("dead_letter_by_group", store.jobs.list(replace(letters, before=job_id(500_000)))),
     }
 
 
-def batch(verbs: Verbs, wanted: dict[str, str]) -> Flow[Any]:
+def batch(store: Store, wanted: dict[str, str]) -> Flow[Any]:
     """The next batch of an operation that is started in the same transaction, from the middle of the jobs on."""
 
     @flow()
     def both() -> Steps[int | None]:
         given: dict[str, Any] = wanted | {"state": State(wanted["state"])}
         new, chosen = Starting(job_id(7_000_000), "redrive"), JobFilter(tenant="a", until=MIDDLE, **given)
-        yield from verbs.start_operation(new, chosen, "ada", "a").start()
-        return (yield from verbs.work_operation("a").start())
+        yield from store.operations.start(new, chosen, "ada", "a").start()
+        return (yield from store.operations.work("a").start())
 
     return both()
 
 
-def sweeping(verbs: Verbs) -> Flow[Any]:
+def sweeping(store: Store) -> Flow[Any]:
     """Retention on PostgreSQL, all in one transaction: a policy, clean ten, purge them, count fifty events."""
 
     def steps() -> Steps[list[Any]]:
-        yield from verbs.set_retention(Keeping.of(purge_after=0.001), "ada", "*").start()
+        yield from store.retention.set(Keeping.of(purge_after=0.001), "ada", "*").start()
         yield Statement("update holdfast.upkeep set prune_at = 'infinity'")
-        swept = yield from verbs.sweep_retention(10, 100).start()
+        swept = yield from store.retention.sweep(10, 100).start()
         for join in ("seqscan", "hashjoin", "mergejoin"):  # as the sweep itself has it
             yield Statement(f"set local enable_{join} = off")
         find = "select array_agg(s.id) from holdfast.job_state s where s.id < %s and s.state = 'cleaned'"
         tombstones = (yield Statement(find, (job_id(500),)))[0][0]
         yield Statement("select holdfast.purge_jobs(%s::uuid[])", (tombstones,))
-        counted = yield from verbs.count_usage(50, True).start()
+        counted = yield from store.usage.count(50, True).start()
         return [swept, len(tombstones), counted]
 
     return Flow(steps)

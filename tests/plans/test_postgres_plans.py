@@ -15,9 +15,9 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.health.model import CAP
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres.store import prepare_connection
-from holdfast.stores.postgres.verbs import PostgresVerbs
 from tests.plans import flows
 from tests.plans.conftest import Large
 from tests.plans.explained import explained, used
@@ -27,7 +27,7 @@ from tests.plans.filling_dead import LARGEST
 pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 Connection = psycopg.Connection[Any]
-VERBS = PostgresVerbs("holdfast")
+STORE = PostgresStore("postgresql://nobody@localhost/none")
 PAGE = 50
 
 
@@ -71,10 +71,10 @@ def test_what_the_server_reads_meanwhile_is_not_counted(connection: Connection, 
     assert (seen.scanned, seen.by_index) == ({"event": ASKING}, {})
 
 
-@pytest.mark.parametrize("name", flows.claims(VERBS))
+@pytest.mark.parametrize("name", flows.claims(STORE))
 def test_a_claim_walks_the_index_in_queue_order(connection: Connection, name: str) -> None:
     """Beside a million that have ended, and a hundred thousand that wait for events and for people."""
-    seen = used(connection, flows.claims(VERBS)[name])
+    seen = used(connection, flows.claims(STORE)[name])
     claimed = len(seen.answer)
     assert claimed == {"claim one": 1, "claim of a kind": 10}.get(name, 100)
     assert seen.scanned == {}
@@ -86,19 +86,19 @@ def test_a_claim_walks_the_index_in_queue_order(connection: Connection, name: st
     assert seen.by_index["job_pkey"] <= 2 * claimed
 
 
-@pytest.mark.parametrize("name", flows.writes(VERBS))
+@pytest.mark.parametrize("name", flows.writes(STORE))
 def test_a_write_finds_its_jobs_by_their_ids(connection: Connection, name: str) -> None:
-    seen = used(connection, flows.writes(VERBS)[name])
+    seen = used(connection, flows.writes(STORE)[name])
     assert seen.answer is not False
     assert seen.scanned == {}
     assert sum(seen.by_index.values()) < 200
 
 
 @pytest.mark.req("HF-6", "CX-5", "CX-7")
-@pytest.mark.parametrize("name", flows.people(VERBS))
+@pytest.mark.parametrize("name", flows.people(STORE))
 def test_what_has_to_do_with_waiting_reads_its_own(connection: Connection, name: str) -> None:
     """Beside fifty thousand who wait for an event and as many who wait for people."""
-    index, flow = flows.people(VERBS)[name]
+    index, flow = flows.people(STORE)[name]
     seen = used(connection, flow)
     assert seen.scanned == {}
     # Ten jobs at most; rows of the cases before, which were rolled back, are still in the index.
@@ -107,9 +107,9 @@ def test_what_has_to_do_with_waiting_reads_its_own(connection: Connection, name:
 
 
 @pytest.mark.req("CX-5")
-@pytest.mark.parametrize("name", flows.inbox(VERBS))
+@pytest.mark.parametrize("name", flows.inbox(STORE))
 def test_the_inbox_reads_its_page(connection: Connection, name: str) -> None:
-    index, flow = flows.inbox(VERBS)[name]
+    index, flow = flows.inbox(STORE)[name]
     plan = explained(connection, flow)
     assert index in plan.indexes, plan.text
     assert not plan.kinds & {"Seq Scan", "Sort", "Incremental Sort", "Bitmap Heap Scan"}, plan.text
@@ -117,9 +117,9 @@ def test_the_inbox_reads_its_page(connection: Connection, name: str) -> None:
 
 
 @pytest.mark.req("DP-15")
-@pytest.mark.parametrize("name", flows.dead(VERBS))
+@pytest.mark.parametrize("name", flows.dead(STORE))
 def test_a_page_of_dead_letters_is_read_by_index(connection: Connection, name: str) -> None:
-    index, flow = flows.dead(VERBS)[name]
+    index, flow = flows.dead(STORE)[name]
     plan = explained(connection, flow)
     assert index in plan.indexes, plan.text
     assert not plan.kinds & {"Seq Scan", "Incremental Sort", "Bitmap Heap Scan"}, plan.text
@@ -131,8 +131,8 @@ def test_a_page_of_dead_letters_is_read_by_index(connection: Connection, name: s
 def test_a_batch_of_a_bulk_operation_is_found_by_index(connection: Connection) -> None:
     """In the middle of a million jobs, of which ten thousand are dead letters."""
     for wanted in ({"state": "dead_letter"}, {"state": "dead_letter", "fingerprint": LARGEST}):
-        used(connection, flows.batch(VERBS, wanted))  # plans are made, which reads the ends of indexes
-        seen = used(connection, flows.batch(VERBS, wanted))
+        used(connection, flows.batch(STORE, wanted))  # plans are made, which reads the ends of indexes
+        seen = used(connection, flows.batch(STORE, wanted))
         assert seen.answer == 100
         assert seen.scanned == {}
         # Those that it was started for are counted once, five thousand of them; a batch looks at its own, at each in
@@ -141,20 +141,20 @@ def test_a_batch_of_a_bulk_operation_is_found_by_index(connection: Connection) -
 
 
 @pytest.mark.req("HF-2")
-@pytest.mark.parametrize("name", flows.whys(VERBS))
+@pytest.mark.parametrize("name", flows.whys(STORE))
 def test_why_is_answered_by_index(connection: Connection, name: str) -> None:
     """The jobs before one are counted up to a thousand, in two ranges of the index that claims walk."""
-    seen = used(connection, flows.whys(VERBS)[name])
+    seen = used(connection, flows.whys(STORE)[name])
     assert seen.scanned == {}
     assert sum(seen.by_index.values()) < 2_500, seen.by_index
 
 
 @pytest.mark.req("SC-3")
 @pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("name", flows.moves(VERBS))
+@pytest.mark.parametrize("name", flows.moves(STORE))
 def test_a_move_looks_at_the_jobs_around_its_place(connection: Connection, name: str, full: bool) -> None:
     """Of thousands that stand in this line; also where the gap is full and some are numbered anew."""
-    flow = flows.moves(VERBS)[name]
+    flow = flows.moves(STORE)[name]
     with flows.shoulder_to_shoulder(connection, "%s", full):
         used(connection, flow)  # plans are made, which reads the ends of indexes
         seen = used(connection, flow)
@@ -163,9 +163,9 @@ def test_a_move_looks_at_the_jobs_around_its_place(connection: Connection, name:
     assert sum(seen.by_index.values()) < 250
 
 
-@pytest.mark.parametrize("name", flows.duties(VERBS))
+@pytest.mark.parametrize("name", flows.duties(STORE))
 def test_a_duty_reads_what_is_due_and_no_more(connection: Connection, name: str) -> None:
-    index, flow = flows.duties(VERBS)[name]
+    index, flow = flows.duties(STORE)[name]
     seen = used(connection, flow)
     assert seen.scanned == {}
     # The held jobs of the lapsed leases are all looked at: a hundred a lease.
@@ -173,9 +173,9 @@ def test_a_duty_reads_what_is_due_and_no_more(connection: Connection, name: str)
     assert sum(seen.by_index.values()) < 4_000
 
 
-@pytest.mark.parametrize("name", flows.lists(VERBS))
+@pytest.mark.parametrize("name", flows.lists(STORE))
 def test_a_list_reads_its_page(connection: Connection, name: str) -> None:
-    index, flow = flows.lists(VERBS)[name]
+    index, flow = flows.lists(STORE)[name]
     plan = explained(connection, flow)
     assert any(each.startswith(index) for each in plan.indexes), plan.text
     assert not plan.kinds & {"Seq Scan", "Incremental Sort", "Hash Join", "Merge Join"}, plan.text
@@ -187,9 +187,9 @@ def test_a_list_reads_its_page(connection: Connection, name: str) -> None:
     assert plan.rows_read <= 3 * PAGE + 200, plan.text
 
 
-@pytest.mark.parametrize("name", flows.reads(VERBS))
+@pytest.mark.parametrize("name", flows.reads(STORE))
 def test_one_job_is_found_by_its_id(connection: Connection, name: str) -> None:
-    index, flow = flows.reads(VERBS)[name]
+    index, flow = flows.reads(STORE)[name]
     plan = explained(connection, flow)
     assert any(each.startswith(index) for each in plan.indexes), plan.text
     assert "Seq Scan" not in plan.kinds, plan.text
@@ -198,9 +198,9 @@ def test_one_job_is_found_by_its_id(connection: Connection, name: str) -> None:
 
 @pytest.mark.req("DP-12")
 def test_a_consumer_reads_on_from_where_it_stands(connection: Connection) -> None:
-    first = used(connection, VERBS.events_after(None, 100, "*"))
+    first = used(connection, STORE.ledger.read(None, 100, "*"))
     last = first.answer[-1]
-    after = used(connection, VERBS.events_after(last.cursor, 100, "*"))
+    after = used(connection, STORE.ledger.read(last.cursor, 100, "*"))
     assert [event.seq for event in after.answer] == [last.seq + n + 1 for n in range(100)]
     for seen in (first, after):
         assert seen.scanned == {}
@@ -209,11 +209,11 @@ def test_a_consumer_reads_on_from_where_it_stands(connection: Connection) -> Non
 
 
 def test_health_does_not_look_at_what_is_finished(connection: Connection) -> None:
-    seen = used(connection, VERBS.health("a"))
+    seen = used(connection, STORE.health.get("a"))
     assert (seen.answer.backlog, seen.answer.capped) == (CAP, True)
     assert seen.scanned == {}
     assert sum(seen.by_index.values()) < 150_000
-    seen = used(connection, VERBS.health("*"))
+    seen = used(connection, STORE.health.get("*"))
     assert seen.answer.backlog == CAP
     assert seen.scanned == {}
     assert sum(seen.by_index.values()) < 150_000
@@ -222,7 +222,7 @@ def test_health_does_not_look_at_what_is_finished(connection: Connection) -> Non
 @pytest.mark.req("JF-15")
 def test_the_pulse_does_not_look_at_what_is_finished(connection: Connection) -> None:
     for tenant in ("a", "*"):
-        seen = used(connection, VERBS.pulse(tenant))
+        seen = used(connection, STORE.health.statistics(tenant))
         assert seen.answer.capped
         assert seen.scanned == {}
         assert sum(seen.by_index.values()) < 150_000, seen.by_index
@@ -231,7 +231,7 @@ def test_the_pulse_does_not_look_at_what_is_finished(connection: Connection) -> 
 @pytest.mark.req("CX-18", "DP-16")
 def test_a_slice_of_the_sweep_reads_its_own(connection: Connection) -> None:
     """Beside a million that have ended: it finds ten by their ids, and all that names them by an index."""
-    seen = used(connection, flows.sweeping(VERBS))
+    seen = used(connection, flows.sweeping(STORE))
     swept, purged, counted = seen.answer
     assert (swept.verb, swept.done, purged, counted) == ("clean", 10, 10, 50)
     assert seen.scanned == {}
@@ -241,7 +241,7 @@ def test_a_slice_of_the_sweep_reads_its_own(connection: Connection) -> None:
 @pytest.mark.req("JF-16")
 @pytest.mark.parametrize("tenant", ["a", "*"])
 def test_screens_read_a_bounded_part(connection: Connection, tenant: str) -> None:
-    for name, flow in flows.screens(VERBS, tenant).items():
+    for name, flow in flows.screens(STORE, tenant).items():
         seen = used(connection, flow)
         assert seen.scanned == {}, (name, seen.scanned)
         assert sum(seen.by_index.values()) < 150_000, (name, seen.by_index)

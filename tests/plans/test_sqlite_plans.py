@@ -18,14 +18,14 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.health.model import CAP
+from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Rows, Statement, drive
-from holdfast.stores.sqlite.verbs import SqliteVerbs
 from tests.plans import flows
 from tests.plans.filling_dead import LARGEST
 
 pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow, pytest.mark.timeout(600)]
 
-VERBS = SqliteVerbs()
+STORE = SqliteStore("sqlite:///:memory:")
 # What may be walked from end to end: lists that were handed in, the page that was found, the one row of the clock.
 SMALL = re.compile(r"SCAN (json_each|page|o|clock|present|w|c|CONSTANT ROW|\d+ CONSTANT ROWS)\b")
 TICK = 50
@@ -93,10 +93,10 @@ def test_the_tables_are_large(connection: sqlite3.Connection) -> None:
 ALLOWED = {"SCAN q", "SCAN lease USING INDEX lease_live"}
 
 
-@pytest.mark.parametrize("name", flows.claims(VERBS))
+@pytest.mark.parametrize("name", flows.claims(STORE))
 def test_a_claim_walks_the_index_in_queue_order(connection: sqlite3.Connection, name: str) -> None:
     """Beside a million that have ended, and a hundred thousand that wait for events and for people."""
-    seen = run(connection, flows.claims(VERBS)[name])
+    seen = run(connection, flows.claims(STORE)[name])
     assert len(seen.answer) == {"claim one": 1, "claim of a kind": 10}.get(name, 100)
     assert seen.uses("claimable")
     assert set(seen.scans) <= ALLOWED
@@ -104,27 +104,27 @@ def test_a_claim_walks_the_index_in_queue_order(connection: sqlite3.Connection, 
     assert seen.steps < 2_000 + 700 * len(seen.answer)
 
 
-@pytest.mark.parametrize("name", flows.writes(VERBS))
+@pytest.mark.parametrize("name", flows.writes(STORE))
 def test_a_write_finds_its_jobs_by_their_ids(connection: sqlite3.Connection, name: str) -> None:
-    seen = run(connection, flows.writes(VERBS)[name])
+    seen = run(connection, flows.writes(STORE)[name])
     assert seen.answer is not False
     assert seen.scans == []
     assert seen.steps < 20_000
 
 
 @pytest.mark.req("HF-6", "CX-5", "CX-7")
-@pytest.mark.parametrize("name", flows.people(VERBS))
+@pytest.mark.parametrize("name", flows.people(STORE))
 def test_what_has_to_do_with_waiting_reads_its_own(connection: sqlite3.Connection, name: str) -> None:
     """Beside fifty thousand who wait for an event and as many who wait for people."""
-    seen = run(connection, flows.people(VERBS)[name][1])
+    seen = run(connection, flows.people(STORE)[name][1])
     assert seen.scans == []
     assert seen.steps < 20_000
 
 
 @pytest.mark.req("DP-15")
-@pytest.mark.parametrize("name", flows.dead(VERBS))
+@pytest.mark.parametrize("name", flows.dead(STORE))
 def test_a_page_of_dead_letters_is_read_by_index(connection: sqlite3.Connection, name: str) -> None:
-    index, flow = flows.dead(VERBS)[name]
+    index, flow = flows.dead(STORE)[name]
     seen = run(connection, flow)
     assert len(seen.answer) == 50
     assert seen.uses(index), seen.plan
@@ -135,16 +135,16 @@ def test_a_page_of_dead_letters_is_read_by_index(connection: sqlite3.Connection,
 @pytest.mark.req("DP-15")
 def test_a_batch_of_a_bulk_operation_is_found_by_index(connection: sqlite3.Connection) -> None:
     for wanted in ({"state": "dead_letter"}, {"state": "dead_letter", "fingerprint": LARGEST}):
-        seen = run(connection, flows.batch(VERBS, wanted))
+        seen = run(connection, flows.batch(STORE, wanted))
         assert seen.answer == 100
         assert seen.scans == []
         assert seen.steps < 5_000 * 20 + 100 * 1_500  # five thousand are counted once
 
 
 @pytest.mark.req("CX-5")
-@pytest.mark.parametrize("name", flows.inbox(VERBS))
+@pytest.mark.parametrize("name", flows.inbox(STORE))
 def test_the_inbox_reads_its_page(connection: sqlite3.Connection, name: str) -> None:
-    index, flow = flows.inbox(VERBS)[name]
+    index, flow = flows.inbox(STORE)[name]
     seen = run(connection, flow)
     # Of the open ones both indexes give the same page in the same order.
     assert seen.uses(index) or (index == "gate_inbox" and seen.uses("gate_by_state")), seen.plan
@@ -154,9 +154,9 @@ def test_the_inbox_reads_its_page(connection: sqlite3.Connection, name: str) -> 
 
 
 @pytest.mark.req("HF-2")
-@pytest.mark.parametrize("name", flows.whys(VERBS))
+@pytest.mark.parametrize("name", flows.whys(STORE))
 def test_why_is_answered_by_index(connection: sqlite3.Connection, name: str) -> None:
-    seen = run(connection, flows.whys(VERBS)[name])
+    seen = run(connection, flows.whys(STORE)[name])
     tiny = {"SCAN subscription USING INDEX subscription_named", "SCAN l", "SCAN r USING INDEX reservation_open"}
     # Limits and open reservations are few.
     # Over what a chain has come to so far, and over those before a job, of which there are a thousand at most.
@@ -167,19 +167,19 @@ def test_why_is_answered_by_index(connection: sqlite3.Connection, name: str) -> 
 
 @pytest.mark.req("SC-3")
 @pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("name", flows.moves(VERBS))
+@pytest.mark.parametrize("name", flows.moves(STORE))
 def test_a_move_looks_at_the_jobs_around_its_place(connection: sqlite3.Connection, name: str, full: bool) -> None:
     with flows.shoulder_to_shoulder(connection, "?", full):
-        seen = run(connection, flows.moves(VERBS)[name])
+        seen = run(connection, flows.moves(STORE)[name])
     assert not seen.answer.refused
     assert seen.scans == []
     assert not any("TEMP B-TREE" in line for line in seen.plan), seen.plan
     assert seen.steps < 10_000
 
 
-@pytest.mark.parametrize("name", flows.duties(VERBS))
+@pytest.mark.parametrize("name", flows.duties(STORE))
 def test_a_duty_reads_what_is_due_and_no_more(connection: sqlite3.Connection, name: str) -> None:
-    index, flow = flows.duties(VERBS)[name]
+    index, flow = flows.duties(STORE)[name]
     seen = run(connection, flow)
     assert seen.uses(index)
     assert set(seen.scans) <= ALLOWED
@@ -187,9 +187,9 @@ def test_a_duty_reads_what_is_due_and_no_more(connection: sqlite3.Connection, na
     assert seen.steps < (200_000 if name == "attend" else 100_000)
 
 
-@pytest.mark.parametrize("name", flows.lists(VERBS))
+@pytest.mark.parametrize("name", flows.lists(STORE))
 def test_a_list_reads_its_page(connection: sqlite3.Connection, name: str) -> None:
-    index, flow = flows.lists(VERBS)[name]
+    index, flow = flows.lists(STORE)[name]
     seen = run(connection, flow)
     if index == "job_tag":  # its own primary key
         assert any(line.startswith("SEARCH p USING PRIMARY KEY") for line in seen.plan), seen.plan
@@ -207,9 +207,9 @@ def test_a_list_reads_its_page(connection: sqlite3.Connection, name: str) -> Non
     assert seen.steps < 20_000
 
 
-@pytest.mark.parametrize("name", flows.reads(VERBS))
+@pytest.mark.parametrize("name", flows.reads(STORE))
 def test_one_job_is_found_by_its_id(connection: sqlite3.Connection, name: str) -> None:
-    _, flow = flows.reads(VERBS)[name]
+    _, flow = flows.reads(STORE)[name]
     seen = run(connection, flow)
     assert seen.scans == []
     assert seen.steps < 1_000
@@ -217,7 +217,7 @@ def test_one_job_is_found_by_its_id(connection: sqlite3.Connection, name: str) -
 
 @pytest.mark.req("DP-12")
 def test_a_consumer_reads_on_from_where_it_stands(connection: sqlite3.Connection) -> None:
-    seen = run(connection, VERBS.events_after("900000", 100, "*"))
+    seen = run(connection, STORE.ledger.read("900000", 100, "*"))
     assert [event.seq for event in seen.answer] == list(range(900_001, 900_101))
     assert seen.scans == []
     assert not any("TEMP B-TREE" in line for line in seen.plan), seen.plan
@@ -225,14 +225,14 @@ def test_a_consumer_reads_on_from_where_it_stands(connection: sqlite3.Connection
 
 
 def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
-    seen = run(connection, VERBS.health("a"))
+    seen = run(connection, STORE.health.get("a"))
     assert (seen.answer.backlog, seen.answer.capped) == (CAP, True)
     # Of the index of held jobs, which are as many as the workers run; of retention's passes (p), two a policy. The rest
     # is what was found, up to a limit.
     found = {f"SCAN {name}" for name in "abdhkpqrt"}
     assert set(seen.scans) <= found | {"SCAN s USING INDEX held"}
     assert seen.steps < 1_500_000
-    seen = run(connection, VERBS.health("*"))
+    seen = run(connection, STORE.health.get("*"))
     few = {"SCAN s USING INDEX claimable", "SCAN s USING INDEX held", "SCAN g USING INDEX gate_inbox", "SCAN s"}
     assert set(seen.scans) <= found | few | {"SCAN g USING COVERING INDEX gate_inbox"}
     assert seen.steps < 1_500_000
@@ -241,7 +241,7 @@ def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection
 @pytest.mark.req("JF-15")
 def test_the_pulse_does_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
     for tenant in ("a", "*"):
-        seen = run(connection, VERBS.pulse(tenant))
+        seen = run(connection, STORE.health.statistics(tenant))
         assert seen.answer.capped
         assert not [
             line for line in seen.scans if line in ("SCAN s", "SCAN j", "SCAN e", "SCAN s USING INDEX by_state")
@@ -252,6 +252,6 @@ def test_the_pulse_does_not_look_at_what_is_finished(connection: sqlite3.Connect
 @pytest.mark.req("JF-16")
 @pytest.mark.parametrize("tenant", ["a", "*"])
 def test_screens_read_a_bounded_part(connection: sqlite3.Connection, tenant: str) -> None:
-    for name, flow in flows.screens(VERBS, tenant).items():
+    for name, flow in flows.screens(STORE, tenant).items():
         seen = run(connection, flow)
         assert seen.steps < 1_500_000, (name, seen.steps, seen.plan)

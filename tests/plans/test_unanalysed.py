@@ -15,7 +15,7 @@ from holdfast.engine.order import Move, Where
 from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, StepEntry
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from holdfast.stores.requests import ClaimRequest, Telling
 from tests.plans.explained import leave_alone, used
 from tests.support.people import waits
@@ -36,15 +36,14 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
         claims = claim(store, lease, HELD, begin=verb not in ("start", "release"))
         ended = [Settlement(job.id, job.attempt, "succeeded") for job in claims[:ENDED]]
         ids = [job.id for job in claims[:ENDED]]
-        verbs = store.verbs
         flows = {
-            "settle": verbs.settle(lease, ended, "*"),
-            "turn": verbs.turn(ended, ClaimRequest(lease=lease, queues=("default",), want=0)),
-            "save_checkpoint": verbs.save_checkpoint(claims[0].id, lease, 1, "p", "1", "*"),
-            "save_steps": verbs.save_steps(lease, [(each, 1, StepEntry(1, "a", "step")) for each in ids], "*"),
-            "wait": verbs.settle(lease, [waits(job) for job in claims[:ENDED]], "*"),
-            "start": verbs.start(lease, ids, "*"),
-            "release": verbs.release(lease, ids, "*"),
+            "settle": store.leases.settle(lease, ended, "*"),
+            "turn": store.leases.exchange(ended, ClaimRequest(lease=lease, queues=("default",), want=0)),
+            "save_checkpoint": store.steps.save_checkpoint(claims[0].id, lease, 1, "p", "1", "*"),
+            "save_steps": store.steps.save(lease, [(each, 1, StepEntry(1, "a", "step")) for each in ids], "*"),
+            "wait": store.leases.settle(lease, [waits(job) for job in claims[:ENDED]], "*"),
+            "start": store.leases.start(lease, ids, "*"),
+            "release": store.leases.release(lease, ids, "*"),
         }
         seen = used(connection, flows[verb])
         assert seen.by_index.get("held", 0) <= ENDED
@@ -63,13 +62,13 @@ def test_a_step_is_written_without_reading_the_others(postgres_url: str, analyse
         claims = claim(store, lease, HELD)
         for n in range(1, 6):
             done = StepEntry(n, "note", "step")
-            store.run(store.verbs.save_steps(lease, [(job.id, job.attempt, done) for job in claims], "*"))
+            store.run(store.steps.save(lease, [(job.id, job.attempt, done) for job in claims], "*"))
         if analysed:
             connection.execute("analyze holdfast.step")
         # One of them over already, which is told, and one that is not ours.
         entries = [(job.id, job.attempt, StepEntry(6, "note", "step")) for job in claims[:ENDED]]
         entries += [(claims[-1].id, 1, StepEntry(1, "note", "step")), (claims[-2].id, 7, StepEntry(6, "note", "step"))]
-        seen = used(connection, store.verbs.save_steps(lease, entries, "*"))
+        seen = used(connection, store.steps.save(lease, entries, "*"))
         assert sorted(answer.fate for answer in seen.answer) == ["kept", "stale"]
         assert seen.scanned == {}
         assert seen.by_index["step_pkey"] <= len(entries) + 5  # each is looked for where it goes
@@ -91,7 +90,7 @@ def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Whe
             )
             connection.execute("alter table holdfast.job_state enable trigger record_transition")
         other = {"before": ids[HELD], "after": ids[HELD - 1]}.get(where)
-        seen = used(connection, store.verbs.move(ids[3], Move(where=where, other=other), None, "me", "default"))
+        seen = used(connection, store.jobs.move(ids[3], Move(where=where, other=other), None, "me", "default"))
         assert not seen.answer.refused
         assert seen.scanned.get("job_state", 0) == 0
         assert sum(seen.by_index.values()) < 250
@@ -110,7 +109,7 @@ def test_an_event_finds_who_waits_for_it_without_reading_the_others(postgres_url
         if analysed:
             connection.execute("analyze holdfast.step, holdfast.job_state")
         event = Telling(new_id(), "paid", '{"invoice": 7, "amount": 12}')
-        seen = used(connection, store.verbs.send_event(event, "tester", "default"))
+        seen = used(connection, store.ledger.send(event, "tester", "default"))
         assert seen.answer.woke == 1
         assert seen.scanned == {}
         assert seen.by_index["waiting"] <= 10

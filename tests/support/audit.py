@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from holdfast.features.assembly import Store
 from holdfast.features.audit.model import Anchor, Seal
 from holdfast.features.audit.verification import Check, Report
-from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 
 VERSION = "tests"
@@ -16,13 +16,13 @@ VERSION = "tests"
 def seal(store: Store, want: int = 2000) -> int:
     """Seal all there is, in blocks of ``want``; answers how much that was."""
     total = 0
-    while done := store.run(store.verbs.seal_ledger(VERSION, want)):
+    while done := store.run(store.audit.seal(VERSION, want)):
         total += done
     return total
 
 
 def newest(store: Store) -> Seal:
-    found = store.run(store.verbs.seal())
+    found = store.run(store.audit.get_seal())
     assert found is not None
     return found
 
@@ -34,9 +34,9 @@ def anchor(store: Store) -> Anchor:
 
 def verify(store: Store, anchors: Sequence[Anchor] = (), start: Seal | None = None) -> Report:
     check = Check(start, anchors)
-    while (block := store.run(store.verbs.block(check.last))) is not None:
+    while (block := store.run(store.audit.block(check.last))) is not None:
         check.add(block)
-    return check.end(store.run(store.verbs.tail(check.last)))
+    return check.end(store.run(store.audit.unsealed(check.last)))
 
 
 def flaws(store: Store, *anchors: Anchor) -> list[tuple[str, str, int]]:

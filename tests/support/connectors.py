@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.features.assembly import Store
 from holdfast.features.connectors.model import Connector, ConnectorDraft
-from holdfast.stores.base import Store
 
 
 def drafted(name: str = "http.request", **says: Any) -> ConnectorDraft:
@@ -15,4 +15,4 @@ def drafted(name: str = "http.request", **says: Any) -> ConnectorDraft:
 def connect(
     store: Store, name: str = "http.request", *, actor: str = "ada", tenant: str = "default", **says: Any
 ) -> Connector:
-    return store.run(store.verbs.set_connector(drafted(name, **says), actor, tenant))
+    return store.run(store.connectors.set(drafted(name, **says), actor, tenant))

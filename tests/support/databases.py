@@ -98,7 +98,7 @@ def make_template(dsn: str) -> None:
 
     No connection may stay open: a template in use cannot be copied.
     """
-    from holdfast.stores.open import open_store  # here, so that tests of pure code need no store
+    from holdfast.features.assembly import open_store
 
     with closing(open_store(dsn)) as store:
         store.migrate()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.features.assembly import Store
 from holdfast.features.webhooks.model import Endpoint, EndpointDelivery, EndpointDraft
-from holdfast.stores.base import Store
 from tests.support.stores import TENANT, new_id
 
 URL = "https://ops.example.com/hooks?key=7"
@@ -18,15 +18,15 @@ def draft(name: str = "ops", url: str = URL, secrets: Any = "OPS_HOOK", **fields
 def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any) -> Endpoint:
     """With its subscriptions, as `app.endpoints.add` makes one."""
     wanted = draft(name, **fields)
-    assert store.run(store.verbs.add_endpoint(wanted, new_id(), actor, tenant))
+    assert store.run(store.webhooks.add(wanted, new_id(), actor, tenant))
     for each in wanted.subscriptions().values():
         if each is not None:
-            store.run(store.verbs.save_subscription(each, new_id(), actor, tenant))
+            store.run(store.subscriptions.set(each, new_id(), actor, tenant))
     return found(store, name, tenant)
 
 
 def found(store: Store, name: str = "ops", tenant: str = TENANT) -> Endpoint:
-    one = store.run(store.verbs.endpoint(name, tenant))
+    one = store.run(store.webhooks.get(name, tenant))
     assert one is not None, f"there is no endpoint {name}"
     return one
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.states import State, Step, replay
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 
 PAGE = 1000
@@ -20,7 +20,7 @@ PAGE = 1000
 def read_events(store: Store, *, tenant: str = EVERY_TENANT, page: int = PAGE, after: str | None = None) -> list[Event]:
     """Everything a consumer gets from `after` on, before it finds nothing more."""
     found: list[Event] = []
-    while batch := store.run(store.verbs.events_after(after, page, tenant)):
+    while batch := store.run(store.ledger.read(after, page, tenant)):
         assert len(batch) <= page
         found += batch
         after = batch[-1].cursor
@@ -29,7 +29,7 @@ def read_events(store: Store, *, tenant: str = EVERY_TENANT, page: int = PAGE, a
 
 def all_jobs(store: Store, *, tenant: str = EVERY_TENANT) -> Iterator[Job]:
     before: str | None = None
-    while page := store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, before=before, limit=PAGE))):
+    while page := store.run(store.jobs.list(JobFilter(tenant=tenant, before=before, limit=PAGE))):
         yield from page
         before = page[-1].id
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import HELD
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 
 CountedBy = Callable[[Job], Iterable[str]]
@@ -16,7 +16,7 @@ def ledger(store: Store) -> list[Event]:
     """All of it, by its numbers: who was let in where a place came free has a higher one than whoever left it."""
     found: list[Event] = []
     cursor = None
-    while page := store.run(store.verbs.events_after(cursor, 1000, "*")):
+    while page := store.run(store.ledger.read(cursor, 1000, "*")):
         found += page
         cursor = page[-1].cursor
     return sorted(found, key=lambda event: event.seq)
@@ -25,7 +25,7 @@ def ledger(store: Store) -> list[Event]:
 def jobs(store: Store) -> dict[str, Job]:
     found: dict[str, Job] = {}
     before = None
-    while page := store.run(store.verbs.list_jobs(JobFilter(tenant="*", before=before, limit=1000))):
+    while page := store.run(store.jobs.list(JobFilter(tenant="*", before=before, limit=1000))):
         found |= {job.id: job for job in page}
         before = page[-1].id
     return found

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT, Verdict
 from holdfast.engine.order import Move
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.audit import unguarded
 from tests.support.by_hand import ByHand
 from tests.support.ledger import all_jobs
@@ -15,7 +15,7 @@ WAITING = ("queued", "retry_waiting")
 
 
 def move(store: Store, job_id: str, *, tenant: str = EVERY_TENANT, reason: str | None = None, **place: Any) -> Verdict:
-    return store.run(store.verbs.move(job_id, Move.of(**place), reason, "ada", tenant))
+    return store.run(store.jobs.move(job_id, Move.of(**place), reason, "ada", tenant))
 
 
 def moved(store: Store, job_id: str, **place: Any) -> None:

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from typing_extensions import override
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.databases import Databases, TemplateDatabases
 
 ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_approver", "holdfast_admin")

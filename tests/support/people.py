@@ -11,7 +11,7 @@ from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, Saved, Step, StepEntry
 from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Question, VerdictWord, Vote
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import Sent, Telling
 from tests.support.stores import TENANT, apply, new_id, put_one, take
 
@@ -86,12 +86,12 @@ def entry(n: int = 1, value: str | None = "1", *, name: str = "charge", **fields
 
 
 def save(store: Store, claim: Claim, *entries: StepEntry, tenant: str = EVERY_TENANT) -> list[Saved]:
-    flow = store.verbs.save_steps(claim.lease, [(claim.id, claim.attempt, each) for each in entries], tenant)
+    flow = store.steps.save(claim.lease, [(claim.id, claim.attempt, each) for each in entries], tenant)
     return store.run(flow)
 
 
 def steps(store: Store, job_id: str, *, tenant: str = EVERY_TENANT) -> list[Step]:
-    return store.run(store.verbs.steps(job_id, tenant))
+    return store.run(store.steps.list(job_id, tenant))
 
 
 def send(
@@ -104,24 +104,24 @@ def send(
     tenant: str = TENANT,
 ) -> Sent:
     text = data if isinstance(data, str) else json.dumps({} if data is None else data)
-    return store.run(store.verbs.send_event(Telling(new_id(), name, text, key, job), "till", tenant))
+    return store.run(store.ledger.send(Telling(new_id(), name, text, key, job), "till", tenant))
 
 
 # -- gates -----------------------------------------------------------------------------------------------------------
 
 
 def gate(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> Gate:
-    found = store.run(store.verbs.gate(gate_id, tenant))
+    found = store.run(store.approvals.get(gate_id, tenant))
     assert found is not None, f"there is no gate {gate_id}"
     return found
 
 
 def gates(store: Store, *, tenant: str = TENANT, **wanted: Any) -> list[Gate]:
-    return store.run(store.verbs.gates(GateFilter(tenant=tenant, **wanted)))
+    return store.run(store.approvals.list(GateFilter(tenant=tenant, **wanted)))
 
 
 def votes(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> list[Vote]:
-    return store.run(store.verbs.votes(gate_id, tenant))
+    return store.run(store.approvals.votes(gate_id, tenant))
 
 
 def ballot(person: str | None = "ada", verdict: VerdictWord = "approve", **fields: Any) -> Ballot:
@@ -129,7 +129,7 @@ def ballot(person: str | None = "ada", verdict: VerdictWord = "approve", **field
 
 
 def say(store: Store, gate_id: str, said: Ballot, *, tenant: str = EVERY_TENANT) -> Answer:
-    return store.run(store.verbs.decide_gate(gate_id, said, tenant))
+    return store.run(store.approvals.decide(gate_id, said, tenant))
 
 
 def approve(store: Store, gate_id: str, person: str = "ada", **fields: Any) -> Answer:
@@ -143,8 +143,8 @@ def deny(store: Store, gate_id: str, person: str = "bob", **fields: Any) -> Answ
 def keep_token(
     store: Store, gate_id: str, token_hash: str, person: str | None = None, ttl: float | None = None
 ) -> str | None:
-    return store.run(store.verbs.keep_gate_token(gate_id, token_hash, person, ttl, "mailer", EVERY_TENANT))
+    return store.run(store.approvals.save_token(gate_id, token_hash, person, ttl, "mailer", EVERY_TENANT))
 
 
 def attend(store: Store, want: int = 1000, *, tenant: str = EVERY_TENANT) -> int:
-    return store.run(store.verbs.attend_gates(want, tenant))
+    return store.run(store.approvals.attend(want, tenant))

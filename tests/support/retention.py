@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.units import Duration
+from holdfast.features.assembly import Store
 from holdfast.features.retention.model import Keeping, Retention
-from holdfast.stores.base import Store
 from tests.support.by_hand import ByHand
 
 
@@ -18,16 +18,16 @@ def keep(
     state: str | None = None,
     tenant: str = EVERY_TENANT,
 ) -> Retention:
-    return store.run(store.verbs.set_retention(Keeping.of(kind, state, clean, purge), "ada", tenant))
+    return store.run(store.retention.set(Keeping.of(kind, state, clean, purge), "ada", tenant))
 
 
 def sweep(store: Store, *, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> dict[str, int]:
     """Until it is no pass's turn; what went, and what was held back at last."""
     done = {"clean": 0, "purge": 0, "prune": 0, "held": 0}
     for _ in range(1000):
-        while store.run(store.verbs.count_usage(500)):
+        while store.run(store.usage.count(500)):
             pass
-        swept = store.run(store.verbs.sweep_retention(want, look, tenant))
+        swept = store.run(store.retention.sweep(want, look, tenant))
         if swept.verb == "idle":
             return done
         done[swept.verb] += swept.done

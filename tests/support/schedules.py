@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast import App
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.assembly import Store
 from holdfast.features.schedules.model import Decision, Fire, Firing, Placed, Schedule, ScheduleDraft, TemplateDraft
-from holdfast.stores.base import Store
 from tests.support.stores import TENANT, new_id, spec
 
 MONDAY = datetime(2027, 1, 4, 8, 0, tzinfo=UTC)
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 def set_time(app: App, moment: datetime) -> datetime:
     """Stop the store's clock at a time."""
     app.client.make_ready()
-    app.store.run(app.store.verbs.set_clock(timedelta(0), moment))
+    app.store.run(app.store.clock.set(timedelta(0), moment))
     return moment
 
 
@@ -56,8 +56,8 @@ def placed(name: str = "daily", timing: str = "@daily", **fields: Any) -> Placed
 def add(store: Store, tenant: str = TENANT, **fields: Any) -> Schedule:
     """A schedule, through the port."""
     new = placed(**fields)
-    assert store.run(store.verbs.add_schedule(new, "ada", tenant))
-    found = store.run(store.verbs.schedule(new.draft.name, tenant))
+    assert store.run(store.schedules.add(new, "ada", tenant))
+    found = store.run(store.schedules.get(new.draft.name, tenant))
     assert found is not None
     return found
 

@@ -53,7 +53,7 @@ def note_errors(log: str) -> None:
 
 
 def main(folder: Path) -> int:
-    from holdfast.stores.open import open_store
+    from holdfast.features.assembly import open_store
     from tests.support.servers import PostgresServer
 
     called = {name for path in folder.glob("*.txt") for name in path.read_text("utf-8").split()}

@@ -1,6 +1,6 @@
 """Small builders for tests of the stores: jobs to put in, a worker to take them out, and the store's own clock.
 
-Every helper goes through the port (`stores/base.py`), so it works on any store and tests nothing by itself.
+Every helper goes through the port (`stores/port.py`), so it works on any store and tests nothing by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.engine.payload import encode
 from holdfast.engine.retry import RetryPolicy
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest
 
 new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
@@ -46,7 +46,7 @@ def tries(attempts: int, crashes: int = 3) -> RetryPolicy:
 
 
 def enqueue(store: Store, *specs: JobSpec, tenant: str = TENANT) -> list[Enqueued]:
-    return store.run(store.verbs.enqueue(specs, tenant))
+    return store.run(store.jobs.enqueue(specs, tenant))
 
 
 def put(store: Store, *specs: JobSpec, tenant: str = TENANT) -> list[str]:
@@ -61,7 +61,7 @@ def put_one(store: Store, kind: str = "mail.send", *, tenant: str = TENANT, **fi
 
 
 def open_lease(store: Store, holder: str = "worker-1", *, ttl: float = 30.0, tenant: str = EVERY_TENANT) -> str:
-    return store.run(store.verbs.open_lease(holder, ttl, tenant)).id
+    return store.run(store.leases.open(holder, ttl, tenant)).id
 
 
 def claim(
@@ -75,7 +75,7 @@ def claim(
     tenant: str = EVERY_TENANT,
 ) -> list[Claim]:
     request = ClaimRequest(lease=lease, queues=tuple(queues), want=want, begin=begin, kinds=kinds, tenant=tenant)
-    return store.run(store.verbs.claim(request))
+    return store.run(store.leases.claim(request))
 
 
 def take(store: Store, *, tenant: str = EVERY_TENANT, **fields: Any) -> Claim:
@@ -98,7 +98,7 @@ def settle(
 
 
 def apply(store: Store, lease: str, *settlements: Settlement, tenant: str = EVERY_TENANT) -> list[str]:
-    return store.run(store.verbs.settle(lease, settlements, tenant))
+    return store.run(store.leases.settle(lease, settlements, tenant))
 
 
 def work(store: Store, outcome: Outcome = DONE, *, want: int = 1, tenant: str = EVERY_TENANT) -> list[Claim]:
@@ -110,7 +110,7 @@ def work(store: Store, outcome: Outcome = DONE, *, want: int = 1, tenant: str = 
 
 
 def job(store: Store, job_id: str, *, tenant: str = EVERY_TENANT) -> Job:
-    found = store.run(store.verbs.get(job_id, tenant))
+    found = store.run(store.jobs.get(job_id, tenant))
     assert found is not None, f"there is no job {job_id}"
     return found
 
@@ -120,7 +120,7 @@ def state_of(store: Store, job_id: str) -> State:
 
 
 def history(store: Store, job_id: str, *, tenant: str = EVERY_TENANT) -> list[Event]:
-    return store.run(store.verbs.history(job_id, tenant))
+    return store.run(store.jobs.history(job_id, tenant))
 
 
 def verbs_of(store: Store, job_id: str) -> list[str]:
@@ -129,8 +129,8 @@ def verbs_of(store: Store, job_id: str) -> list[str]:
 
 def forward(store: Store, seconds: float = 0.0) -> datetime:
     """Stop the store's clock `seconds` after its present (0 only stops it); answers the new present."""
-    moment = store.run(store.verbs.now()) + timedelta(seconds=seconds)
-    store.run(store.verbs.set_clock(timedelta(0), moment))
+    moment = store.run(store.clock.now()) + timedelta(seconds=seconds)
+    store.run(store.clock.set(timedelta(0), moment))
     return moment
 
 

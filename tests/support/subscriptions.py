@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.engine.job import Job
+from holdfast.features.assembly import Store
 from holdfast.features.events.model import Delivery, Fed, Subscribing, Subscription
-from holdfast.stores.base import Store
 from holdfast.stores.requests import JobFilter, Telling
 from tests.support.stores import TENANT, new_id
 
@@ -15,18 +15,18 @@ def subscribe(
     store: Store, name: str, pattern: str, job_kind: str = "follow.up", *, tenant: str = TENANT, **fields: Any
 ) -> Subscription:
     new = Subscribing.of(name, pattern, job_kind, **fields)
-    store.run(store.verbs.save_subscription(new, new_id(), "ada", tenant))
+    store.run(store.subscriptions.set(new, new_id(), "ada", tenant))
     return found(store, name, tenant)
 
 
 def found(store: Store, name: str, tenant: str = TENANT) -> Subscription:
-    one = store.run(store.verbs.subscription(name, tenant))
+    one = store.run(store.subscriptions.get(name, tenant))
     assert one is not None, f"there is no subscription {name}"
     return one
 
 
 def feed(store: Store, name: str, want: int = 1000, tenant: str = TENANT) -> Fed:
-    return store.run(store.verbs.feed_subscription(name, want, tenant))
+    return store.run(store.subscriptions.feed(name, want, tenant))
 
 
 def feed_all(store: Store, name: str, want: int = 1000, tenant: str = TENANT) -> int:
@@ -39,13 +39,13 @@ def feed_all(store: Store, name: str, want: int = 1000, tenant: str = TENANT) ->
 
 def made_of(store: Store, kind: str = "follow.up", tenant: str = TENANT) -> list[Job]:
     """The jobs there are of a kind, the oldest first."""
-    jobs = store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, kind=kind, limit=1000)))
+    jobs = store.run(store.jobs.list(JobFilter(tenant=tenant, kind=kind, limit=1000)))
     return sorted(jobs, key=lambda job: job.id)
 
 
 def refusals(store: Store, one: Subscription) -> list[Delivery]:
-    return store.run(store.verbs.deliveries(one.id, one.tenant, True, 100))
+    return store.run(store.subscriptions.deliveries(one.id, one.tenant, True, 100))
 
 
 def tell(store: Store, name: str, data: str = "{}", *, cause: str | None = None, tenant: str = TENANT) -> str:
-    return store.run(store.verbs.send_event(Telling(new_id(), name, data, cause_id=cause), "ada", tenant)).id
+    return store.run(store.ledger.send(Telling(new_id(), name, data, cause_id=cause), "ada", tenant)).id

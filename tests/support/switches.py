@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Pausing, Switch, named
-from holdfast.stores.base import Store
 
 
 def pause(
     store: Store, reason: str = "by hand", *, until: Any = None, refuse: bool | None = None, **what: Any
 ) -> Switch:
-    return store.run(store.verbs.pause(Pausing.of(named(**what), reason, until, refuse), "ada"))
+    return store.run(store.pauses.set(Pausing.of(named(**what), reason, until, refuse), "ada"))
 
 
 def resume(store: Store, **what: Any) -> bool:
     tenant, scope, name = named(**what)
-    return store.run(store.verbs.resume(scope, name, "bob", tenant))
+    return store.run(store.pauses.remove(scope, name, "bob", tenant))
 
 
 def paused(store: Store, tenant: str = "*") -> list[str]:
-    return [switch.what for switch in store.run(store.verbs.switches(tenant))]
+    return [switch.what for switch in store.run(store.pauses.list(tenant))]

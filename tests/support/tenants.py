@@ -6,21 +6,21 @@ from collections import Counter
 from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.assembly import Store
 from holdfast.features.tenants.model import Tenant, terms
-from holdfast.stores.base import Store
 from tests.support.stores import claim, open_lease, put, settle, spec
 
 
 def register(store: Store, name: str, **what: Any) -> None:
-    store.run(store.verbs.set_tenant(name, terms(what), "ada"))  # type: ignore[arg-type]
+    store.run(store.tenants.set(name, terms(what), "ada"))  # type: ignore[arg-type]
 
 
 def share(store: Store, *queues: str) -> None:
-    store.run(store.verbs.set_fair(queues, "ada"))
+    store.run(store.tenants.set_fair(queues, "ada"))
 
 
 def tenants(store: Store, tenant: str = EVERY_TENANT) -> dict[str, Tenant]:
-    return {each.name: each for each in store.run(store.verbs.tenants(tenant))}
+    return {each.name: each for each in store.run(store.tenants.list(tenant))}
 
 
 def fill(store: Store, count: int, *names: str, **fields: Any) -> None:

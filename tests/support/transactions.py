@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from holdfast.engine.job import Event
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from tests.support.stores import spec
@@ -19,7 +19,7 @@ class Transaction:
     """A program with a transaction of its own: what it has done is done, and nobody knows before `end`."""
 
     def __init__(self, store: Store, begin: str = "begin") -> None:
-        self._verbs = store.verbs
+        self._jobs = store.jobs
         self.connection: psycopg.Connection[Any] = psycopg.connect(store.url, autocommit=True)
         prepare_connection(self.connection)
         self.connection.execute(begin)
@@ -29,7 +29,7 @@ class Transaction:
 
     def enqueue(self, jobs: int = 1) -> list[str]:
         specs = [spec() for _ in range(jobs)]
-        self.run(self._verbs.enqueue(specs, "default"))
+        self.run(self._jobs.enqueue(specs, "default"))
         return [each.id for each in specs]
 
     def end(self, how: str = "commit") -> None:
@@ -46,7 +46,7 @@ class Consumer:
         self.seen: list[Event] = []
 
     def poll(self) -> list[str]:
-        found = self._store.run(self._store.verbs.events_after(self.cursor, self._page, "*"))
+        found = self._store.run(self._store.ledger.read(self.cursor, self._page, "*"))
         if found:
             self.cursor = found[-1].cursor
         self.seen += found

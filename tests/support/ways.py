@@ -8,7 +8,7 @@ from holdfast.engine.job import Claim
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import VerdictWord
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.people import asks
 from tests.support.stores import (
@@ -51,7 +51,7 @@ def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default
     if state == State.QUEUED:
         return Brought(job_id, None)
     if state in (State.CANCELLED, State.CLEANED):
-        store.run(store.verbs.operate("cancel", [job_id], None, "ada", tenant))
+        store.run(store.jobs.operate("cancel", [job_id], None, "ada", tenant))
         if state == State.CLEANED:
             by_hand.execute(CLEAN, {"id": job_id})
         return Brought(job_id, None)

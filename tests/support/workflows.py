@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.outcome import Outcome
+from holdfast.features.assembly import Store
 from holdfast.features.workflows.model import (
     Counts,
     EdgeSpec,
@@ -20,7 +21,6 @@ from holdfast.features.workflows.model import (
     find_cycle,
     plan_hash,
 )
-from holdfast.stores.base import Store
 from tests.support.stores import DONE, TENANT, claim, new_id, open_lease, settle, spec
 
 Drawn = Mapping[str, str | Sequence[str]]
@@ -69,16 +69,16 @@ class Flow:
         return spec(f"do.{name}", id=self.ids[name], workflow_id=self.id, **fields)
 
     def start(self, tenant: str = TENANT) -> Started:
-        return self.store.run(self.store.verbs.start_workflow(self.spec, tenant))
+        return self.store.run(self.store.workflows.start(self.spec, tenant))
 
     def add(self, drawn: Drawn, edges: dict[str, OnFailure] | None = None) -> Started:
         self.ids |= {name: new_id() for name in drawn}
         nodes, drawn_edges = self._plan(drawn, edges or {}, {})
-        return self.store.run(self.store.verbs.add_to_workflow(self.id, nodes, drawn_edges, "tester", TENANT))
+        return self.store.run(self.store.workflows.extend(self.id, nodes, drawn_edges, "tester", TENANT))
 
     @property
     def graph(self) -> Graph:
-        found = self.store.run(self.store.verbs.graph(self.id, TENANT))
+        found = self.store.run(self.store.workflows.graph(self.id, TENANT))
         assert found is not None
         return found
 

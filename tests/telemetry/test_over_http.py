@@ -23,7 +23,7 @@ async def test_the_header_of_a_request_is_the_trace_of_its_job(sqlite_url: str) 
             headers = {} if header is None else {"traceparent": header, "tracestate": "a=1"}
             made = await http.post("/api/v1/jobs", json={"kind": "any"}, headers=headers)
             assert made.status_code == 201, made.text
-            job = await app.client.arun(app.client.verbs.get(made.json()["id"], "default"))
+            job = await app.client.arun(app.client.store.jobs.get(made.json()["id"], "default"))
             assert job is not None
             traces.append(job.trace)
     await app.aclose()

@@ -21,8 +21,8 @@ from rich.console import Console
 
 from holdfast import App, Backoff, Context, Retry, SyncContext
 from holdfast.cli.top import _Keys, as_lines, look, picture
+from holdfast.features.assembly import open_store
 from holdfast.features.health.statistics import LATELY, WINDOW, Pulse, rates_of
-from holdfast.stores.open import open_store
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -37,7 +37,7 @@ NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 
 
 def pulse(app: App, tenant: str = "default") -> Pulse:
-    return app.client.run(app.client.verbs.pulse(tenant))
+    return app.client.run(app.client.store.health.statistics(tenant))
 
 
 def declare(app: App) -> None:

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.worker.maintenance import Duty, Maintenance
 
 pytestmark = pytest.mark.req("JF-3", "SC-13")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.features.sqlite import SqliteStore
 from holdfast.worker.lease import Heartbeat, LoopWatch
 from tests.app.waiting import until
 from tests.support.stores import open_lease

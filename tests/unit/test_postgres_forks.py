@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.features.postgres import PostgresStore
 from tests.support.forks import in_a_fork
 from tests.support.stores import put_one
 
@@ -22,7 +22,7 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 
 
 def count(store: PostgresStore) -> int:
-    return sum(store.run(store.verbs.counts("default")).values())
+    return sum(store.run(store.jobs.counts("default")).values())
 
 
 def test_a_forked_child_uses_connections_of_its_own(store: PostgresStore) -> None:
@@ -47,7 +47,7 @@ def test_a_child_that_only_closes_does_no_harm(store: PostgresStore) -> None:
 
 def test_the_other_colour_too(store: PostgresStore) -> None:
     async def look() -> int:
-        counts = await asyncio.wait_for(store.arun(store.verbs.counts("default")), timeout=10)
+        counts = await asyncio.wait_for(store.arun(store.jobs.counts("default")), timeout=10)
         return sum(counts.values())
 
     async def parent() -> list[int]:

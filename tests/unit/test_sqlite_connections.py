@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.errors import StoreUnavailable
+from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.sqlite import connections
-from holdfast.stores.sqlite.store import SqliteStore
 from tests.faults.trouble import statements, watching
 from tests.support.forks import in_a_fork
 from tests.support.stores import put_one, spec
@@ -52,7 +52,7 @@ def pragma(store: SqliteStore, name: str) -> object:
 
 
 def count(store: SqliteStore) -> int:
-    return sum(store.run(store.verbs.counts("default")).values())
+    return sum(store.run(store.jobs.counts("default")).values())
 
 
 # -- how a connection is set up ----------------------------------------------------------------------------------
@@ -127,9 +127,9 @@ def test_who_reads_does_not_wait_behind_those_who_write(store: SqliteStore, path
     """However many wait for somebody else's lock, and in however few threads."""
 
     async def ask(writer: sqlite3.Connection) -> int:
-        writing = [asyncio.create_task(store.arun(store.verbs.enqueue([spec()], "default"))) for _ in range(10)]
+        writing = [asyncio.create_task(store.arun(store.jobs.enqueue([spec()], "default"))) for _ in range(10)]
         await asyncio.sleep(0)
-        seen = await asyncio.wait_for(store.arun(store.verbs.counts("default")), timeout=20)
+        seen = await asyncio.wait_for(store.arun(store.jobs.counts("default")), timeout=20)
         writer.rollback()
         await asyncio.gather(*writing)
         return sum(seen.values())
@@ -144,8 +144,8 @@ def test_nothing_is_remembered_that_another_process_can_change(store: SqliteStor
     """Two stores on one file, one of which lays the triggers anew: the other goes on, by the new ones."""
     job = put_one(store)
     with closing(SqliteStore(store.url)) as other:
-        other.run(other.verbs.operate("cancel", [job], "no", "me", "default"))
-        found = store.run(store.verbs.get(job, "default"))
+        other.run(other.jobs.operate("cancel", [job], "no", "me", "default"))
+        found = store.run(store.jobs.get(job, "default"))
         assert found is not None
         assert found.state is State.CANCELLED
         with closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as by_hand:
@@ -178,11 +178,11 @@ def test_a_forked_child_uses_connections_of_its_own(store: SqliteStore, path: Pa
 
 
 def test_a_forked_child_has_threads_of_its_own(store: SqliteStore) -> None:
-    asyncio.run(store.arun(store.verbs.counts("default")))  # the parent's helper threads are not in the child
+    asyncio.run(store.arun(store.jobs.counts("default")))  # the parent's helper threads are not in the child
 
     def child() -> int:
         async def look() -> int:
-            counts = await asyncio.wait_for(store.arun(store.verbs.counts("default")), timeout=10)
+            counts = await asyncio.wait_for(store.arun(store.jobs.counts("default")), timeout=10)
             return sum(counts.values())
 
         return asyncio.run(look())
@@ -193,7 +193,7 @@ def test_a_forked_child_has_threads_of_its_own(store: SqliteStore) -> None:
 
 MANY = """
 import sys
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.stores import put_one, work
 store = open_store(sys.argv[1])
 done = 0
@@ -213,7 +213,7 @@ def test_several_processes_share_one_file(store: SqliteStore, path: Path) -> Non
     assert [process.returncode for process in processes] == [0] * 4
     # What one put in another may have taken, but each was taken once.
     assert sum(int(output) for output in outputs) == 100
-    assert store.run(store.verbs.counts("default")) == {State.SUCCEEDED: 100}
+    assert store.run(store.jobs.counts("default")) == {State.SUCCEEDED: 100}
     assert store.run(asked("select count(*), count(distinct position) from job_state")) == [(100, 100)]
     assert sound(path)
 
@@ -256,8 +256,8 @@ def test_a_file_that_took_the_place_of_another_is_used_from_then_on(
     restored.rename(path)
     new = put_one(store)
     with closing(SqliteStore(store.url)) as somebody:
-        assert somebody.run(somebody.verbs.get(kept, "default")) is not None
-        assert somebody.run(somebody.verbs.get(new, "default")) is not None
+        assert somebody.run(somebody.jobs.get(kept, "default")) is not None
+        assert somebody.run(somebody.jobs.get(new, "default")) is not None
         log = Path(f"{path}-wal")
         assert log.exists()
         store.close()  # the last connection to the old file would take the log of the new one with it

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreUnavailable
+from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.sqlite import connections
-from holdfast.stores.sqlite.store import SqliteStore
 from tests.support.stores import put, put_one, spec
 
 pytestmark = pytest.mark.req("SC-1", "SC-19")
@@ -34,7 +34,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
 
 
 def count(store: SqliteStore) -> int:
-    return sum(store.run(store.verbs.counts("default")).values())
+    return sum(store.run(store.jobs.counts("default")).values())
 
 
 def sound(path: Path) -> bool:
@@ -129,7 +129,7 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(store: SqliteStore) ->
     with store._connections.borrow() as connection:
         jobs, states, events = connection.execute(whole).fetchone()
     assert jobs == states == events
-    assert store.run(store.verbs.get(kept, "default")) is not None
+    assert store.run(store.jobs.get(kept, "default")) is not None
     put_one(store, payload={"text": "x" * 4000})
 
 

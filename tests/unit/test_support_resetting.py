@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.support.databases import TemplateDatabases
 from tests.support.given_server import GivenServer
 from tests.support.servers import PostgresServer

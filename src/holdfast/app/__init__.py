@@ -15,6 +15,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.operations import Audit
 from holdfast.features.connectors.outbound import Reach, SecretProvider
 from holdfast.features.connectors.report import Sources
@@ -28,9 +29,8 @@ from holdfast.features.tenants.operations import Tenants
 from holdfast.features.webhooks.operations import Endpoints
 from holdfast.outgoing import EgressPolicy
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
-from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id
-from holdfast.stores.open import POOL_SIZE, open_store
+from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 from holdfast.telemetry.tracing import outgoing_headers

@@ -33,10 +33,10 @@ class Acting(Enqueuing):
     operations: Operations
 
     def get(self, job_id: str, *, tenant: str | None = None) -> Job | None:
-        return self.client.run(self.client.verbs.get(job_id, tenant or self.client.tenant))
+        return self.client.run(self.client.store.jobs.get(job_id, tenant or self.client.tenant))
 
     async def aget(self, job_id: str, *, tenant: str | None = None) -> Job | None:
-        return await self.client.arun(self.client.verbs.get(job_id, tenant or self.client.tenant))
+        return await self.client.arun(self.client.store.jobs.get(job_id, tenant or self.client.tenant))
 
     def handle(self, job_id: str, *, tenant: str | None = None) -> Handle[Any]:
         """A handle on a job that is there already, for programs that kept its id: ``app.handle(id).result()``."""
@@ -44,24 +44,24 @@ class Acting(Enqueuing):
 
     def chain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
         """The job and its retries, where each is a job of its own: the first first, whichever of them is asked for."""
-        return self.client.run(chain_of(self.client.verbs, job_id, tenant or self.client.tenant))
+        return self.client.run(chain_of(self.client.store, job_id, tenant or self.client.tenant))
 
     async def achain(self, job_id: str, *, tenant: str | None = None) -> list[Job]:
-        return await self.client.arun(chain_of(self.client.verbs, job_id, tenant or self.client.tenant))
+        return await self.client.arun(chain_of(self.client.store, job_id, tenant or self.client.tenant))
 
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Why a job is where it is, and does not run: every reason that holds, and what would change it."""
-        return self.client.run(why(self.client.verbs, job_id, tenant or self.client.tenant))
+        return self.client.run(why(self.client.store, job_id, tenant or self.client.tenant))
 
     async def awhy(self, job_id: str, *, tenant: str | None = None) -> Why:
-        return await self.client.arun(why(self.client.verbs, job_id, tenant or self.client.tenant))
+        return await self.client.arun(why(self.client.store, job_id, tenant or self.client.tenant))
 
     def jobs(self, **wanted: Any) -> list[Job]:
         """A page of jobs, newest first: ``app.jobs(state="dead_letter", kind="pay", limit=20)``."""
-        return self.client.run(self.client.verbs.list_jobs(page_of(self.client.tenant, wanted)))
+        return self.client.run(self.client.store.jobs.list(page_of(self.client.tenant, wanted)))
 
     async def ajobs(self, **wanted: Any) -> list[Job]:
-        return await self.client.arun(self.client.verbs.list_jobs(page_of(self.client.tenant, wanted)))
+        return await self.client.arun(self.client.store.jobs.list(page_of(self.client.tenant, wanted)))
 
     def cancel(self, *job_ids: str, reason: str | None = None) -> list[Verdict]:
         return self.client.operate("cancel", job_ids, reason)
@@ -189,7 +189,7 @@ class Acting(Enqueuing):
         running = current()
         cause = None if running is None else running.job_id
         event = Telling(new_id(), check_event_name(name), text, known, job, cause)
-        return self.client.verbs.send_event(event, self.client.actor, whose)
+        return self.client.store.ledger.send(event, self.client.actor, whose)
 
     @property
     def approvals(self) -> Approvals:

@@ -9,12 +9,12 @@ from typing import Unpack
 from holdfast import config
 from holdfast.engine.units import Duration
 from holdfast.errors import Refused
+from holdfast.features.assembly import Store
 from holdfast.features.connectors.operations import Connectors
 from holdfast.features.health.model import USUAL, Health, Thresholds, check_thresholds, with_concerns
 from holdfast.features.limits.model import Named, Switch
 from holdfast.features.limits.operations import Switches
 from holdfast.features.tokens.operations import Tokens
-from holdfast.stores.base import Store
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Client
 
@@ -63,11 +63,13 @@ class Operating:
 
     def health(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
         """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
-        found = self.client.run(self.client.verbs.health(tenant or self.client.tenant, check_thresholds(when)))
+        found = self.client.run(self.client.store.health.get(tenant or self.client.tenant, check_thresholds(when)))
         return with_concerns(found, self.client.store.conditions(when))
 
     async def ahealth(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
-        found = await self.client.arun(self.client.verbs.health(tenant or self.client.tenant, check_thresholds(when)))
+        found = await self.client.arun(
+            self.client.store.health.get(tenant or self.client.tenant, check_thresholds(when))
+        )
         return with_concerns(found, await self.client.store.aconditions(when))
 
     def check_role(self) -> None:

@@ -31,11 +31,11 @@ from holdfast.engine.payload import encode
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import in_words
 from holdfast.errors import HoldfastError, InvalidSetting
+from holdfast.features.assembly import open_store, stand_in
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.steps.driver import Lent
 from holdfast.steps.signature import Signature
-from holdfast.stores.open import open_store, stand_in
 from holdfast.stores.session import Client
 from holdfast.stores.vault import Vault
 from holdfast.telemetry import observers
@@ -110,7 +110,7 @@ def _set_up(hello: Message) -> Bench:
     # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
     bench = Bench(client, Threads(), {}, hello["memory"], hello["notify"])
     try:
-        bench.rules.load(client.run(client.verbs.payload_rules(hello["tenant"])))
+        bench.rules.load(client.run(client.store.payload_rules.list(hello["tenant"])))
     except HoldfastError:
         bench.rules.load(None)
     return bench

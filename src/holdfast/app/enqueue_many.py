@@ -146,7 +146,7 @@ def _transaction(client: Client, feed: _Feed, tenant: str) -> Flow[list[Enqueued
         answers: list[Enqueued] = []
         for part in feed:
             if part:
-                answers += yield from client.verbs.enqueue(part, tenant).start()
+                answers += yield from client.store.jobs.enqueue(part, tenant).start()
         return answers
 
     return Flow(steps, patience=LONGEST)

@@ -102,7 +102,9 @@ def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call
 
 def chain_of(client: Client) -> Callable[[Claim], Awaitable[list[str]]]:
     async def before(claim: Claim) -> list[str]:
-        return [job.id for job in await client.arun(client.verbs.chain(claim.id, claim.tenant)) if job.id != claim.id]
+        return [
+            job.id for job in await client.arun(client.store.jobs.chain(claim.id, claim.tenant)) if job.id != claim.id
+        ]
 
     return before
 
@@ -124,7 +126,7 @@ def _approved(call: Call, kind: Kind[..., Any], means: Means) -> Call:
 
 async def ask_first(means: Means, claim: Claim, asking: Asking | None, rule: Effective, stop: Stop) -> None:
     """Raises ``Suspended`` until people have approved, where the kind (``asking``) or the job's agent wants that."""
-    if asking is None and await means.client.arun(means.client.verbs.asks_first(claim.agent or "", claim.tenant)):
+    if asking is None and await means.client.arun(means.client.store.steps.asks_first(claim.agent or "", claim.tenant)):
         asking = Asking()
     if asking is None:
         return
@@ -238,7 +240,7 @@ async def completed(context: BaseContext, error: BaseException | None = None) ->
 
 
 async def _write(client: Client, claim: Claim, report: str) -> bool:
-    save = client.verbs.save_checkpoint
+    save = client.store.steps.save_checkpoint
     return await client.arun(save(claim.id, claim.lease, claim.attempt, RESERVED, report, client.scope))
 
 

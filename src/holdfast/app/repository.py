@@ -1,6 +1,6 @@
 """The small queue for people who run their own loop (HK-4): enqueue, claim, mark success, mark failure.
 
-It is a facade over the same verbs a worker uses: leases, fences and the ledger are all in force. What it
+It is a facade over the same operations a worker uses: leases, fences and the ledger are all in force. What it
 claims is held under one lease, renewed by every call; a loop that stops calling loses its jobs to others
 when the lease lapses.
 """
@@ -22,7 +22,7 @@ from holdfast.engine.redaction import Redactor
 from holdfast.engine.settlement import MESSAGE_LIMIT, decide
 from holdfast.engine.times import instant_or_none
 from holdfast.errors import Conflict, NotFound, StaleLease, StoreUnavailable
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest
 from holdfast.stores.vault import EMPTY, Vault
 
@@ -70,18 +70,18 @@ class JobRepository:
             process_after=instant_or_none(run_at, "run_at"),
             key=None if key is None else check_name(key, "key", limit=255),
         )
-        answer = self._store.run(self._store.verbs.enqueue([spec], self._tenant))[0]
+        answer = self._store.run(self._store.jobs.enqueue([spec], self._tenant))[0]
         if answer.id is None or answer.reason == "idempotency_conflict":
             raise Conflict("this key stands for another payload", code=answer.reason)
         return answer.id
 
     def claim(self, want: int = 1, *, queue: str = DEFAULT_QUEUE) -> list[Work]:
         """Up to ``want`` jobs that are due, now in this loop's hands. Also frees what lost workers held."""
-        verbs = self._store.verbs
-        self._store.run(verbs.promote_due(tenant=self._tenant))
-        self._store.run(verbs.reap_lapsed(tenant=self._tenant))
+        store = self._store
+        self._store.run(store.leases.promote(tenant=self._tenant))
+        self._store.run(store.leases.reap(tenant=self._tenant))
         request = ClaimRequest(lease=self._held(), queues=(queue,), want=want, tenant=self._tenant)
-        claims = self._store.run(verbs.claim(request))
+        claims = self._store.run(store.leases.claim(request))
         self._claims |= {claim.id: claim for claim in claims}
         return [Work(claim.id, claim.kind, decode(self._opened(claim)), claim.attempt) for claim in claims]
 
@@ -97,7 +97,7 @@ class JobRepository:
 
     def close(self) -> None:
         if self._lease is not None:
-            self._store.run(self._store.verbs.end_lease(self._lease, "closed", self._tenant))
+            self._store.run(self._store.leases.end(self._lease, "closed", self._tenant))
             self._lease = None
 
     def _settle(self, job_id: str, outcome: Outcome) -> None:
@@ -105,7 +105,7 @@ class JobRepository:
         if claim is None:
             raise NotFound(f"job {job_id} was not claimed here", code="not_claimed")
         settlement = decide(claim, outcome, random.random())
-        stale = self._store.run(self._store.verbs.settle(claim.lease, [settlement], self._tenant))
+        stale = self._store.run(self._store.leases.settle(claim.lease, [settlement], self._tenant))
         del self._claims[job_id]  # only now: a store that was away can be asked again
         if stale:
             raise StaleLease(f"job {job_id} is no longer in this loop's hands")
@@ -113,7 +113,7 @@ class JobRepository:
             self._held()
 
     def _held(self) -> str:
-        verbs = self._store.verbs
-        if self._lease is None or not self._store.run(verbs.renew_lease(self._lease, self._ttl, self._tenant)):
-            self._lease = self._store.run(verbs.open_lease(self._owner, self._ttl, self._tenant)).id
+        store = self._store
+        if self._lease is None or not self._store.run(store.leases.renew(self._lease, self._ttl, self._tenant)):
+            self._lease = self._store.run(store.leases.open(self._owner, self._ttl, self._tenant)).id
         return self._lease

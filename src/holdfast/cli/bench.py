@@ -37,8 +37,8 @@ from holdfast.cli.supervisor.process import STOP, ChildProcess, Plan, how_it_end
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.features.assembly import Store
 from holdfast.kind import Kind
-from holdfast.stores.base import Store
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.worker import WorkerOptions
@@ -268,7 +268,7 @@ class Bench:
             self._view.phase(phase, total)
         ended, deadline = -1, time.monotonic() + PATIENCE
         while ended < total:
-            states = store.run(store.verbs.counts(self._app.client.tenant))
+            states = store.run(store.jobs.counts(self._app.client.tenant))
             now = sum(count for state, count in states.items() if state.finished)
             if now > ended:
                 ended, deadline = now, time.monotonic() + PATIENCE
@@ -372,7 +372,7 @@ def _ask(store: Store, jobs: int, *, yes: bool) -> None:
 
 def _holds_jobs(store: Store) -> bool:
     try:
-        return bool(store.run(store.verbs.list_jobs(JobFilter(tenant=EVERY_TENANT, limit=1))))
+        return bool(store.run(store.jobs.list(JobFilter(tenant=EVERY_TENANT, limit=1))))
     except Refused:
         return True  # this role does not see the others' jobs; there may be some
 

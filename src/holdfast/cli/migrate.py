@@ -12,8 +12,7 @@ from holdfast.cli import options
 from holdfast.cli.failures import FAILED
 from holdfast.cli.output import emit, say, write
 from holdfast.cli.session import is_absent, store_at
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import SchemaStatus
 
 

@@ -366,7 +366,7 @@ async def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> No
         return
     with contextlib.suppress(Exception):  # a role that may not look; whoever comes will tell
         async with asyncio.timeout(LOOK):
-            found = await app.client.arun(app.client.verbs.tokens("*", limit=1))
+            found = await app.client.arun(app.client.store.tokens.list("*", limit=1))
         if not found:
             say("No token has been issued yet: holdfast tokens issue NAME --role admin")
 

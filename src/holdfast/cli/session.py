@@ -24,8 +24,7 @@ from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound, SchemaMismatch
-from holdfast.stores.base import Store
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import Store, open_store
 from holdfast.stores.session import Client
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.startup import when_there

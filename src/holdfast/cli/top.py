@@ -2,7 +2,7 @@
 
 ``holdfast top``: how the work stands, live: queues, workers, what runs, what failed, what people are asked.
 
-One bounded look a refresh (``verbs.pulse`` and a page of what runs), whatever the size of the database; the last line
+One bounded read a refresh (``store.health.statistics``, a page of what runs), for a database of any size; the last line
 says what it took. On a terminal q ends it and p holds it; elsewhere, and with ``--once`` or ``--json``, it is one look.
 """
 
@@ -265,11 +265,11 @@ def top(
 def look(client: Client, tenant: str) -> Look:
     """One look. What cannot be read just now is said, and looked for again."""
     began = time.perf_counter()
-    verbs = client.verbs
+    store = client.store
     try:
-        pulse = client.run(verbs.pulse(tenant))
-        running = client.run(verbs.list_jobs(JobFilter(tenant=tenant, state=State.IN_PROGRESS, limit=RUNNING)))
-        asked = client.run(verbs.gates(GateFilter(tenant=tenant, limit=ASKED)))
+        pulse = client.run(store.health.statistics(tenant))
+        running = client.run(store.jobs.list(JobFilter(tenant=tenant, state=State.IN_PROGRESS, limit=RUNNING)))
+        asked = client.run(store.approvals.list(GateFilter(tenant=tenant, limit=ASKED)))
     except StoreError as error:
         return Look(None, (), (), time.perf_counter() - began, trouble=error.code)
     took = time.perf_counter() - began

@@ -82,12 +82,12 @@ class HandingOut:
 
     async def _claimed(self, request: ClaimRequest) -> list[Claim]:
         try:
-            return await self.client.arun(self.client.verbs.claim(request))
+            return await self.client.arun(self.client.store.leases.claim(request))
         except Exception as error:
             where = (request.lease, request.queues, request.kinds)
             if not await set_aside(self.client.store, error, request.tenant, *where):
                 raise
-        return await self.client.arun(self.client.verbs.claim(request))
+        return await self.client.arun(self.client.store.leases.claim(request))
 
     @contextlib.contextmanager
     def listening(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:
@@ -125,7 +125,7 @@ class HandingOut:
         """The rules for this tenant's payloads, at most a few seconds old."""
         until, book = self._books.get(tenant, (0.0, RuleBook()))
         if until <= time.monotonic():
-            book.load(await self.client.arun(self.client.verbs.payload_rules(tenant)))
+            book.load(await self.client.arun(self.client.store.payload_rules.list(tenant)))
             self._books[tenant] = (time.monotonic() + RULES_EVERY, book)
             if len(self._books) > MOST_TENANTS:
                 self._books.popitem(last=False)
@@ -155,7 +155,7 @@ class HandingOut:
             outcome = failure(error, handler.redact)
         if outcome is not None:
             settlement = decide(claim, outcome, random.random())
-            await self.client.arun(self.client.verbs.settle(claim.lease, [settlement], scope))
+            await self.client.arun(self.client.store.leases.settle(claim.lease, [settlement], scope))
             return None
         return handed_out
 
@@ -175,7 +175,7 @@ class HandingOut:
         """What earlier attempts have saved, opened: who works over HTTP has no keys."""
         if claim.attempt == 1:
             return {}
-        found = await self.client.arun(self.client.verbs.checkpoints(claim.id, claim.tenant))
+        found = await self.client.arun(self.client.store.jobs.checkpoints(claim.id, claim.tenant))
         bound = {"what": "checkpoint", "tenant": claim.tenant, "job_id": claim.id}
         return {
             name: self.client.vault.open_kept(value, place=name, **bound)  # type: ignore[arg-type]
@@ -194,9 +194,9 @@ class HandingOut:
         self._attended.move_to_end(tenant)
         if len(self._attended) > MOST_TENANTS:
             self._attended.popitem(last=False)
-        verbs = self.client.verbs
-        await self.client.arun(verbs.promote_due(tenant=tenant))
-        await self.client.arun(verbs.reap_lapsed(tenant=tenant))
+        store = self.client.store
+        await self.client.arun(store.leases.promote(tenant=tenant))
+        await self.client.arun(store.leases.reap(tenant=tenant))
         if sweeps:
             task = asyncio.get_running_loop().create_task(self._sweep(tenant), context=contextvars.Context())
             self._tasks.add(task)
@@ -285,7 +285,7 @@ async def settle_all(out: HandingOut, lease: str, said: Sequence[Said], tenant: 
     decided: list[tuple[Settlement | None, str | None]] = []
     wanted: dict[str, Settlement] = {}
     for each in said:
-        job = await client.arun(client.verbs.get(each.job, tenant))
+        job = await client.arun(client.store.jobs.get(each.job, tenant))
         if job is None:
             decided.append((None, "not_found"))
             continue
@@ -294,7 +294,7 @@ async def settle_all(out: HandingOut, lease: str, said: Sequence[Said], tenant: 
         if each.attempt == job.attempt and job.id not in wanted:
             wanted[job.id], reason = settlement, None
         decided.append((settlement, reason))
-    stale = await client.arun(client.verbs.settle(lease, list(wanted.values()), tenant)) if wanted else []
+    stale = await client.arun(client.store.leases.settle(lease, list(wanted.values()), tenant)) if wanted else []
     return [
         await _verdict(out, each, settlement, reason or ("stale_lease" if settlement.id in stale else None), tenant)
         if settlement is not None
@@ -313,7 +313,7 @@ async def _verdict(out: HandingOut, said: Said, found: Settlement, reason: str |
 async def _ended_before(out: HandingOut, found: Settlement, tenant: str) -> str | None:
     """How this very attempt has ended already, by the ledger, if it was so: the answer was lost, and it is said again.
     What would be decided now may differ, since the job has a try less than it had then."""
-    events = await out.client.arun(out.client.verbs.history(found.id, tenant))
+    events = await out.client.arun(out.client.store.jobs.history(found.id, tenant))
     verb = VERBS.get(found.ending, "fail")
     ours = [event for event in events if event.attempt == found.attempt]
     if not any((event.from_state, event.verb) == ("in_progress", verb) for event in ours):

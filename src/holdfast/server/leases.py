@@ -184,23 +184,23 @@ class Release(Body):
 
 @router.post("", status_code=201, summary="Open a lease")
 async def open_lease(request: Request, app: TheApp, wanted: OpenLease) -> OpenedLease:
-    verbs, tenant = app.client.verbs, app.client.tenant
+    store, tenant = app.client.store, app.client.tenant
     kinds, queues = _checked(wanted.kinds, "kind"), _checked(wanted.queues, "queue")
     name, holder = check_name(wanted.name, "executor"), identity_of(request).actor
-    lease = await app.client.arun(verbs.open_lease(holder, wanted.ttl, tenant, name, kinds, queues, wanted.slots))
+    lease = await app.client.arun(store.leases.open(holder, wanted.ttl, tenant, name, kinds, queues, wanted.slots))
     return OpenedLease(lease=lease.id, until=lease.until)
 
 
 @router.post("/{lease}/renew", summary="Say that the worker is alive")
 async def renew_lease(app: TheApp, lease: str, wanted: RenewLease | None = None) -> RenewedLease:
     token = await _live(app, lease, TTL if wanted is None else wanted.ttl)
-    held = await app.client.arun(app.client.verbs.holdings(token, app.client.tenant))
+    held = await app.client.arun(app.client.store.leases.holdings(token, app.client.tenant))
     return RenewedLease(lease=token, jobs=[Held(id=each.id, attempt=each.attempt) for each in held])
 
 
 @router.delete("/{lease}", status_code=204, summary="End a lease: what it still holds is free")
 async def end_lease(app: TheApp, lease: str) -> None:
-    if not await app.client.arun(app.client.verbs.end_lease(parse_id(lease), "closed", app.client.tenant)):
+    if not await app.client.arun(app.client.store.leases.end(parse_id(lease), "closed", app.client.tenant)):
         raise NotFound("there is no such lease, or it has ended", code="lease_not_found")
 
 
@@ -259,7 +259,7 @@ async def checkpoint(app: TheApp, out: Out, lease: str, wanted: Checkpoint) -> S
         if name == RESERVED:
             raise InvalidInput("this name is kept for progress", code="reserved_name")
         text = await _sealed(app, job, name, text)
-    save = app.client.verbs.save_checkpoint
+    save = app.client.store.steps.save_checkpoint
     if not await app.client.arun(save(job, token, wanted.attempt, name, text, app.client.tenant)):
         raise _stale()
     return Saved()
@@ -269,7 +269,7 @@ async def _sealed(app: App, job: str, name: str, text: str) -> str:
     """As the service's own workers would save it."""
     vault, tenant = app.client.vault, app.client.tenant
     if vault.keys is not None and tenant == EVERY_TENANT:
-        found = await app.client.arun(app.client.verbs.get(job, tenant))
+        found = await app.client.arun(app.client.store.jobs.get(job, tenant))
         if found is None:
             raise _stale()
         tenant = found.tenant
@@ -300,7 +300,7 @@ async def release(app: TheApp, out: Out, lease: str, wanted: Release) -> Settled
 
 async def _live(app: App, lease: str, ttl: float) -> str:
     token = parse_id(lease)
-    if not await app.client.arun(app.client.verbs.renew_lease(token, ttl, app.client.tenant)):
+    if not await app.client.arun(app.client.store.leases.renew(token, ttl, app.client.tenant)):
         raise StaleLease("this lease is not known here, or has ended: open another")
     return token
 

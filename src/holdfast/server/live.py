@@ -68,12 +68,12 @@ class Live:
 
     async def place(self, tenant: str) -> str:
         """Where the ledger ends now: whoever follows from there hears of what happens from now on."""
-        return await self._client.arun(self._client.verbs.ledger_end(tenant))
+        return await self._client.arun(self._client.store.ledger.end(tenant))
 
     async def queue_of(self, event: Event) -> str | None:
         """The queue of the job, which no event names: looked up once a job, for all who ask."""
         if event.job_id not in self._queues:
-            job = await self._client.arun(self._client.verbs.get(event.job_id, event.tenant))
+            job = await self._client.arun(self._client.store.jobs.get(event.job_id, event.tenant))
             self._queues[event.job_id] = None if job is None else job.queue
             if len(self._queues) > REMEMBERED:
                 self._queues.popitem(last=False)
@@ -134,9 +134,9 @@ class Live:
             await watcher.aclose()
 
     async def _page(self, place: str, tenant: str, sure: bool) -> list[Event]:
-        page = await self._client.arun(self._client.verbs.events_after(place, PAGE, tenant))
+        page = await self._client.arun(self._client.store.ledger.read(place, PAGE, tenant))
         if not sure:
-            await self._client.arun(check_gone(self._client.verbs, place, tenant))
+            await self._client.arun(check_gone(self._client.store, place, tenant))
         return page
 
     async def _watcher(self, tenant: str) -> _Watcher:
@@ -261,7 +261,7 @@ class _Watcher:
             self._task = None
 
     async def _stand(self) -> bool:
-        self._place = await self._client.arun(self._client.verbs.ledger_end(self._scope))
+        self._place = await self._client.arun(self._client.store.ledger.end(self._scope))
         self._looked = time.monotonic()
         self._ready.set()
         return False
@@ -270,11 +270,11 @@ class _Watcher:
         """Read what is new and hand it on; whether there may be more."""
         client, scope = self._client, self._scope
         # Of one tenant's events there may be none for long, in a ledger that grows: its place must go on all the same.
-        end = None if scope == EVERY_TENANT else await client.arun(client.verbs.ledger_end(scope))
-        page = await client.arun(client.verbs.events_after(self._place, PAGE, scope))
+        end = None if scope == EVERY_TENANT else await client.arun(client.store.ledger.end(scope))
+        page = await client.arun(client.store.ledger.read(self._place, PAGE, scope))
         if time.monotonic() - self._looked > LATE:
             try:
-                await client.arun(check_gone(client.verbs, self._place, scope))
+                await client.arun(check_gone(client.store, self._place, scope))
             except EventsGone:  # each finds out for itself whether it is among those who have missed something
                 for listener in [each for those in self._listeners.values() for each in those]:
                     listener.lag()

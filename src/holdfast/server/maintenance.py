@@ -59,7 +59,7 @@ class Attending:
         app = self._app
         while not self._leaving.is_set():
             try:
-                await app.store.arun(app.store.verbs.promote_due(1, self.tenant))
+                await app.store.arun(app.store.leases.promote(1, self.tenant))
                 await asyncio.to_thread(app.put_down, self.tenant)
                 return True
             except Refused as error:

@@ -71,7 +71,7 @@ class Kept(Generic[T]):
 class Looks:
     def __init__(self, app: App) -> None:
         client = app.client
-        self.pulse: Kept[Pulse] = Kept(lambda tenant: client.arun(client.verbs.pulse(tenant)), PULSE_KEPT)
+        self.pulse: Kept[Pulse] = Kept(lambda tenant: client.arun(client.store.health.statistics(tenant)), PULSE_KEPT)
         self.health: Kept[Health] = Kept(lambda tenant: app.ahealth(tenant=tenant), HEALTH_KEPT)
 
 
@@ -184,7 +184,7 @@ class _Reading:
             if not self._read or time.monotonic() - self._read > KEPT:
                 try:
                     client = self._app.client
-                    self._queues = client.run(client.verbs.standing(client.scope)).queues
+                    self._queues = client.run(client.store.health.workers(client.scope)).queues
                 except HoldfastError as error:
                     log.warning("the queues could not be looked at: %s", error.code)
                     self._queues = ()

@@ -151,7 +151,7 @@ async def the_search(
     """What the parameters and the words of ``q`` come to together; refused where they contradict."""
     client = app.client
     timed = since is not None or until is not None or names_a_time(q or "")
-    now = await client.arun(client.verbs.now()) if timed else NEVER
+    now = await client.arun(client.store.clock.now()) if timed else NEVER
     return narrowed(
         parse(q or "", now),
         state=state,

@@ -78,7 +78,9 @@ class Tokens:
         if not is_token(text):
             return None
         session = new_token(SESSION_PREFIX)
-        opening = self._client.verbs.open_session(hash_of(text), new_id(), hash_of(session), shown_of(session), SESSION)
+        opening = self._client.store.tokens.open_session(
+            hash_of(text), new_id(), hash_of(session), shown_of(session), SESSION
+        )
         return None if await self._client.arun(opening) is None else session
 
     async def end(self, request: Request) -> None:
@@ -86,13 +88,13 @@ class Tokens:
         session = request.cookies.get(COOKIE)
         if session is not None and is_token(session, SESSION_PREFIX):
             self._known.pop(hash_of(session), None)
-            await self._client.arun(self._client.verbs.end_session(hash_of(session)))
+            await self._client.arun(self._client.store.tokens.end_session(hash_of(session)))
 
     async def _find(self, hashed: str) -> _Known | None:
         now = time.monotonic()
         known = self._known.get(hashed)
         if known is None or known.until <= now:
-            token = await self._client.arun(self._client.verbs.token_of(hashed))
+            token = await self._client.arun(self._client.store.tokens.find(hashed))
             if token is None:
                 self._known.pop(hashed, None)
                 return None
@@ -111,7 +113,7 @@ class Tokens:
 
     async def _note(self, hashed: str) -> None:
         try:
-            await self._client.arun(self._client.verbs.token_used(hashed))
+            await self._client.arun(self._client.store.tokens.used(hashed))
         except HoldfastError as error:  # nobody is kept waiting, or refused, for the sake of this
             log.warning("the use of a token could not be noted: %s", error)
 

@@ -319,10 +319,12 @@ class _Saved:
         text, claim = encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint"), self.claim
         text = self.client.vault.seal(text, what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name)
         # Under the lease the job was claimed with, whose scope may be every tenant.
-        return self.client.verbs.save_checkpoint(claim.id, claim.lease, claim.attempt, name, text, self.client.scope)
+        return self.client.store.steps.save_checkpoint(
+            claim.id, claim.lease, claim.attempt, name, text, self.client.scope
+        )
 
     def _load(self) -> Flow[dict[str, Any]]:
-        return self.client.verbs.checkpoints(self.claim.id, self.claim.tenant)
+        return self.client.store.jobs.checkpoints(self.claim.id, self.claim.tenant)
 
     def _found(self, kept: dict[str, Any], name: str, default: Any) -> Any:
         if name not in kept:

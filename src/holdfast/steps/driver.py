@@ -98,7 +98,7 @@ class Durable:
                 if self.lent.recorder.closed:  # the worker has left, and its store with it
                     raise asyncio.CancelledError
                 try:
-                    steps = await self.client.arun(self.client.verbs.steps(self.claim.id, self.claim.tenant))
+                    steps = await self.client.arun(self.client.store.steps.list(self.claim.id, self.claim.tenant))
                 except StoreUnavailable as error:
                     # As with what is written: a store that is away is no failure of the handler.
                     log.warning("the steps of job %s could not be read, trying again: %s", self.claim.id, error)

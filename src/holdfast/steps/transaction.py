@@ -147,7 +147,7 @@ class Ending:
         return self._succeeded(await self.client.arun(self._job()))
 
     def _job(self) -> Flow[Job | None]:
-        return self.client.verbs.get(self.claim.id, self.claim.tenant)
+        return self.client.store.jobs.get(self.claim.id, self.claim.tenant)
 
     def _succeeded(self, job: Job | None) -> bool:
         return job is not None and job.state is State.SUCCEEDED and job.attempt == self.claim.attempt

@@ -8,7 +8,7 @@ The body of an operation therefore holds no I/O and no ``await``, and there is o
 
 Reads side by side: those that do not need one another's answers are asked in one go, where the store can.
 
-``schedules, rules = yield from side_by_side(verbs.schedules(…).start(), verbs.payload_rules(…).start())``
+``schedules, rules = yield from side_by_side(schedules.list(…).start(), payload_rules.list(…).start())``
 
 How long somebody who may have to leave waits for a database: as long as the store waits, until he says otherwise.
 

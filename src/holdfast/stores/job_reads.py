@@ -17,8 +17,9 @@ from functools import cached_property
 from typing import Any
 
 from holdfast.engine.ids import parse_id, uuid7
-from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Event, Job, Result
+from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Event, Job, References, Result
 from holdfast.engine.states import HELD, State, state_of
+from holdfast.engine.steps import Step
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.stores.codecs import Record, micros
 from holdfast.stores.flow import Row, Rows, Steps, flow
@@ -204,12 +205,6 @@ class JobReads(Reader):
         return self._told(rows[0]) if rows else None
 
     @flow(writes=False)
-    def list_jobs(self, wanted: JobFilter) -> Steps[list[Job]]:
-        text, params = page(f"{LISTED_COLUMNS if wanted.payloads else BARE_COLUMNS}, {_WHY}", wanted)
-        rows = yield from self._ask(wanted.tenant, text, **params)
-        return [self._told(row) for row in rows]
-
-    @flow(writes=False)
     def notes(self, wanted: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
         text, params = page("s.id, s.note", wanted)
         rows = yield from self._ask(wanted.tenant, text, **params)
@@ -244,11 +239,15 @@ class JobReads(Reader):
         decode = Record.decoder(Artifact, self.dialect.codec)
         return [decode(row) for row in rows]
 
+    @flow(writes=False)
+    def references(self, job_id: str, tenant: str) -> Steps[References]:
+        text = (
+            f"select r.source_ref, r.target_ref, r.payload_ref from {{reference}} r"
+            f" where r.job_id = :id and {within(tenant, 'r.tenant')}"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        return References(*rows[0]) if rows else _NONE
 
-EVENT_COLUMNS = Record.columns(Event, "e.", skip=("cursor",))
-
-
-class LedgerReads(Reader):
     @cached_property
     def _event(self) -> Callable[[Row], Event]:
         return Record.decoder(Event, self.dialect.codec, skip=("cursor",))
@@ -272,19 +271,6 @@ class LedgerReads(Reader):
         decode = Record.decoder(Attempt, self.dialect.codec)
         return [decode(row) for row in rows]
 
-    @flow(writes=False)
-    def cursor_of(self, consumer: str, tenant: str) -> Steps[str | None]:
-        # A consumer of every tenant's events keeps its place under '*', so this compares even then.
-        text = "select c.cursor from {consumer} c where c.name = :name and c.tenant = :scope"
-        rows = yield from self._ask(tenant, text, name=consumer, scope=tenant)
-        return str(rows[0][0]) if rows else None
-
-
-WINDOW = 10_000
-"""Of jobs that are chosen by more than their state, so many of the newest are looked at."""
-
-
-class OverviewReads(Reader):
     @flow(writes=False)
     def counts(self, tenant: str) -> Steps[dict[State, int]]:
         text = f"select s.state, count(*) from {{job_state}} s where {within(tenant, 's.tenant')} group by s.state"
@@ -312,3 +298,47 @@ class OverviewReads(Reader):
         looked_at = sum(seen.values())
         counts = {state: min(most, seen.get(state, 0)) for state in State}
         return Counted(counts, most, WINDOW if looked_at >= WINDOW else None)
+
+    @flow(writes=False)
+    def list(self, wanted: JobFilter) -> Steps[list[Job]]:
+        text, params = page(f"{LISTED_COLUMNS if wanted.payloads else BARE_COLUMNS}, {_WHY}", wanted)
+        rows = yield from self._ask(wanted.tenant, text, **params)
+        return [self._told(row) for row in rows]
+
+
+EVENT_COLUMNS = Record.columns(Event, "e.", skip=("cursor",))
+
+
+class LedgerReads(Reader):
+    @flow(writes=False)
+    def cursor(self, consumer: str, tenant: str) -> Steps[str | None]:
+        # A consumer of every tenant's events keeps its place under '*', so this compares even then.
+        text = "select c.cursor from {consumer} c where c.name = :name and c.tenant = :scope"
+        rows = yield from self._ask(tenant, text, name=consumer, scope=tenant)
+        return str(rows[0][0]) if rows else None
+
+
+WINDOW = 10_000
+"""Of jobs that are chosen by more than their state, so many of the newest are looked at."""
+
+
+_NONE = References()
+
+
+class StepReads(Reader):
+    @flow(writes=False)
+    def asks_first(self, agent: str, tenant: str) -> Steps[bool]:
+        text = f"select 1 from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')} and a.requires_approval"
+        rows = yield from self._ask(tenant, text, agent=agent)
+        return bool(rows)
+
+    @flow(writes=False)
+    def list(self, job_id: str, tenant: str) -> Steps[list[Step]]:
+        columns = Record.columns(Step, "t.", skip=("now",))
+        text = (
+            f"select {columns}, p.now from {{step}} t, {{present}} p"
+            f" where t.job_id = :id and {within(tenant, 't.tenant')} order by t.n"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        decode = Record.decoder(Step, self.dialect.codec)
+        return [decode(row) for row in rows]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.ids import id_texts
 from holdfast.engine.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
@@ -20,11 +20,13 @@ from holdfast.features.events.model import SentEvent
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.operations import FromStep, check_from_step, redriving
 from holdfast.features.payloads.model import PayloadRule, effective
-from holdfast.stores.base import Store, Verbs
 from holdfast.stores.flow import Flow, aside
 from holdfast.stores.requests import OperatorVerb, Reschedule
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 T = TypeVar("T")
 
@@ -112,10 +114,6 @@ class Client:
         """Whether a handler of this database is running here."""
         return any(where == self.store.url for where, _ in _bound.get())
 
-    @property
-    def verbs(self) -> Verbs:
-        return self.store.verbs
-
     def run(self, flow: Flow[T]) -> T:
         self.make_ready()
         return self.store.run(flow)
@@ -160,7 +158,7 @@ class Client:
             answers = self._add(specs, tenant, connection)
         except Refused as refused:
             self._may_store(refused, specs, tenant)
-            rules = self.run(self.verbs.payload_rules(tenant))
+            rules = self.run(self.store.payload_rules.list(tenant))
             store_payloads(specs, tenant, rules, self.vault, refused)
             answers = self._add(specs, tenant, connection)
         if self.vault.artifacts is not None:
@@ -169,7 +167,7 @@ class Client:
 
     def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
-            return self.run(self.verbs.enqueue(specs, tenant))
+            return self.run(self.store.jobs.enqueue(specs, tenant))
         return self.store.run_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
@@ -183,7 +181,7 @@ class Client:
             answers = await self._aadd(specs, tenant, connection)
         except Refused as refused:
             self._may_store(refused, specs, tenant)
-            rules = await self.arun(self.verbs.payload_rules(tenant))
+            rules = await self.arun(self.store.payload_rules.list(tenant))
             await asyncio.to_thread(store_payloads, specs, tenant, rules, self.vault, refused)
             answers = await self._aadd(specs, tenant, connection)
         unused = () if self.vault.artifacts is None else tuple(zip(specs, answers, strict=True))
@@ -193,7 +191,7 @@ class Client:
 
     async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
-            return await self.arun(self.verbs.enqueue(specs, tenant))
+            return await self.arun(self.store.jobs.enqueue(specs, tenant))
         return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     def _may_store(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
@@ -239,7 +237,7 @@ class Client:
         """Cancel, redrive (with a new limit, if one is given) or discard; one verdict an id."""
         limit = retry_limit(max_attempts)
         return self.run(
-            self.verbs.operate(verb, id_texts(ids), storable(reason), self.actor, tenant or self.tenant, limit)
+            self.store.jobs.operate(verb, id_texts(ids), storable(reason), self.actor, tenant or self.tenant, limit)
         )
 
     def redrive(
@@ -255,13 +253,13 @@ class Client:
         if from_step is None:
             return self.operate("redrive", ids, reason, tenant=tenant, max_attempts=max_attempts)
         place, limit, whose = check_from_step(from_step), retry_limit(max_attempts), tenant or self.tenant
-        return self.run(redriving(self.verbs, id_texts(ids), place, reason, self.actor, whose, limit))
+        return self.run(redriving(self.store, id_texts(ids), place, reason, self.actor, whose, limit))
 
     async def aoperate(
         self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
         return await self.arun(
-            self.verbs.operate(verb, id_texts(ids), storable(reason), self.actor, tenant or self.tenant)
+            self.store.jobs.operate(verb, id_texts(ids), storable(reason), self.actor, tenant or self.tenant)
         )
 
     async def aredrive(
@@ -276,30 +274,32 @@ class Client:
         limit, whose = retry_limit(max_attempts), tenant or self.tenant
         if from_step is None:
             return await self.arun(
-                self.verbs.operate("redrive", id_texts(ids), storable(reason), self.actor, whose, limit)
+                self.store.jobs.operate("redrive", id_texts(ids), storable(reason), self.actor, whose, limit)
             )
         place = check_from_step(from_step)
-        return await self.arun(redriving(self.verbs, id_texts(ids), place, reason, self.actor, whose, limit))
+        return await self.arun(redriving(self.store, id_texts(ids), place, reason, self.actor, whose, limit))
 
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
         """Give waiting jobs another time; one verdict an id."""
-        return self.run(self.verbs.reschedule(id_texts(ids), when, storable(reason), self.actor, tenant or self.tenant))
+        return self.run(
+            self.store.jobs.reschedule(id_texts(ids), when, storable(reason), self.actor, tenant or self.tenant)
+        )
 
     async def areschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
     ) -> list[Verdict]:
         return await self.arun(
-            self.verbs.reschedule(id_texts(ids), when, storable(reason), self.actor, tenant or self.tenant)
+            self.store.jobs.reschedule(id_texts(ids), when, storable(reason), self.actor, tenant or self.tenant)
         )
 
     def move(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
         """Give a waiting job another place in its queue."""
-        return self.run(self.verbs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
+        return self.run(self.store.jobs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
 
     async def amove(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
-        return await self.arun(self.verbs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
+        return await self.arun(self.store.jobs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
 
     # --- the ledger ---
 
@@ -310,30 +310,30 @@ class Client:
         dies before that gets the page again: at least once, never skipped (DP-12).
         """
         scope = tenant or self.tenant
-        place = self.run(self.verbs.cursor_of(consumer, scope))
-        while batch := self.run(self.verbs.events_after(place, page, scope)):
+        place = self.run(self.store.ledger.cursor(consumer, scope))
+        while batch := self.run(self.store.ledger.read(place, page, scope)):
             yield from batch
-            if not self.run(self.verbs.save_cursor(consumer, batch[-1].cursor, place, scope)):
+            if not self.run(self.store.ledger.save_cursor(consumer, batch[-1].cursor, place, scope)):
                 raise _moved(consumer)
             place = batch[-1].cursor
 
     async def aevents(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> AsyncIterator[Event]:
         scope = tenant or self.tenant
-        place = await self.arun(self.verbs.cursor_of(consumer, scope))
-        while batch := await self.arun(self.verbs.events_after(place, page, scope)):
+        place = await self.arun(self.store.ledger.cursor(consumer, scope))
+        while batch := await self.arun(self.store.ledger.read(place, page, scope)):
             for event in batch:
                 yield event
-            if not await self.arun(self.verbs.save_cursor(consumer, batch[-1].cursor, place, scope)):
+            if not await self.arun(self.store.ledger.save_cursor(consumer, batch[-1].cursor, place, scope)):
                 raise _moved(consumer)
             place = batch[-1].cursor
 
     def sent_events(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Iterator[SentEvent]:
         """The same for what applications told. A consumer reads the one or the other."""
         scope = tenant or self.tenant
-        place = self.run(self.verbs.cursor_of(consumer, scope))
-        while batch := self.run(self.verbs.app_events_after(place, page, scope)):
+        place = self.run(self.store.ledger.cursor(consumer, scope))
+        while batch := self.run(self.store.ledger.read_sent(place, page, scope)):
             yield from batch
-            if not self.run(self.verbs.save_cursor(consumer, batch[-1].cursor, place, scope)):
+            if not self.run(self.store.ledger.save_cursor(consumer, batch[-1].cursor, place, scope)):
                 raise _moved(consumer)
             place = batch[-1].cursor
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 from holdfast.engine.job import EVERY_TENANT, Claim
 from holdfast.errors import InvalidSetting
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 
 
 class Clock:
@@ -60,7 +60,7 @@ class Clock:
             self._set(moment)
 
     def _set(self, moment: datetime) -> datetime:
-        self._store.run(self._store.verbs.set_clock(timedelta(0), moment))
+        self._store.run(self._store.clock.set(timedelta(0), moment))
         self._now = moment.astimezone(UTC)
         return self._now
 
@@ -95,7 +95,7 @@ class Crashes:
             return
         self.waiting.remove(point)
         self.happened.append(point)
-        await store.arun(store.verbs.end_lease(claim.lease, "crashed by a test", EVERY_TENANT))
+        await store.arun(store.leases.end(claim.lease, "crashed by a test", EVERY_TENANT))
         if self.abandon is not None:
             self.abandon()
         await asyncio.Event().wait()  # as far as it comes

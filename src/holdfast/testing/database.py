@@ -14,10 +14,9 @@ from typing_extensions import override
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store, open_store
+from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow
-from holdfast.stores.open import open_store
-from holdfast.stores.postgres.store import PostgresStore
 
 MEMORY = "sqlite:///:memory:"
 

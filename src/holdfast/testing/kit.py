@@ -47,7 +47,7 @@ class People:
         found: list[Gate] = []
         after: str | None = None
         while page := client.run(
-            client.verbs.gates(GateFilter(tenant=EVERY_TENANT, state=state, name=name, after=after))
+            client.store.approvals.list(GateFilter(tenant=EVERY_TENANT, state=state, name=name, after=after))
         ):
             found += page
             after = page[-1].id
@@ -57,7 +57,7 @@ class People:
         closed = [gate for gate in self.gates(None) if gate.state != "open"]
         client = self._app.client
         return [
-            Decided(g.name, g.state, g.job_id, g, tuple(client.run(client.verbs.votes(g.id, EVERY_TENANT))))
+            Decided(g.name, g.state, g.job_id, g, tuple(client.run(client.store.approvals.votes(g.id, EVERY_TENANT))))
             for g in sorted(closed, key=lambda gate: gate.decided_at or gate.opened_at)
         ]
 
@@ -88,7 +88,7 @@ class People:
     def _willing(self, gate: Gate, needed: int) -> list[str]:
         """As many people as it takes: those who may, and have not said anything yet."""
         client = self._app.client
-        said = {vote.person for vote in client.run(client.verbs.votes(gate.id, EVERY_TENANT))}
+        said = {vote.person for vote in client.run(client.store.approvals.votes(gate.id, EVERY_TENANT))}
         kept_out = said | ({gate.requester} if gate.not_requester else set())
         anybody = (f"{SOMEBODY} {n}" if n else SOMEBODY for n in range(len(kept_out) + needed + 1))
         able = [person for person in gate.people or tuple(anybody) if person not in kept_out]
@@ -285,14 +285,14 @@ class Kit:
         """Every step of a job, from the ledger."""
         self._at()
         job_id = job if isinstance(job, str) else job.id
-        return self.app.client.run(self.app.client.verbs.history(job_id, EVERY_TENANT))
+        return self.app.client.run(self.app.client.store.jobs.history(job_id, EVERY_TENANT))
 
     def _jobs(self) -> list[Job]:
         self._at()
         found: list[Job] = []
         before: str | None = None
         client = self.app.client
-        while page := client.run(client.verbs.list_jobs(JobFilter(tenant=EVERY_TENANT, before=before, limit=PAGE))):
+        while page := client.run(client.store.jobs.list(JobFilter(tenant=EVERY_TENANT, before=before, limit=PAGE))):
             found += page
             before = page[-1].id
         return found[::-1]

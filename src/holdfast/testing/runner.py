@@ -93,7 +93,7 @@ class Runner:
 
     async def _failure(self, job: Job) -> Failure:
         store = self._app.store
-        attempts = await store.arun(store.verbs.attempts(job.id, job.tenant))
+        attempts = await store.arun(store.jobs.attempts(job.id, job.tenant))
         error = self._raised.get((job.id, job.attempt))
         return Failure(job, None if isinstance(error, Ended) else error, attempts[-1].traceback)
 
@@ -139,24 +139,24 @@ class Runner:
     async def _first_in_line(self, job: Job) -> AsyncIterator[None]:
         """Others of its kind may be before it in its queue: they are in other hands meanwhile, and come back as they
         were. (A claim takes what is first; there is none for one job in particular.)"""
-        store, verbs = self._app.store, self._app.store.verbs
-        while await store.arun(verbs.promote_due(PAGE)) == PAGE:
+        store = self._app.store
+        while await store.arun(store.leases.promote(PAGE)) == PAGE:
             pass  # or the tick would, and they would be before it then
         alike = JobFilter(tenant=EVERY_TENANT, state=State.QUEUED, kind=job.kind, queue=job.queue, limit=2)
-        if [each.id for each in await store.arun(verbs.list_jobs(alike))] == [job.id]:
+        if [each.id for each in await store.arun(store.jobs.list(alike))] == [job.id]:
             yield
             return
-        lease = (await store.arun(verbs.open_lease("test kit", LEASE, EVERY_TENANT))).id
+        lease = (await store.arun(store.leases.open("test kit", LEASE, EVERY_TENANT))).id
         request = ClaimRequest(lease=lease, queues=(job.queue,), want=PAGE, begin=False, kinds=(job.kind,))
         held: list[str] = []
-        while claims := await store.arun(verbs.claim(request)):
+        while claims := await store.arun(store.leases.claim(request)):
             held += [claim.id for claim in claims]
-        await store.arun(verbs.release(lease, [job.id], EVERY_TENANT))
+        await store.arun(store.leases.release(lease, [job.id], EVERY_TENANT))
         try:
             yield
         finally:
-            await store.arun(verbs.release(lease, held, EVERY_TENANT))
-            await store.arun(verbs.end_lease(lease, "closed", EVERY_TENANT))
+            await store.arun(store.leases.release(lease, held, EVERY_TENANT))
+            await store.arun(store.leases.end(lease, "closed", EVERY_TENANT))
 
     # --- both ---
 
@@ -194,7 +194,7 @@ class Runner:
             self._crashes.abandon = None
         if len(self._crashes.happened) > crashed:
             store = self._app.store
-            await store.arun(store.verbs.reap_lapsed())  # nobody else will, and the job is to be begun again
+            await store.arun(store.leases.reap())  # nobody else will, and the job is to be begun again
         if summary.handed_back or timeout == 0:
             running = [job.kind for job in await self._taken(summary.ids) if not job.state.finished]
             raise WaitTimeout(
@@ -213,7 +213,7 @@ class Runner:
         found: list[Job] = []
         for state in states or (None,):
             wanted = JobFilter(tenant=EVERY_TENANT, state=state, limit=PAGE)
-            while page := await store.arun(store.verbs.list_jobs(wanted)):
+            while page := await store.arun(store.jobs.list(wanted)):
                 found += page
                 wanted = replace(wanted, before=page[-1].id)
         return found

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.job import DEFAULT_RETRY, Claim, log_fields
 from holdfast.engine.outcome import (
@@ -42,13 +42,15 @@ from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, effective, together
-from holdfast.stores.base import Store
 from holdfast.stores.flow import aside
 from holdfast.stores.vault import EMPTY, Vault, is_packed, reference_in
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import failure, frame_of, message_of, places_of, traceback_of
 from holdfast.worker.maintenance import Duty
 from holdfast.worker.shutdown import Ended, Stop, Suspended
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 EVERY = 5.0
 
@@ -84,7 +86,7 @@ class RuleBook:
     def duty(self, tenant: str, every: float) -> Duty:
         async def read(store: Store) -> int:
             if time.monotonic() >= self._until:
-                self.load(await store.arun(store.verbs.payload_rules(tenant)))
+                self.load(await store.arun(store.payload_rules.list(tenant)))
             return 0
 
         return Duty("rules", every, run=read)
@@ -201,7 +203,7 @@ def charged(outcome: End, stop: Stop) -> End:
 
 async def ended_by_itself(store: Store, job_id: str, tenant: str) -> bool:
     """Whether a job that runs and is no longer held has succeeded by a transaction of its handler, which goes on."""
-    found = await store.arun(store.verbs.get(job_id, tenant))
+    found = await store.arun(store.jobs.get(job_id, tenant))
     return found is not None and found.state is State.SUCCEEDED
 
 

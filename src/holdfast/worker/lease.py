@@ -26,16 +26,19 @@ from collections.abc import Callable, Container, Iterable
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from holdfast.engine.job import holder_of_ours
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
-from holdfast.stores.base import Store
 from holdfast.stores.flow import aside, patience_of
 from holdfast.telemetry.tracebacks import place_of
 from holdfast.worker.executor import ended_by_itself
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.slots import Slots
 from holdfast.worker.startup import pauses
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.worker")
 
@@ -104,7 +107,7 @@ class Heartbeat:
             started = time.monotonic()
             self._watch.look()
             try:
-                renewal = self._store.verbs.renew_lease(self._lease, self._ttl, self._tenant)
+                renewal = self._store.leases.renew(self._lease, self._ttl, self._tenant)
                 # An answer that comes after the lease has run out is of no use.
                 kept = self._store.run(replace(renewal, patience=self._ttl))
             except Exception as error:
@@ -152,7 +155,7 @@ class Keeper:
     async def _open(self) -> None:
         ttl, tenant = self._options.lease_ttl, self._options.tenant
         options = self._options
-        opening = self._store.verbs.open_lease(
+        opening = self._store.leases.open(
             self.name, ttl, tenant, options.executor, self._kinds, options.queues, options.concurrency
         )
         # Over a connection of the turns, which come next: it is one fewer to be opened.
@@ -174,7 +177,7 @@ class Keeper:
     async def revive(self) -> bool:
         """The lease ran out, and nobody may have noticed yet: then it can be renewed, and nothing is lost."""
         lease = self.lease
-        renewal = self._store.verbs.renew_lease(lease, self._options.lease_ttl, self._options.tenant)
+        renewal = self._store.leases.renew(lease, self._options.lease_ttl, self._options.tenant)
         try:
             if await self._store.arun(renewal):
                 return True
@@ -204,7 +207,7 @@ class Keeper:
         await self._stop_heartbeat()
         try:
             if self.lease:
-                await self._store.arun(self._store.verbs.end_lease(self.lease, "closed", self._options.tenant))
+                await self._store.arun(self._store.leases.end(self.lease, "closed", self._options.tenant))
         except HoldfastError as error:
             log.warning("could not say goodbye (the lease will lapse by itself): %s", error)
 
@@ -221,7 +224,7 @@ class Keeper:
 async def held_under(store: Store, lease: str, tenant: str) -> dict[str, int]:
     """The jobs under a lease, each with its attempt."""
     # Over a connection of the exchanges: after a loss the next exchange needs one, too.
-    asked = replace(store.verbs.holdings(lease, tenant), hot=True)
+    asked = replace(store.leases.holdings(lease, tenant), hot=True)
     return {holding.id: holding.attempt for holding in await store.arun(asked)}
 
 
@@ -278,7 +281,7 @@ class Recalls:
             if not self._slots.running or leaving.is_set():
                 continue
             try:
-                count = await self._store.arun(self._store.verbs.recalls(lease, self._tenant))
+                count = await self._store.arun(self._store.leases.cancellations(lease, self._tenant))
                 if count != seen.setdefault(lease, 0):
                     await self._stop_recalled(lease)
                     seen[lease] = count  # not before: what could not be asked for is asked for again

@@ -23,17 +23,20 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import EVERY_TENANT, Sweep
 from holdfast.engine.settlement import storable
 from holdfast.errors import Refused, StoreUnavailable
+from holdfast.features.retention.model import Leftover
 from holdfast.stores.artifacts import Artifacts
-from holdfast.stores.base import Caller, Store
 from holdfast.stores.due import KNOWN, DueWork, maintaining
 from holdfast.stores.flow import Flow, aside
-from holdfast.stores.port.retention import Leftover
+from holdfast.stores.port import Caller
 from holdfast.worker.refusals import set_aside
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.worker")
 
@@ -50,7 +53,7 @@ async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
     await _count(store, pages)
     for left in range(slices, 0, -1):
         began = time.monotonic()
-        swept = await store.arun(store.verbs.sweep_retention(WANT, LOOK, tenant))
+        swept = await store.arun(store.retention.sweep(WANT, LOOK, tenant))
         if swept.held_by is not None and swept.held_by.startswith(("consumer", "subscription")):
             log.warning("%s jobs are past their retention, and %s has not read their ledger", swept.held, swept.held_by)
         if swept.verb == "idle" or left == 1:
@@ -63,7 +66,7 @@ async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
 async def _count(store: Store, pages: int) -> None:
     for left in range(pages, 0, -1):
         began = time.monotonic()
-        if await store.arun(store.verbs.count_usage(PAGE)) < PAGE or left == 1:
+        if await store.arun(store.usage.count(PAGE)) < PAGE or left == 1:
             return
         await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))
 
@@ -77,10 +80,10 @@ FEED_PAGES = 20
 async def feed(store: Store, *, tenant: str) -> int:
     """Answers how many jobs were made. Mostly there is no subscription, and this is one look at an empty table."""
     made = 0
-    for scope, name, id in await store.arun(store.verbs.active_subscriptions(tenant)):
+    for scope, name, id in await store.arun(store.subscriptions.active(tenant)):
         try:
             for _ in range(FEED_PAGES):
-                fed = await store.arun(store.verbs.feed_subscription(name, FEED_PAGE, scope))
+                fed = await store.arun(store.subscriptions.feed(name, FEED_PAGE, scope))
                 made += fed.made
                 if fed.refused:
                     log.warning("subscription %s: %s events made no job", name, fed.refused)
@@ -100,7 +103,7 @@ async def feed(store: Store, *, tenant: str) -> int:
 
 async def _say(store: Store, scope: str, name: str, id: str, error: Exception) -> None:
     log.warning("subscription %s failed: %s", name, error)
-    await store.arun(store.verbs.subscription_failed(id, storable(str(error)) or type(error).__name__, scope))
+    await store.arun(store.subscriptions.failed(id, storable(str(error)) or type(error).__name__, scope))
 
 
 BATCH, BATCHES = 100, 20
@@ -109,19 +112,19 @@ BATCH, BATCHES = 100, 20
 async def clear(store: Store, *, artifacts: Artifacts, tenant: str, batches: int = BATCHES) -> int:
     """Nothing of it is a reason to look for jobs, so it answers 0. Mostly it is a look at a small table."""
     for _ in range(batches):
-        found = await store.arun(store.verbs.leftovers(BATCH, tenant))
+        found = await store.arun(store.retention.orphans(BATCH, tenant))
         if not found:
             break
         gone = await aside(_delete, artifacts, found)
-        await store.arun(store.verbs.forget_leftovers(gone, tenant))
+        await store.arun(store.retention.forget_orphans(gone, tenant))
     return 0
 
 
 def clear_now(caller: Caller, artifacts: Artifacts, tenant: str) -> int:
     """All there is, here and now; how much it was."""
     count = 0
-    while found := caller.run(caller.verbs.leftovers(BATCH, tenant)):
-        count += caller.run(caller.verbs.forget_leftovers(_delete(artifacts, found), tenant))
+    while found := caller.run(caller.store.retention.orphans(BATCH, tenant)):
+        count += caller.run(caller.store.retention.forget_orphans(_delete(artifacts, found), tenant))
     return count
 
 
@@ -152,7 +155,7 @@ class Sealing:
         began = time.monotonic()
         if began < self._rest_until:
             return 0
-        while await store.arun(store.verbs.seal_ledger(release(), BLOCK)) >= BLOCK:
+        while await store.arun(store.audit.seal(release(), BLOCK)) >= BLOCK:
             if time.monotonic() - began > self._share:
                 break
         self._rest_until = began + (time.monotonic() - began) / SHARE
@@ -175,13 +178,13 @@ async def work_off(store: Store, *, tenant: str) -> int:
     """Answers how many jobs it was. Mostly there is no operation, and this is one look at an empty table."""
     total, until = 0, time.monotonic() + SPELL
     while True:
-        wait = await store.arun(store.verbs.next_operation(tenant))
+        wait = await store.arun(store.operations.next(tenant))
         if wait is None or time.monotonic() + wait > until:
             return total
         if wait > 0:
             await asyncio.sleep(wait)
         # None: somebody else has it, or has just done the batch.
-        done = await store.arun(store.verbs.work_operation(tenant))
+        done = await store.arun(store.operations.work(tenant))
         if done is None:
             return total
         total += done
@@ -219,21 +222,21 @@ class Duty:
 def standard_duties(tenant: str, *, promote_every: float, sweep_every: float, sealing: bool = True) -> tuple[Duty, ...]:
     bulk = Duty("operations", promote_every, run=partial(work_off, tenant=tenant))
     following = Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant), then=bulk)
-    limits = Duty("limits", promote_every, lambda store: store.verbs.attend_limits(TASK_BATCH, tenant), then=following)
-    aging = Duty("aging", sweep_every, lambda store: store.verbs.age_queues(TASK_BATCH, tenant))
-    due = Duty("promote", promote_every, lambda store: store.verbs.promote_due(TASK_BATCH, tenant), tenant=tenant)
+    limits = Duty("limits", promote_every, lambda store: store.limits.attend(TASK_BATCH, tenant), then=following)
+    aging = Duty("aging", sweep_every, lambda store: store.queues.age(TASK_BATCH, tenant))
+    due = Duty("promote", promote_every, lambda store: store.leases.promote(TASK_BATCH, tenant), tenant=tenant)
     last = Duty("seal", sweep_every, run=Sealing(sweep_every)) if sealing else None
     return (
         replace(due, then=limits),
         Duty(
             "expire",
             sweep_every,
-            lambda store: store.verbs.expire_overdue(TASK_BATCH, tenant),
+            lambda store: store.leases.expire(TASK_BATCH, tenant),
             then=last,
             tenant=tenant,
         ),
-        Duty("gates", sweep_every, lambda store: store.verbs.attend_gates(TASK_BATCH, tenant), then=aging),
-        Duty("reap", sweep_every, lambda store: store.verbs.reap_lapsed(TASK_BATCH, tenant), _freed, tenant=tenant),
+        Duty("gates", sweep_every, lambda store: store.approvals.attend(TASK_BATCH, tenant), then=aging),
+        Duty("reap", sweep_every, lambda store: store.leases.reap(TASK_BATCH, tenant), _freed, tenant=tenant),
         # By itself: it goes slowly, so that others may work beside it.
         Duty(
             "retention",

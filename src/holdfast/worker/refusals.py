@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Failed, Outcome
@@ -24,8 +25,10 @@ from holdfast.errors import (
     StoreError,
     StoreUnavailable,
 )
-from holdfast.stores.base import Store
 from holdfast.telemetry.tracebacks import message_of, type_name
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.worker")
 
@@ -70,12 +73,12 @@ async def settle_singly(
     stale: list[str] = []
     for item in ended:
         try:
-            stale += await store.arun(store.verbs.settle(lease, [item], tenant))
+            stale += await store.arun(store.leases.settle(lease, [item], tenant))
         except Exception as error:
             if not is_refusal(error):
                 raise
             try:
-                stale += await store.arun(store.verbs.settle(lease, [_in_its_place(item, error)], tenant))
+                stale += await store.arun(store.leases.settle(lease, [_in_its_place(item, error)], tenant))
             except HoldfastError as again:
                 if unmovable is None or again.code not in _OF_THE_ROW:
                     raise
@@ -103,7 +106,7 @@ async def set_aside(
     """Whether rows were found, and are passed over from now on. Nothing is done about an error that is not of a row."""
     if not is_refusal(error):
         return False
-    found = await store.arun(store.verbs.set_aside(lease, queues, kinds, tenant=tenant))
+    found = await store.arun(store.leases.set_aside(lease, queues, kinds, tenant=tenant))
     for job_id in found:
         log.error("job %s is passed over: the database refuses to move it. holdfast show %s says why", job_id, job_id)
     return bool(found)

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Set
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from holdfast.engine.job import Claim
@@ -26,7 +26,6 @@ from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, Snoozed
 from holdfast.engine.settlement import Ending, Settlement, hand_back, unreadable
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, StaleLease, StoreError
-from holdfast.stores.base import Store
 from holdfast.stores.flow import Flow, aside
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.telemetry import observers
@@ -36,6 +35,9 @@ from holdfast.worker.maintenance import Duty, standard_duties
 from holdfast.worker.options import TickOptions, TickSummary
 from holdfast.worker.refusals import is_refusal, set_aside, settle_singly, settlement_of
 from holdfast.worker.shutdown import Stop
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 T = TypeVar("T")
 
@@ -161,12 +163,12 @@ class Tick:
             tenant=options.tenant,
         )
         try:
-            claims = await self._write(self._store.verbs.claim(request))
+            claims = await self._write(self._store.leases.claim(request))
         except Exception as error:
             where = (request.lease, request.queues, request.kinds)
             if not await set_aside(self._store, error, request.tenant, *where):
                 raise
-            claims = await self._write(self._store.verbs.claim(request))
+            claims = await self._write(self._store.leases.claim(request))
         self._starved = len(claims) < want
         bad: list[Settlement] = []
         for claim in claims:
@@ -211,7 +213,7 @@ class Tick:
     async def _settled(self, ended: list[Settlement]) -> list[str]:
         store, tenant = self._store, self._options.tenant
         try:
-            return await store.arun(store.verbs.settle(self._lease, ended, tenant))
+            return await store.arun(store.leases.settle(self._lease, ended, tenant))
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -229,7 +231,7 @@ class Tick:
                 await self._note_gone(claim.id)
 
     async def _note_gone(self, job_id: str) -> None:
-        found = await self._store.arun(self._store.verbs.get(job_id, self._options.tenant))
+        found = await self._store.arun(self._store.jobs.get(job_id, self._options.tenant))
         fate = "cancelled" if found is not None and found.state is State.CANCELLED else "lost"
         self._counts[fate] += 1
         log.warning("job %s was %s while it ran; its outcome is not recorded", job_id, fate)
@@ -282,10 +284,10 @@ class Tick:
 
     @contextlib.asynccontextmanager
     async def _leased(self) -> AsyncIterator[None]:
-        options, verbs = self._options, self._store.verbs
+        options, store = self._options, self._store
         name = f"tick {uuid.uuid4()} ({socket.gethostname()}:{os.getpid()})"
         kinds = tuple(self._handlers)
-        lease = await self._write(verbs.open_lease(name, options.lease_ttl, options.tenant, options.executor, kinds))
+        lease = await self._write(store.leases.open(name, options.lease_ttl, options.tenant, options.executor, kinds))
         self._lease = lease.id
         observers.working_as.set(name)
         loop = asyncio.get_running_loop()
@@ -300,7 +302,7 @@ class Tick:
         finally:
             await self._uncut(aside(beat.stop))
             try:
-                await self._write(verbs.end_lease(lease.id, "closed", options.tenant))
+                await self._write(store.leases.end(lease.id, "closed", options.tenant))
             except HoldfastError as error:
                 log.warning("could not say goodbye (the lease will lapse by itself): %s", error)
 
@@ -310,10 +312,10 @@ class Tick:
             return True
         if self._starved:
             return False
-        options, verbs = self._options, self._store.verbs
+        options, store = self._options, self._store
         for queue in options.queues:
             waiting = JobFilter(tenant=options.tenant, state=State.QUEUED, queue=queue, limit=PEEK)
-            page = await self._store.arun(verbs.list_jobs(waiting))
+            page = await self._store.arun(store.jobs.list(waiting))
             # A page full of what cannot be run now says nothing: one tick for nothing is the worst that follows.
             if len(page) == PEEK or any(job.due_at is None and job.kind in self._handlers for job in page):
                 return True

@@ -15,10 +15,10 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
-from holdfast.stores.base import Store
 from holdfast.stores.requests import ClaimRequest
 from holdfast.telemetry import observers
 from holdfast.worker.claim_order import Search
@@ -29,6 +29,9 @@ from holdfast.worker.options import WorkerOptions
 from holdfast.worker.refusals import is_refusal, set_aside, settle_singly
 from holdfast.worker.shutdown import LET_GO, Grace, Parting
 from holdfast.worker.slots import Slots
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -287,7 +290,7 @@ class Worker:
             after=look.after,
         )
         try:
-            flow = self.store.verbs.turn(ended, request)
+            flow = self.store.leases.exchange(ended, request)
             turn = await self.store.arun(flow)
         except Exception as error:  # whatever it is: what has ended must not be lost with it
             await self._turn_failed(ended, lease, error)

@@ -20,11 +20,14 @@ import random
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from holdfast.engine.job import Claim
 from holdfast.engine.steps import Saved, StepEntry
 from holdfast.errors import HoldfastError, StaleLease, StoreError
-from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.worker")
 
@@ -110,7 +113,7 @@ class Recorder:
     async def _write(self, lease: str, batch: list[_Write]) -> None:
         entries = [(w.claim.id, w.claim.attempt, entry) for w in batch for entry in w.entries]
         try:
-            answers = await self._store.arun(self._store.verbs.save_steps(lease, entries, self._tenant))
+            answers = await self._store.arun(self._store.steps.save(lease, entries, self._tenant))
         except asyncio.CancelledError:
             for write in batch:
                 write.done.cancel()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 from tests.app.notes import prepare_notes
 from tests.support.borrowers import ON_POSTGRES, ON_SQLITE, Borrower
 from tests.support.ledger import check_ledger

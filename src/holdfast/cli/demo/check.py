@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from holdfast.cli.demo.workers import ALWAYS_FAILS
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import TRANSITIONS, State, Step, Transition, Verb, replay
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 
 PAGE = 1000
@@ -55,12 +55,12 @@ def read(store: Store, tenant: str) -> Reading:
     """In pages, as a consumer would."""
     jobs: dict[str, Job] = {}
     before: str | None = None
-    while found := store.run(store.verbs.list_jobs(JobFilter(tenant=tenant, before=before, limit=PAGE))):
+    while found := store.run(store.jobs.list(JobFilter(tenant=tenant, before=before, limit=PAGE))):
         jobs.update((job.id, job) for job in found)
         before = found[-1].id
     events: list[Event] = []
     cursor: str | None = None
-    while page := store.run(store.verbs.events_after(cursor, PAGE, tenant)):
+    while page := store.run(store.ledger.read(cursor, PAGE, tenant)):
         events += page
         cursor = page[-1].cursor
     return Reading(jobs, events)

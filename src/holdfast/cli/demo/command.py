@@ -23,7 +23,7 @@ from holdfast.cli.demo.workers import Crew, Mix, WorkerProcess, declare, make_ap
 from holdfast.cli.failures import FAILED
 from holdfast.cli.options import Json
 from holdfast.cli.output import emit, say
-from holdfast.stores.open import open_store
+from holdfast.features.assembly import open_store
 
 LOOK = 0.1
 SETTLING = 0.05

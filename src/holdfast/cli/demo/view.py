@@ -19,7 +19,7 @@ from holdfast.cli.demo.workers import WorkerProcess
 from holdfast.cli.output import STYLES, console, plain, say, write
 from holdfast.engine.job import Event
 from holdfast.engine.states import State
-from holdfast.stores.base import Store
+from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 
 if TYPE_CHECKING:
@@ -155,12 +155,12 @@ class Tail:
 
     def read(self) -> None:
         """Take in what is new."""
-        while page := self._store.run(self._store.verbs.events_after(self._cursor, PAGE, self._tenant)):
+        while page := self._store.run(self._store.ledger.read(self._cursor, PAGE, self._tenant)):
             self._last.update((event.job_id, event) for event in page)
             self._cursor = page[-1].cursor
             if len(page) < PAGE:
                 break
-        self.states = self._store.run(self._store.verbs.counts(self._tenant))
+        self.states = self._store.run(self._store.jobs.counts(self._tenant))
 
     @property
     def ended(self) -> int:
@@ -176,7 +176,7 @@ class Tail:
         """The jobs the worker is running now: begun by it, says the ledger, and not ended, says the job itself."""
         self.read()
         wanted = JobFilter(tenant=self._tenant, state=State.IN_PROGRESS, limit=PAGE)
-        running = self._store.run(self._store.verbs.list_jobs(wanted))
+        running = self._store.run(self._store.jobs.list(wanted))
         return {
             job.id
             for job in running

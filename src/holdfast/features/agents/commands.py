@@ -108,7 +108,7 @@ def register(
         backoff=None if backoff is None else preset(backoff),
     )
     with session.connect() as client:
-        _print(client.run(client.verbs.register_agent(definition, client.tenant, client.actor)), session.as_json)
+        _print(client.run(client.store.agents.set(definition, client.tenant, client.actor)), session.as_json)
 
 
 @commands.add("disable", "holdfast agents disable planner --reason 'it loops'")

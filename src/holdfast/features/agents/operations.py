@@ -8,8 +8,8 @@ from holdfast.engine.names import Paging, check_name
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.agents.model import NAME_LIMIT, Agent, AgentOptions, Definition, Executor, ExecutorRole
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Caller
 
 T = TypeVar("T")
 
@@ -37,17 +37,17 @@ class Agents:
         return await self._caller.arun(self._register(Definition.of(id, **definition)))
 
     def get(self, id: str) -> Agent | None:
-        return self._caller.run(self._caller.verbs.agent(id, self._caller.tenant))
+        return self._caller.run(self._caller.store.agents.get(id, self._caller.tenant))
 
     async def aget(self, id: str) -> Agent | None:
-        return await self._caller.arun(self._caller.verbs.agent(id, self._caller.tenant))
+        return await self._caller.arun(self._caller.store.agents.get(id, self._caller.tenant))
 
     def list(self, *, kind: str | None = None, disabled: bool | None = None, **page: Unpack[Paging]) -> _Agents:
         """By their ids: all, those for one kind, the disabled ones or the others."""
-        return self._caller.run(self._caller.verbs.agents(self._caller.tenant, kind, disabled, **page))
+        return self._caller.run(self._caller.store.agents.list(self._caller.tenant, kind, disabled, **page))
 
     async def alist(self, *, kind: str | None = None, disabled: bool | None = None, **page: Unpack[Paging]) -> _Agents:
-        return await self._caller.arun(self._caller.verbs.agents(self._caller.tenant, kind, disabled, **page))
+        return await self._caller.arun(self._caller.store.agents.list(self._caller.tenant, kind, disabled, **page))
 
     def disable(self, id: str, *, reason: str) -> Agent:
         """Take no more work for an agent: when this has returned no job can be enqueued for it, nor one be begun that
@@ -73,23 +73,23 @@ class Agents:
         return agent
 
     def _register(self, definition: Definition) -> Flow[Agent]:
-        return self._caller.verbs.register_agent(definition, self._caller.tenant, self._caller.actor)
+        return self._caller.store.agents.set(definition, self._caller.tenant, self._caller.actor)
 
     def _disable(self, id: str, reason: str) -> Flow[Agent | None]:
         why = storable(reason)
         if why is None or not why.strip():
             raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
         caller = self._caller
-        return caller.verbs.disable_agent(_named(id), why, caller.actor, caller.tenant)
+        return caller.store.agents.disable(_named(id), why, caller.actor, caller.tenant)
 
     def _drain(self, id: str) -> Flow[bool]:
-        return self._caller.verbs.drain_agent(id, self._caller.tenant)
+        return self._caller.store.agents.drain(id, self._caller.tenant)
 
     def _enable(self, id: str) -> Flow[Agent | None]:
-        return self._caller.verbs.enable_agent(_named(id), self._caller.tenant, self._caller.actor)
+        return self._caller.store.agents.enable(_named(id), self._caller.tenant, self._caller.actor)
 
     def _resume(self, id: str) -> Flow[int]:
-        return self._caller.verbs.resume_agent(id, BATCH, self._caller.tenant)
+        return self._caller.store.agents.resume(id, BATCH, self._caller.tenant)
 
 
 def _named(id: str) -> str:
@@ -132,12 +132,12 @@ class Executors:
         if role not in ROLES:
             raise InvalidSetting(f"a role is executor or generator, not {role!r}", code="invalid_role")
         caller = self._caller
-        return caller.run(caller.verbs.add_executor(check_name(label, "executor"), role, caller.actor))
+        return caller.run(caller.store.executors.add(check_name(label, "executor"), role, caller.actor))
 
     def list(self) -> _Executors:
-        return self._caller.run(self._caller.verbs.executors())
+        return self._caller.run(self._caller.store.executors.list())
 
     def remove(self, label: str) -> None:
         """Take it off the list. What it runs may end; it takes nothing more."""
-        if not self._caller.run(self._caller.verbs.remove_executor(label, self._caller.actor)):
+        if not self._caller.run(self._caller.store.executors.remove(label, self._caller.actor)):
             raise NotFound(f"{label} is not on the list of executors", code="executor_not_found")

@@ -86,7 +86,7 @@ def list_gates(
 ) -> None:
     """List what waits for people, the oldest first."""
     with session.connect() as client:
-        now = client.run(client.verbs.now())
+        now = client.run(client.store.clock.now())
         found = Approvals(client).list(
             state=state.state,
             name=name,
@@ -133,7 +133,7 @@ def who_may(gate: Gate) -> str:
 def show(session: AnyTenant, gate: options.GateId) -> None:
     """Show a gate: what is asked, who may decide, what was said so far, and how to decide it."""
     with session.connect() as client:
-        now = client.run(client.verbs.now())
+        now = client.run(client.store.clock.now())
         try:
             found = Approvals(client).show(gate)
         except NotFound as error:

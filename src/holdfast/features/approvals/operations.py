@@ -1,6 +1,6 @@
 """Deciding gates: the inbox, the tokens, and people's words (CX-5, CX-6, CX-7).
 
-Each operation is one flow over the verbs of the store, so that what was looked at is what is decided.
+Each operation is one flow over operations of the store, so that what was looked at is what is decided.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job
@@ -34,8 +34,11 @@ from holdfast.features.approvals.model import (
     new_token,
     token_hash,
 )
-from holdfast.stores.base import Caller, Verbs
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 T = TypeVar("T")
 
@@ -97,62 +100,62 @@ class Decided:
     wrong: str | None = None
 
 
-def _deciding(verbs: Verbs, reference: str, ballot: Ballot, tenant: str, *, again: bool = False) -> Steps[Decided]:
+def _deciding(store: Store, reference: str, ballot: Ballot, tenant: str, *, again: bool = False) -> Steps[Decided]:
     gate_id = gate_of(reference)
-    gate = yield from verbs.gate(gate_id, tenant).start()
+    gate = yield from store.approvals.get(gate_id, tenant).start()
     if gate is None:
         return Decided(Answer(gate_id, None, True, "not_found"))
     if gate_of_token(reference) is not None:
-        stored = yield from verbs.gate_hashes(gate.id, tenant).start()
+        stored = yield from store.approvals.token_hashes(gate.id, tenant).start()
         ballot = replace(ballot, token_hash=find_hash(token_hash(reference, gate), stored) or "unknown")
     wrong = form_refusal(gate, ballot)
     if wrong is not None:
         # Without data the store refuses it for certain; and if there is a weightier reason, it is that one it gives.
         ballot = replace(ballot, data=None)
-    saying = verbs.decide_gate(gate.id, ballot, tenant)
+    saying = store.approvals.decide(gate.id, ballot, tenant)
     answer = yield from (saying.again() if again else saying).start()
-    now = yield from verbs.gate(gate.id, tenant).start()
+    now = yield from store.approvals.get(gate.id, tenant).start()
     return Decided(answer, now, wrong)
 
 
 @flow(tells=True, repeat=partial(_deciding, again=True))
-def deciding(verbs: Verbs, reference: str, ballot: Ballot, tenant: str) -> Steps[Decided]:
+def deciding(store: Store, reference: str, ballot: Ballot, tenant: str) -> Steps[Decided]:
     """``reference`` is a gate's id, or a token that decides it."""
-    return (yield from _deciding(verbs, reference, ballot, tenant))
+    return (yield from _deciding(store, reference, ballot, tenant))
 
 
 @flow()
 def issuing(
-    verbs: Verbs, gate_id: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    store: Store, gate_id: str, person: str | None, ttl: float | None, actor: str, tenant: str
 ) -> Steps[tuple[str | None, str | None]]:
     """A new token, or the reason why not. Only its hash is kept; this is the one time it is seen."""
-    gate = yield from verbs.gate(gate_id, tenant).start()
+    gate = yield from store.approvals.get(gate_id, tenant).start()
     if gate is None:
         return None, "not_found"
     token = new_token(gate.id)
-    reason = yield from verbs.keep_gate_token(gate.id, token_hash(token, gate), person, ttl, actor, tenant).start()
+    reason = yield from store.approvals.save_token(gate.id, token_hash(token, gate), person, ttl, actor, tenant).start()
     return (None, reason) if reason is not None else (token, None)
 
 
 @flow(writes=False)
-def asked(verbs: Verbs, gate_id: str, tenant: str) -> Steps[Asked | None]:
-    gate = yield from verbs.gate(gate_id, tenant).start()
-    job = None if gate is None else (yield from verbs.get(gate.job_id, tenant).start())
+def asked(store: Store, gate_id: str, tenant: str) -> Steps[Asked | None]:
+    gate = yield from store.approvals.get(gate_id, tenant).start()
+    job = None if gate is None else (yield from store.jobs.get(gate.job_id, tenant).start())
     if gate is None or job is None:
         return None
-    votes = yield from verbs.votes(gate.id, tenant).start()
+    votes = yield from store.approvals.votes(gate.id, tenant).start()
     return Asked(gate, votes, job)
 
 
 @flow(writes=False)
-def told(verbs: Verbs, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]]]:
+def told(store: Store, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]]]:
     """A page of gates, each with what was said of it."""
-    gates = yield from verbs.gates(wanted).start()
+    gates = yield from store.approvals.list(wanted).start()
     found = []
     for gate in gates:
         # Nobody has spoken where nothing was counted and nothing is decided.
         spoken = gate.approvals > 0 or gate.state in ("approved", "denied")
-        found.append((gate, (yield from verbs.votes(gate.id, gate.tenant).start()) if spoken else []))
+        found.append((gate, (yield from store.approvals.votes(gate.id, gate.tenant).start()) if spoken else []))
     return found
 
 
@@ -164,20 +167,20 @@ class AskedByToken(Asked):
 
 
 @flow(writes=False)
-def asked_with(verbs: Verbs, token: str, tenant: str) -> Steps[AskedByToken | None]:
+def asked_with(store: Store, token: str, tenant: str) -> Steps[AskedByToken | None]:
     """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
     token itself says whose it is."""
     gate_id = gate_of_token(token)
-    gate = None if gate_id is None else (yield from verbs.gate(gate_id, tenant).start())
+    gate = None if gate_id is None else (yield from store.approvals.get(gate_id, tenant).start())
     if gate is None:
         return None
-    stored = yield from verbs.gate_hashes(gate.id, gate.tenant).start()
+    stored = yield from store.approvals.token_hashes(gate.id, gate.tenant).start()
     shown = find_hash(token_hash(token, gate), stored)
-    found = None if shown is None else (yield from asked(verbs, gate.id, gate.tenant).start())
+    found = None if shown is None else (yield from asked(store, gate.id, gate.tenant).start())
     if shown is None or found is None:
         return None
-    kept = yield from verbs.gate_token(shown, gate.tenant).start()
-    now = yield from verbs.now().start()
+    kept = yield from store.approvals.token(shown, gate.tenant).start()
+    now = yield from store.clock.now().start()
     return AskedByToken(found.gate, found.votes, found.job, _spent(gate, kept, now))
 
 
@@ -199,14 +202,14 @@ class Approvals:
 
     def list(self, **wanted: Any) -> Sequence[Gate]:
         """Open gates, the oldest first: ``app.approvals.list(approver="ada@example.com", limit=20)``."""
-        return self._caller.run(self._caller.verbs.gates(self._filter(wanted)))
+        return self._caller.run(self._caller.store.approvals.list(self._filter(wanted)))
 
     async def alist(self, **wanted: Any) -> Sequence[Gate]:
-        return await self._caller.arun(self._caller.verbs.gates(self._filter(wanted)))
+        return await self._caller.arun(self._caller.store.approvals.list(self._filter(wanted)))
 
     async def atold(self, **wanted: Any) -> Sequence[tuple[Gate, Sequence[Vote]]]:
         """The same, each with what was said of it."""
-        return await self._caller.arun(told(self._caller.verbs, self._filter(wanted)))
+        return await self._caller.arun(told(self._caller.store, self._filter(wanted)))
 
     def show(self, gate: str, *, tenant: str | None = None) -> Asked:
         """A gate, what was said of it and the job that asked. Whoever holds a token may give that for its id."""
@@ -218,7 +221,7 @@ class Approvals:
     async def ashow_with(self, token: str, *, tenant: str) -> AskedByToken:
         """What this token decides, for one who has nothing else to show. A token that is none of its gate's is not told
         from one that there never was."""
-        found = await self._caller.arun(asked_with(self._caller.verbs, token, tenant))
+        found = await self._caller.arun(asked_with(self._caller.store, token, tenant))
         if found is None:
             raise NotFound("there is nothing to decide with this token", code="token_unknown")
         return found
@@ -247,7 +250,7 @@ class Approvals:
         return GateFilter(**{"tenant": self._caller.tenant, **wanted})
 
     def _asked(self, gate: str, tenant: str | None) -> Flow[Asked | None]:
-        return asked(self._caller.verbs, gate_of(gate), tenant or self._caller.tenant)
+        return asked(self._caller.store, gate_of(gate), tenant or self._caller.tenant)
 
     def _deciding(
         self,
@@ -265,7 +268,7 @@ class Approvals:
         person = None if by is None else check_name(by, "person", limit=255)
         words = safe_text(comment, COMMENT_LIMIT) if comment and comment.strip() else None
         ballot = Ballot(verdict, person, check_name(how, "how"), words, data)
-        return deciding(self._caller.verbs, gate, ballot, tenant or self._caller.tenant)
+        return deciding(self._caller.store, gate, ballot, tenant or self._caller.tenant)
 
     def _issuing(
         self, gate_id: str, person: str | None, expires_in: Duration | None, tenant: str | None
@@ -273,7 +276,7 @@ class Approvals:
         ttl = None if expires_in is None else seconds(expires_in, "expires_in")
         whose = None if person is None else check_name(person, "person", limit=255)
         caller = self._caller
-        return issuing(caller.verbs, gate_of(gate_id), whose, ttl, caller.actor, tenant or caller.tenant)
+        return issuing(caller.store, gate_of(gate_id), whose, ttl, caller.actor, tenant or caller.tenant)
 
 
 def gate_of(reference: str) -> str:

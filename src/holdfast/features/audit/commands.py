@@ -105,7 +105,7 @@ def actions(
 ) -> None:
     """List what was done to the configuration, the latest first: who, when, to what, and what changed."""
     with session.connect() as client:
-        earliest = since(since_, "--since", lambda: client.run(client.verbs.now()))
+        earliest = since(since_, "--since", lambda: client.run(client.store.clock.now()))
         found = Audit(client).actions(subject=subject, name=name, actor=actor, since=earliest, limit=limit)
     session.print_list(
         found,
@@ -136,7 +136,7 @@ def export(
     if to.exists():
         raise InvalidSetting(f"{to} is there already", code="file_exists", fix="Name another file, or remove it.")
     with session.connect(EVERY_TENANT) as client:
-        earliest = since(since_, "--since", lambda: client.run(client.verbs.now()))
+        earliest = since(since_, "--since", lambda: client.run(client.store.clock.now()))
         count = Audit(client).export(to, since=earliest, progress=_progress())
     session.answer({"file": str(to), "seals": count}, f"{count:,} seals written to {to}.")
 

@@ -12,6 +12,7 @@ from typing import Literal
 from holdfast.engine.job import Event
 from holdfast.errors import NotFound
 from holdfast.features.audit.model import Action, Anchor, Seal
+from holdfast.features.audit.store import ActionFilter
 from holdfast.features.audit.verification import (
     Block,
     Check,
@@ -21,9 +22,8 @@ from holdfast.features.audit.verification import (
     written_block,
     written_header,
 )
-from holdfast.stores.base import Caller
 from holdfast.stores.codecs import micros
-from holdfast.stores.port.audit import ActionFilter
+from holdfast.stores.port import Caller
 from holdfast.worker.maintenance import release
 
 Progress = Callable[[int, int], None]
@@ -51,19 +51,19 @@ class Audit:
     def seal(self) -> int:
         """Seal what there is now, all of it; answers how much that was."""
         total = 0
-        while done := self._caller.run(self._caller.verbs.seal_ledger(release())):
+        while done := self._caller.run(self._caller.store.audit.seal(release())):
             total += done
         return total
 
     async def aseal(self) -> int:
         total = 0
-        while done := await self._caller.arun(self._caller.verbs.seal_ledger(release())):
+        while done := await self._caller.arun(self._caller.store.audit.seal(release())):
             total += done
         return total
 
     def anchor(self) -> Anchor:
         """The newest seal in one line, to be kept where whoever owns the database cannot reach it."""
-        newest = self._caller.run(self._caller.verbs.seal())
+        newest = self._caller.run(self._caller.store.audit.get_seal())
         if newest is None:
             raise NotFound("nothing is sealed yet", code="nothing_sealed", fix="Run a worker, or: holdfast audit seal")
         return Anchor(newest.number, newest.digest)
@@ -80,7 +80,7 @@ class Audit:
             check.add(block)
             if progress is not None:
                 progress(check.seals, check.events)
-        return check.end(self._caller.run(self._caller.verbs.tail(check.last)))
+        return check.end(self._caller.run(self._caller.store.audit.unsealed(check.last)))
 
     def verify_some(
         self, most: int, *, anchors: Sequence[Anchor | str] = (), begin: int = 1
@@ -95,18 +95,18 @@ class Audit:
                 break
             check.add(block)
         if not more:
-            return check.end(self._caller.run(self._caller.verbs.tail(check.last))), None
+            return check.end(self._caller.run(self._caller.store.audit.unsealed(check.last))), None
         following = begin if check.last is None else check.last.number + 1
         return check.part(), following
 
     def show(self, job_id: str) -> list[Witnessed]:
         """The events of a job, each with the seal it is in and whether it is still what was sealed."""
         caller, tenant = self._caller, self._caller.tenant
-        events = caller.run(caller.verbs.history(job_id, tenant))
+        events = caller.run(caller.store.jobs.history(job_id, tenant))
         if not events:
             raise NotFound(f"there is no job {job_id} in tenant {tenant}")
-        now = caller.run(caller.verbs.fingerprints(job_id, tenant))
-        sealed = {each.seq: each for each in caller.run(caller.verbs.sealed(job_id, tenant))}
+        now = caller.run(caller.store.audit.fingerprints(job_id, tenant))
+        sealed = {each.seq: each for each in caller.run(caller.store.audit.sealed(job_id, tenant))}
         found = []
         for event in events:
             seal = sealed.get(event.seq)
@@ -132,7 +132,7 @@ class Audit:
         wanted = ActionFilter(
             tenant=self._caller.tenant, subject=subject, name=name, actor=actor, since=since, before=before, limit=limit
         )
-        return self._caller.run(self._caller.verbs.actions(wanted))
+        return self._caller.run(self._caller.store.audit.actions(wanted))
 
     def export(self, to: str | Path, *, since: datetime | None = None, progress: Progress | None = None) -> int:
         """Write all blocks sealed since then to a file of JSON lines, which ``verify_file`` checks without a database;
@@ -151,7 +151,7 @@ class Audit:
 
     def _blocks(self, start: Seal | None) -> Iterator[Block]:
         last = start
-        while (block := self._caller.run(self._caller.verbs.block(last))) is not None:
+        while (block := self._caller.run(self._caller.store.audit.block(last))) is not None:
             yield block
             last = block.seal
 
@@ -159,18 +159,18 @@ class Audit:
         """The seal before this one, which a check begins behind."""
         if number <= 1:
             return None
-        found = self._caller.run(self._caller.verbs.seal(number - 1))
+        found = self._caller.run(self._caller.store.audit.get_seal(number - 1))
         if found is None:
             raise NotFound(f"there is no seal {number - 1} to begin behind", code="seal_not_found")
         return found
 
     def _first_since(self, since: datetime) -> int:
         """The number of the first seal of that time or later; times ascend with the numbers."""
-        newest = self._caller.run(self._caller.verbs.seal())
+        newest = self._caller.run(self._caller.store.audit.get_seal())
         low, high = 1, 1 if newest is None else newest.number + 1
         while low < high:
             middle = (low + high) // 2
-            found = self._caller.run(self._caller.verbs.seal(middle))
+            found = self._caller.run(self._caller.store.audit.get_seal(middle))
             if found is not None and found.sealed_at < micros(since):
                 low = middle + 1
             else:

@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from holdfast.errors import Conflict
 from holdfast.features.audit.model import Anchor
+from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.audit.verification import Report
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.pages import PAGE, chosen, does, fields, said, shows, time_of, whole, whole_number
 from holdfast.server.rendering import render, the_app
-from holdfast.stores.port.audit import ActionFilter, EventFilter
 
 MOST_SEALS: Final = 5_000
 USUAL_SEALS: Final = 200
@@ -40,11 +40,11 @@ async def index(request: Request) -> Response:
             before=before,
             limit=PAGE + 1,
         )
-        actions = await client.arun(client.verbs.actions(wanted))
+        actions = await client.arun(client.store.audit.actions(wanted))
         following = actions[PAGE - 1].seq if len(actions) > PAGE else None
     else:
         looked = await client.arun(
-            client.verbs.recent_events(
+            client.store.audit.recent_events(
                 EventFilter(
                     tenant=client.tenant, kind=subject, actor=actor, verb=verb, since=since, before=before, limit=PAGE
                 )
@@ -87,7 +87,7 @@ async def _anchor(request: Request) -> Anchor | None:
     if not identity_of(request).runs_all:
         return None
     client = the_app(request).client
-    newest = await client.arun(client.verbs.seal())
+    newest = await client.arun(client.store.audit.get_seal())
     return None if newest is None else Anchor(newest.number, newest.digest)
 
 

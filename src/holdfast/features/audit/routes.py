@@ -42,7 +42,7 @@ async def list_actions(
 ) -> Page[Action]:
     """What was done to limits, agents, schedules, executors, rules, …: the latest first."""
     client = app.client
-    earliest = None if since is None else moment(since, await client.arun(client.verbs.now()))
+    earliest = None if since is None else moment(since, await client.arun(client.store.clock.now()))
     found = await asyncio.to_thread(
         app.audit.actions, subject=subject, name=name, actor=actor, since=earliest, before=after, limit=limit + 1
     )

@@ -8,8 +8,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.connectors.model import Connector, ConnectorDraft, ConnectorOptions
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
 
 _Connectors = list[Connector]  # inside the class the word is a method
 
@@ -35,10 +35,10 @@ class Connectors:
         return _there(name, await self._caller.arun(self._one(name)))
 
     def list(self) -> _Connectors:
-        return self._caller.run(self._caller.verbs.connectors(self._caller.tenant))
+        return self._caller.run(self._caller.store.connectors.list(self._caller.tenant))
 
     async def alist(self) -> _Connectors:
-        return await self._caller.arun(self._caller.verbs.connectors(self._caller.tenant))
+        return await self._caller.arun(self._caller.store.connectors.list(self._caller.tenant))
 
     def remove(self, name: str) -> None:
         """Forget what was set: its jobs are held to what the operator of the workers has set alone."""
@@ -51,10 +51,10 @@ class Connectors:
         return put(self._caller, check_name(name, "connector"), says, self._whose())
 
     def _one(self, name: str) -> Flow[Connector | None]:
-        return self._caller.verbs.connector(check_name(name, "connector"), self._whose())
+        return self._caller.store.connectors.get(check_name(name, "connector"), self._whose())
 
     def _remove(self, name: str) -> Flow[bool]:
-        return self._caller.verbs.remove_connector(check_name(name, "connector"), self._caller.actor, self._whose())
+        return self._caller.store.connectors.remove(check_name(name, "connector"), self._caller.actor, self._whose())
 
     def _whose(self) -> str:
         if self._caller.tenant == EVERY_TENANT:
@@ -64,8 +64,8 @@ class Connectors:
 
 @flow()
 def put(caller: Caller, name: str, says: ConnectorOptions, tenant: str) -> Steps[Connector]:
-    was = yield from caller.verbs.connector(name, tenant).start()
-    return (yield from caller.verbs.set_connector(ConnectorDraft.of(name, was, says), caller.actor, tenant).start())
+    was = yield from caller.store.connectors.get(name, tenant).start()
+    return (yield from caller.store.connectors.set(ConnectorDraft.of(name, was, says), caller.actor, tenant).start())
 
 
 def _there(name: str, found: Connector | None) -> Connector:

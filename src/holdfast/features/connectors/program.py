@@ -258,7 +258,7 @@ def command_caller(
         for each in found:
             about = {"size": each.size, "sha256": each.sha256}
             await client.arun(
-                client.verbs.add_artifact(
+                client.store.steps.add_artifact(
                     claim.id, claim.lease, claim.attempt, each.name, each.ref, client.scope, about
                 )
             )

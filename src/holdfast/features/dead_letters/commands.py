@@ -58,7 +58,7 @@ All = Annotated[bool, typer.Option("--all", help="All there are, where nothing s
 
 def chosen(client: Client, which: Which, everything: bool, state: State | None = None) -> Wanted:
     """A filter of what was given. One that leaves nothing out must be meant."""
-    wanted = which.wanted(client.run(client.verbs.now()))
+    wanted = which.wanted(client.run(client.store.clock.now()))
     if state is not None:
         wanted["state"] = state
     if not wanted and not everything:
@@ -252,7 +252,7 @@ def list_groups(
 ) -> None:
     """List dead letters in groups that failed for the same reason."""
     with session.connect() as client:
-        now = client.run(client.verbs.now())
+        now = client.run(client.store.clock.now())
         given: dict[str, Any] = {"kind": kind, "queue": queue, "text": text, "after": after}
         given["since"] = since(newer, "--since", lambda: now)
         wanted = {name: value for name, value in given.items() if value is not None}

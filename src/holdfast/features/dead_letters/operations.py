@@ -27,8 +27,8 @@ from holdfast.features.dead_letters.model import (
     check_rate,
     check_verb,
 )
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
 from holdfast.stores.requests import JobFilter, all_of
 
 _Groups = list[DeadLetterGroup]
@@ -90,10 +90,10 @@ class DeadLetters:
         return await self._caller.arun(self._groups(wanted))
 
     def group(self, fingerprint: str) -> DeadLetterGroup | None:
-        return self._caller.run(self._caller.verbs.dead_letter_group(fingerprint, self._caller.tenant))
+        return self._caller.run(self._caller.store.dead_letters.group(fingerprint, self._caller.tenant))
 
     async def agroup(self, fingerprint: str) -> DeadLetterGroup | None:
-        return await self._caller.arun(self._caller.verbs.dead_letter_group(fingerprint, self._caller.tenant))
+        return await self._caller.arun(self._caller.store.dead_letters.group(fingerprint, self._caller.tenant))
 
     def jobs(self, fingerprint: str, *, limit: int = 50, before: str | None = None) -> list[Job]:
         """The open dead letters of a group, newest first."""
@@ -147,22 +147,22 @@ class DeadLetters:
     def redrive_as(self, job_id: str, payload: Any, *, reason: str | None = None) -> str:
         """Redrive one with another payload: a new job, whose id is answered; the old one is discarded, and the two name
         each other. Asked again it answers the same job."""
-        job = _there(job_id, self._caller.run(self._caller.verbs.get(job_id, self._caller.tenant)))
+        job = _there(job_id, self._caller.run(self._caller.store.jobs.get(job_id, self._caller.tenant)))
         return _made(job_id, self._caller.run(self._remaking(job, payload, reason)))
 
     async def aredrive_as(self, job_id: str, payload: Any, *, reason: str | None = None) -> str:
-        job = _there(job_id, await self._caller.arun(self._caller.verbs.get(job_id, self._caller.tenant)))
+        job = _there(job_id, await self._caller.arun(self._caller.store.jobs.get(job_id, self._caller.tenant)))
         return _made(job_id, await self._caller.arun(self._remaking(job, payload, reason)))
 
     def _groups(self, wanted: GroupWanted) -> Flow[_Groups]:
-        return self._caller.verbs.dead_letter_groups(GroupFilter(tenant=self._caller.tenant, **wanted))
+        return self._caller.store.dead_letters.groups(GroupFilter(tenant=self._caller.tenant, **wanted))
 
     @flow(writes=False)
     def _jobs(self, fingerprint: str, limit: int, before: str | None) -> Steps[list[Job]]:
         wanted = JobFilter(tenant=self._caller.tenant, fingerprint=fingerprint, limit=limit, before=before)
-        found = yield from self._caller.verbs.list_jobs(wanted).start()
+        found = yield from self._caller.store.jobs.list(wanted).start()
         if not found:
-            group = yield from self._caller.verbs.dead_letter_group(fingerprint, self._caller.tenant).start()
+            group = yield from self._caller.store.dead_letters.group(fingerprint, self._caller.tenant).start()
             _known(fingerprint, group)
         return found
 
@@ -173,11 +173,11 @@ class DeadLetters:
         caller, text = self._caller, None if note is None else safe_text(note, NOTE_LIMIT + 1)
         if text is not None and (not text.strip() or len(text) > NOTE_LIMIT):
             raise InvalidInput(f"a note is text of at most {NOTE_LIMIT:,} characters", code="invalid_note")
-        group = yield from caller.verbs.dead_letter_group(fingerprint, caller.tenant).start()
+        group = yield from caller.store.dead_letters.group(fingerprint, caller.tenant).start()
         # Somebody who looks at every tenant writes it where it was found.
         whose = _known(fingerprint, group).tenant
-        yield from caller.verbs.note_dead_letters(fingerprint, text, caller.actor, whose).start()
-        group = yield from caller.verbs.dead_letter_group(fingerprint, whose).start()
+        yield from caller.store.dead_letters.note(fingerprint, text, caller.actor, whose).start()
+        group = yield from caller.store.dead_letters.group(fingerprint, whose).start()
         return _known(fingerprint, group)
 
     @flow()
@@ -192,13 +192,15 @@ class DeadLetters:
     ) -> Steps[Operation]:
         wanted: dict[str, Any] = dict(chosen)
         if group is not None:
-            found = yield from self._caller.verbs.dead_letter_group(group, self._caller.tenant).start()
+            found = yield from self._caller.store.dead_letters.group(group, self._caller.tenant).start()
             wanted["fingerprint"] = _known(group, found).fingerprint
         return (yield from self._start(verb, reason, rate, max_attempts, wanted).start())
 
     def _remaking(self, job: Job, payload: Any, reason: str | None) -> Flow[Enqueued]:
         caller, new = self._caller, self._prepare(job.kind, payload, job.tenant)
-        return caller.verbs.redrive_as(job.id, new.id, new.payload, storable(reason), caller.actor, job.tenant)
+        return caller.store.dead_letters.redrive_as(
+            job.id, new.id, new.payload, storable(reason), caller.actor, job.tenant
+        )
 
 
 def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
@@ -277,17 +279,17 @@ class Operations:
         return await self._caller.arun(self.starting(verb, reason, rate, max_attempts, wanted))
 
     def get(self, id: str) -> Operation | None:
-        return self._caller.run(self._caller.verbs.operation(id, self._caller.tenant))
+        return self._caller.run(self._caller.store.operations.get(id, self._caller.tenant))
 
     async def aget(self, id: str) -> Operation | None:
-        return await self._caller.arun(self._caller.verbs.operation(id, self._caller.tenant))
+        return await self._caller.arun(self._caller.store.operations.get(id, self._caller.tenant))
 
     def list(self, *, running: bool = False, limit: int = 50, before: str | None = None) -> _Operations:
         """Newest first; ``before`` is the id of the last one of the page before."""
-        return self._caller.run(self._caller.verbs.operations(self._caller.tenant, running, before, limit))
+        return self._caller.run(self._caller.store.operations.list(self._caller.tenant, running, before, limit))
 
     async def alist(self, *, running: bool = False, limit: int = 50, before: str | None = None) -> _Operations:
-        return await self._caller.arun(self._caller.verbs.operations(self._caller.tenant, running, before, limit))
+        return await self._caller.arun(self._caller.store.operations.list(self._caller.tenant, running, before, limit))
 
     def cancel(self, id: str, *, reason: str | None = None) -> Operation:
         """No further job is touched; what was done stays done."""
@@ -337,13 +339,13 @@ class Operations:
             raise InvalidSetting("only a redrive gives jobs another number of tries", code="conflicting_options")
         new = Starting(self._new_id(), which, why, retry_limit(max_attempts), check_rate(rate))
         caller = self._caller
-        return caller.verbs.start_operation(new, all_of(caller.tenant, wanted), caller.actor, caller.tenant)
+        return caller.store.operations.start(new, all_of(caller.tenant, wanted), caller.actor, caller.tenant)
 
     def _work(self, id: str) -> Flow[int | None]:
-        return self._caller.verbs.work_operation(self._caller.tenant, id)
+        return self._caller.store.operations.work(self._caller.tenant, id)
 
     def _cancel(self, id: str, reason: str | None) -> Flow[bool]:
-        return self._caller.verbs.cancel_operation(id, storable(reason), self._caller.actor, self._caller.tenant)
+        return self._caller.store.operations.cancel(id, storable(reason), self._caller.actor, self._caller.tenant)
 
 
 def _found(id: str, operation: Operation | None) -> Operation:

@@ -38,8 +38,8 @@ from holdfast.errors import Conflict, NotFound
 from holdfast.features.events.model import DEPTH, MOST_DEEP, JobOptions, Subscription
 from holdfast.features.events.operations import Consumers, Subscriptions
 from holdfast.features.events.read import check_gone
+from holdfast.features.events.store import COUNTED
 from holdfast.features.jobs.timeline import short, special, way
-from holdfast.stores.reads.subscriptions import COUNTED
 from holdfast.stores.requests import Sent
 from holdfast.stores.session import Client
 
@@ -300,13 +300,13 @@ def _pages(
     client: Client, consumer: str | None, after: str | None, most: int | None, follow: bool, skip_gaps: bool
 ) -> Iterator[list[Event]]:
     """Pages until there are no more. A consumer's place moves when its page has been printed: at least once."""
-    place = after if consumer is None else client.run(client.verbs.cursor_of(consumer, client.tenant))
+    place = after if consumer is None else client.run(client.store.ledger.cursor(consumer, client.tenant))
     left = most
     while left is None or left > 0:
         want = PAGE if left is None else min(PAGE, left)
-        page = client.run(client.verbs.events_after(place, want, client.tenant))
+        page = client.run(client.store.ledger.read(place, want, client.tenant))
         if consumer is None and place is not None and not skip_gaps:  # a consumer holds a purge back
-            client.run(check_gone(client.verbs, place, client.tenant))
+            client.run(check_gone(client.store, place, client.tenant))
         if page:
             yield page
             if consumer is not None:
@@ -320,7 +320,7 @@ def _pages(
 
 
 def _keep(client: Client, consumer: str, cursor: str, was: str | None) -> None:
-    if not client.run(client.verbs.save_cursor(consumer, cursor, was, client.tenant)):
+    if not client.run(client.store.ledger.save_cursor(consumer, cursor, was, client.tenant)):
         raise Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")
 
 

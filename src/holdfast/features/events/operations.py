@@ -20,9 +20,9 @@ from holdfast.features.events.model import (
     check_pattern,
     check_scope,
 )
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id
+from holdfast.stores.port import Caller
 
 _Subscriptions = list[Subscription]  # inside the classes the word is a method
 _Consumers = list[Consumer]
@@ -60,40 +60,40 @@ class Subscriptions:
     def save(self, new: Subscribing, tenant: str | None = None) -> bool:
         """Put down what a program declares; whether it is new."""
         caller = self._caller
-        return caller.run(caller.verbs.save_subscription(new, new_id(), caller.actor, self._scope(tenant)))
+        return caller.run(caller.store.subscriptions.set(new, new_id(), caller.actor, self._scope(tenant)))
 
     def get(self, name: str, *, tenant: str | None = None) -> Subscription | None:
-        return self._caller.run(self._caller.verbs.subscription(name, self._scope(tenant)))
+        return self._caller.run(self._caller.store.subscriptions.get(name, self._scope(tenant)))
 
     def list(self, *, tenant: str | None = None) -> _Subscriptions:
         """By their names; with ``"*"`` those of every tenant."""
-        return self._caller.run(self._caller.verbs.subscriptions(self._scope(tenant)))
+        return self._caller.run(self._caller.store.subscriptions.list(self._scope(tenant)))
 
     def pause(self, name: str, *, reason: str | None = None, tenant: str | None = None) -> Subscription:
         """Make no more jobs; what happens meanwhile is kept for when it goes on."""
         caller, scope = self._caller, self._scope(tenant)
-        flow = caller.verbs.pause_subscription(_named(name), storable(reason), caller.actor, scope)
+        flow = caller.store.subscriptions.pause(_named(name), storable(reason), caller.actor, scope)
         return self._changed(name, scope, flow)
 
     def resume(self, name: str, *, skip: bool = False, tenant: str | None = None) -> Subscription:
         """Go on with what was missed; with ``skip`` without it."""
         scope = self._scope(tenant)
         return self._changed(
-            name, scope, self._caller.verbs.resume_subscription(_named(name), skip, scope, self._caller.actor)
+            name, scope, self._caller.store.subscriptions.resume(_named(name), skip, scope, self._caller.actor)
         )
 
     def delete(self, name: str, *, tenant: str | None = None) -> None:
         scope = self._scope(tenant)
-        if not self._caller.run(self._caller.verbs.delete_subscription(_named(name), scope, self._caller.actor)):
+        if not self._caller.run(self._caller.store.subscriptions.remove(_named(name), scope, self._caller.actor)):
             raise _missing(name)
 
     def behind(self, one: Subscription) -> int:
         """How many events it has not looked at; counted up to 10,000."""
-        return self._caller.run(self._caller.verbs.behind(one.cursor, one.of_ledger, one.tenant))
+        return self._caller.run(self._caller.store.subscriptions.behind(one.cursor, one.of_ledger, one.tenant))
 
     def deliveries(self, one: Subscription, *, refused: bool = False, limit: int = 20) -> _Deliveries:
         """What became of events, the newest first; with ``refused`` only those that made no job."""
-        return self._caller.run(self._caller.verbs.deliveries(one.id, one.tenant, refused, limit))
+        return self._caller.run(self._caller.store.subscriptions.deliveries(one.id, one.tenant, refused, limit))
 
     def _create(
         self,
@@ -112,7 +112,7 @@ class Subscriptions:
         new = Subscribing.of(
             name, on, makes, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
         )
-        caller.run(caller.verbs.save_subscription(new, new_id(), caller.actor, scope))
+        caller.run(caller.store.subscriptions.set(new, new_id(), caller.actor, scope))
         return _present(caller, name, scope)
 
     def _scope(self, tenant: str | None) -> str:
@@ -124,7 +124,7 @@ class Subscriptions:
             raise InvalidSetting("a subscription makes jobs of a kind or from a template", code="invalid_subscription")
         if kind is not None:
             return kind
-        found = self._caller.run(self._caller.verbs.template(check_name(template, "template"), scope))
+        found = self._caller.run(self._caller.store.templates.get(check_name(template, "template"), scope))
         if found is None or found.removed:
             raise NotFound(f"there is no template {template} in this tenant", code="template_not_found")
         return found.kind
@@ -222,17 +222,17 @@ class Consumers:
         self._caller = caller
 
     def list(self) -> _Consumers:
-        return self._caller.run(self._caller.verbs.consumers(self._caller.tenant))
+        return self._caller.run(self._caller.store.consumers.list(self._caller.tenant))
 
     def reset(self, name: str, to: Start = "beginning") -> None:
         """Have it read everything again, or (``now``) nothing of what there is."""
         self._do(
-            name, self._caller.verbs.reset_consumer(name, to == "beginning", self._caller.tenant, self._caller.actor)
+            name, self._caller.store.consumers.reset(name, to == "beginning", self._caller.tenant, self._caller.actor)
         )
 
     def remove(self, name: str) -> None:
         """Forget its place. Reading under its name begins anew."""
-        self._do(name, self._caller.verbs.remove_consumer(name, self._caller.tenant, self._caller.actor))
+        self._do(name, self._caller.store.consumers.remove(name, self._caller.tenant, self._caller.actor))
 
     def _do(self, name: str, flow: Flow[bool]) -> None:
         if not self._caller.run(flow):
@@ -240,7 +240,7 @@ class Consumers:
 
 
 def _present(caller: Caller, name: str, scope: str) -> Flow[Subscription]:
-    found: Flow[Any] = caller.verbs.subscription(name, scope)
+    found: Flow[Any] = caller.store.subscriptions.get(name, scope)
     return found
 
 

@@ -5,19 +5,23 @@ Consumers and subscriptions, whose place the database keeps, hold a purge back; 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.errors import EventsGone
-from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 
 @flow(writes=False)
-def check_gone(verbs: Verbs, place: str, tenant: str) -> Steps[None]:
+def check_gone(store: Store, place: str, tenant: str) -> Steps[None]:
     """``EventsGone`` when events after this cursor were purged since it was given out. Asked after the page that was
     read from there, so that no purge is between the two."""
-    through = yield from verbs.events_gone(place, tenant).start()
+    through = yield from store.ledger.gone(place, tenant).start()
     if through is None:
         return
-    end = yield from verbs.ledger_end(tenant).start()
+    end = yield from store.ledger.end(tenant).start()
     raise EventsGone(
         f"events up to number {through} that were not read from this place are gone: retention has purged their jobs",
         fix="Look at everything anew and follow from the cursor that comes with this, or say that gaps are skipped.",

@@ -99,9 +99,9 @@ async def list_events(
     found: list[Event] = []
     place = after
     for _ in range(PAGES):
-        page = await client.arun(client.verbs.events_after(place, limit, client.tenant))
+        page = await client.arun(client.store.ledger.read(place, limit, client.tenant))
         if place is not None and gaps == "tell":
-            await client.arun(check_gone(client.verbs, place, client.tenant))
+            await client.arun(check_gone(client.store, place, client.tenant))
         for event in page:
             place = event.cursor
             if await wanted.fits(event, live):
@@ -139,9 +139,9 @@ async def stream_events(
     if place is None:
         place = await live.place(tenant)
     else:  # one that is none is refused now, not in the midst of the stream
-        await app.client.arun(app.client.verbs.events_after(place, 1, tenant))
+        await app.client.arun(app.client.store.ledger.read(place, 1, tenant))
         if gaps == "tell":
-            await app.client.arun(check_gone(app.client.verbs, place, tenant))
+            await app.client.arun(check_gone(app.client.store, place, tenant))
     told = _told(live, tenant, place, wanted, Lasting(request, Scope.READ), gaps == "skip")
     # Also with the head, which comes whole or not at all: of a stream that breaks right then the place is known. It
     # may be long where much is under way, and what lies in between takes no long heads.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -13,8 +13,10 @@ from holdfast.cli.session import AnyTenant, NoTenant, refuse_absent, scope, stor
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
 from holdfast.features.health.model import CAP, Thresholds, with_concerns
-from holdfast.stores.base import Store
 from holdfast.stores.requests import Finding
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 # What health would only warn of.
 NO_ALARM = frozenset(
@@ -42,7 +44,7 @@ def health(
     """Say how the work stands: ok, warn or critical, and why. Exit 1 if it is critical."""
     whose, when = session.scope, Thresholds.of(thresholds or ())
     with session.connect() as client:
-        found = with_concerns(client.run(client.verbs.health(whose, when)), client.store.conditions(when))
+        found = with_concerns(client.run(client.store.health.get(whose, when)), client.store.conditions(when))
     if session.as_json:
         emit(found)
     else:
@@ -99,9 +101,9 @@ def doctor(
 def _of_the_work(store: Store) -> list[Finding]:
     """What health has to say of the jobs of all tenants, or of one where the role may not look at more."""
     try:
-        found = store.run(store.verbs.health(EVERY_TENANT))
+        found = store.run(store.health.get(EVERY_TENANT))
     except Refused:
-        found = store.run(store.verbs.health(scope(None)))
+        found = store.run(store.health.get(scope(None)))
     skewed = [concern for concern in store.conditions() if concern.code == "clock_skew"]
     return [Finding(each.code, False, each.says, each.fix) for each in (*found.reasons, *skewed)]
 

@@ -25,10 +25,15 @@ SHOWN: Final = 200
 async def index(request: Request) -> Response:
     app = the_app(request)
     client = app.client
-    verbs, tenant = client.verbs, client.tenant
+    store, tenant = client.store, client.tenant
     schema, health = await app.store.aschema(), await app.ahealth()
     switches, retentions, rules, executors = await client.arun(
-        beside(listed(client, tenant), verbs.retentions(tenant), verbs.payload_rules(tenant), verbs.executors())
+        beside(
+            listed(client, tenant),
+            store.retention.list(tenant),
+            store.payload_rules.list(tenant),
+            store.executors.list(),
+        )
     )
     return await render(
         request,
@@ -100,11 +105,11 @@ LEADS = {
 async def overview(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
-    client, verbs = app.client, app.client.verbs
+    client, store = app.client, app.client.store
     health, stands, hour, groups = await asyncio.gather(
         app.ahealth(),
-        client.arun(verbs.standing(client.tenant)),
-        client.arun(verbs.hour(client.tenant)),
+        client.arun(store.health.workers(client.tenant)),
+        client.arun(store.health.last_hour(client.tenant)),
         app.dead_letters.agroups(order="count", limit=GROUPS),
     )
     waiting = sorted((each for each in stands.queues if each.waiting), key=lambda each: -(each.oldest_age_s or 0.0))

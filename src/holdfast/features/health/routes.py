@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 from starlette.responses import PlainTextResponse, Response
@@ -13,8 +14,10 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.server.problems import problem
-from holdfast.stores.base import Store
 from holdfast.stores.flow import aside
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 probes = Router(tags=["health"])
 

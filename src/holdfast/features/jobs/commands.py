@@ -72,7 +72,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     with session.connect() as client:
-        now = client.run(client.verbs.now())
+        now = client.run(client.store.clock.now())
         wanted = JobFilter(
             tenant=client.tenant,
             state=state,
@@ -80,7 +80,7 @@ def list_jobs(
             before=after,
             limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
         )
-        found = client.run(page(client.verbs, wanted))
+        found = client.run(page(client.store, wanted))
     jobs, more = found.jobs[:limit], len(found.jobs) > limit or len(found.jobs) == MOST
     session.print_list(
         jobs,
@@ -151,7 +151,7 @@ def history(session: AnyTenant, job: options.JobId) -> None:
 def _story(session: AnyTenant, job_id: str) -> Story:
     tenant = session.scope
     with session.connect() as client:
-        found = client.run(story(client.verbs, job_id, tenant))
+        found = client.run(story(client.store, job_id, tenant))
     if found is None:
         where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"
         raise NotFound(f"there is no job {job_id} in {where}", fix="Is it another tenant's? Try --all-tenants.")
@@ -325,7 +325,7 @@ def why(session: AnyTenant, job: options.JobId) -> None:
     """Say why a job is where it is and does not run: every reason that holds, and what would change it."""
     whose = session.scope
     with session.connect() as client:
-        found = client.run(ask(client.verbs, job, whose))
+        found = client.run(ask(client.store, job, whose))
     if session.as_json:
         emit({"job": found.job.id, "state": found.job.state, "reasons": found.reasons})
         return

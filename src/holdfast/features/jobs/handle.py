@@ -60,10 +60,10 @@ class Handle(Generic[R]):
         return (await self.ajob()).state
 
     def history(self) -> list[Event]:
-        return self.client.run(ledger_of(self.client.verbs, self.id, self.tenant))
+        return self.client.run(ledger_of(self.client.store, self.id, self.tenant))
 
     async def ahistory(self) -> list[Event]:
-        return await self.client.arun(ledger_of(self.client.verbs, self.id, self.tenant))
+        return await self.client.arun(ledger_of(self.client.store, self.id, self.tenant))
 
     def wait(self, timeout: Duration | None = None) -> Job:
         """Block until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then.
@@ -158,11 +158,13 @@ class Handle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end and return what the handler returned; ``JobFailed`` if it did not succeed."""
         job = self.wait(timeout)
-        return self._returned(job, self._opened(job, self.client.run(self.client.verbs.result(job.id, self.tenant))))
+        return self._returned(
+            job, self._opened(job, self.client.run(self.client.store.jobs.result(job.id, self.tenant)))
+        )
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         job = await self.await_end(timeout)
-        found = await self.client.arun(self.client.verbs.result(job.id, self.tenant))
+        found = await self.client.arun(self.client.store.jobs.result(job.id, self.tenant))
         if found is not None and (found.ref is not None or isinstance(found.value, dict)):
             found = await asyncio.to_thread(self._opened, job, found)
         return self._returned(job, found)
@@ -230,27 +232,27 @@ class Handle(Generic[R]):
         return Progress.saved(await self.client.arun(self._checkpoints()))
 
     def _checkpoints(self) -> Flow[dict[str, Any]]:
-        return self.client.verbs.checkpoints(self.id, self.tenant)
+        return self.client.store.jobs.checkpoints(self.id, self.tenant)
 
     def _reschedule(self, when: Reschedule, reason: str | None) -> Flow[list[Verdict]]:
-        return self.client.verbs.reschedule([self.id], when, storable(reason), self.client.actor, self.tenant)
+        return self.client.store.jobs.reschedule([self.id], when, storable(reason), self.client.actor, self.tenant)
 
     def _move(self, move: Move, reason: str | None) -> Flow[Verdict]:
-        return self.client.verbs.move(self.id, move, storable(reason), self.client.actor, self.tenant)
+        return self.client.store.jobs.move(self.id, move, storable(reason), self.client.actor, self.tenant)
 
     def _get(self) -> Flow[Job | None]:
-        return self.client.verbs.get(self.id, self.tenant)
+        return self.client.store.jobs.get(self.id, self.tenant)
 
     def _watch(self, seconds: float) -> Flow[None]:
-        return self.client.verbs.watch(self.id, self.tenant, seconds)
+        return self.client.store.jobs.watch(self.id, self.tenant, seconds)
 
     def _cancel(self, reason: str | None) -> Flow[list[Verdict]]:
-        return self.client.verbs.operate("cancel", [self.id], storable(reason), self.client.actor, self.tenant)
+        return self.client.store.jobs.operate("cancel", [self.id], storable(reason), self.client.actor, self.tenant)
 
     @flow(writes=False)
     def _successor(self) -> Steps[str | None]:
         """The job that was made to retry this one."""
-        tries = yield from self.client.verbs.chain(self.id, self.tenant).start()
+        tries = yield from self.client.store.jobs.chain(self.id, self.tenant).start()
         return next((job.id for job in tries if job.retry_of == self.id), None)
 
     def _opened(self, job: Job, found: Result | None) -> Result | None:

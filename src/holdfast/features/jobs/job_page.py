@@ -91,7 +91,7 @@ REFUSED = {
 async def show(request: Request) -> Response:
     require(request, Scope.READ)
     client, job_id = the_app(request).client, parse_id(request.path_params["id"])
-    seen = await client.arun(view(client.verbs, job_id, client.tenant, CHILDREN + 1))
+    seen = await client.arun(view(client.store, job_id, client.tenant, CHILDREN + 1))
     if seen is None:
         raise NotFound(f"there is no job {job_id} in this tenant")
     found, job = seen.story, seen.story.job

@@ -6,6 +6,7 @@ One transaction for all of it: nobody sees a dead letter whose steps are gone, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Verdict
@@ -14,8 +15,10 @@ from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import NAME_LIMIT, Step
 from holdfast.errors import InvalidSetting
-from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 FromStep = int | str
 """A step's number, or its name."""
@@ -31,7 +34,7 @@ def check_from_step(from_step: object) -> FromStep:
 
 @flow(tells=True)
 def redriving(
-    verbs: Verbs,
+    store: Store,
     ids: Sequence[str],
     from_step: FromStep,
     reason: str | None,
@@ -41,12 +44,12 @@ def redriving(
 ) -> Steps[list[Verdict]]:
     wanted, verdicts = [parse_id(job_id) for job_id in ids], {}
     for job_id in sorted(set(wanted)):  # in the order in which every batch locks
-        verdicts[job_id] = yield from _redrive(verbs, job_id, from_step, reason, actor, tenant, max_retries)
+        verdicts[job_id] = yield from _redrive(store, job_id, from_step, reason, actor, tenant, max_retries)
     return [verdicts[job_id] for job_id in wanted]
 
 
 def _redrive(
-    verbs: Verbs,
+    store: Store,
     job_id: str,
     from_step: FromStep,
     reason: str | None,
@@ -54,18 +57,18 @@ def _redrive(
     tenant: str,
     max_retries: int | None,
 ) -> Steps[Verdict]:
-    job = yield from verbs.get(job_id, tenant).start()
+    job = yield from store.jobs.get(job_id, tenant).start()
     if job is not None and job.state is State.DEAD_LETTER:
-        steps = yield from verbs.steps(job_id, tenant).start()
+        steps = yield from store.steps.list(job_id, tenant).start()
         places = places_of(steps, from_step)
         if not places:
             return Verdict(job_id, job.state, True, "no_such_step")
         if len(places) > 1:
             return Verdict(job_id, job.state, True, "step_ambiguous")
-        yield from verbs.rewind(job_id, places[0], actor, tenant).start()
+        yield from store.steps.rewind(job_id, places[0], actor, tenant).start()
         reason = storable(f"{_named(steps, places[0])}: {reason}" if reason else _named(steps, places[0]))
     # What is no dead letter, or not any more, is refused here.
-    verdicts = yield from verbs.operate("redrive", [job_id], reason, actor, tenant, max_retries).start()
+    verdicts = yield from store.jobs.operate("redrive", [job_id], reason, actor, tenant, max_retries).start()
     return verdicts[0]
 
 

@@ -98,11 +98,11 @@ async def list_jobs(request: Request) -> Response:
         return go(request, f"/jobs/{job_id}")
     error: HoldfastError | None = None
     counted: Counted | None = None
-    now = await client.arun(client.verbs.now()) if names_a_time(text) else NEVER
+    now = await client.arun(client.store.clock.now()) if names_a_time(text) else NEVER
     try:
         finding = Finding.of(request.query_params, now)
         found, counted = await client.arun(
-            listed(client.verbs, finding.search, client.tenant, PAGE, finding.before, CAP)
+            listed(client.store, finding.search, client.tenant, PAGE, finding.before, CAP)
         )
     except InvalidInput as refused:  # said above the box in which it can be put right
         error, finding, found = (
@@ -142,7 +142,7 @@ async def act(request: Request) -> Response:
     form = await posted(request)
     verb, reason = await field(request, "verb"), await field(request, "reason") or None
     ids, everything = await hidden_fields(request, "id", MANY), await field(request, "everything") == "yes"
-    now = await app.client.arun(app.client.verbs.now())
+    now = await app.client.arun(app.client.store.clock.now())
     finding = Finding.of(form, now)
     back = below(link_of("/jobs", state=await field(request, "state"), q=finding.text), "/jobs")
     if verb not in BULK_VERBS:

@@ -171,7 +171,7 @@ async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Lim
     error a page may be short, or empty, and still say in `next` where to go on."""
     client = app.client
     before = None if after is None else parse_id(after)
-    found = await client.arun(matching(client.verbs, search, client.tenant, limit, before))
+    found = await client.arun(matching(client.store, search, client.tenant, limit, before))
     return Response(as_json({"items": found.jobs, "next": found.next}), media_type="application/json")
 
 
@@ -179,7 +179,7 @@ async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Lim
 async def count_jobs(app: TheApp, search: Sought) -> Counted:
     """How many there are in each state, counted up to `most`. The state and the words of a search do not count."""
     client = app.client
-    return await client.arun(client.verbs.capped_counts(search.filter(client.tenant), COUNTED))
+    return await client.arun(client.store.jobs.capped_counts(search.filter(client.tenant), COUNTED))
 
 
 @router.get("/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Story)
@@ -194,7 +194,7 @@ async def job_history(
 ) -> Page[Event]:
     """Its events, oldest first; `after` is the `seq` of the last one seen."""
     client, place = app.client, -1 if after is None else after
-    events = await client.arun(ledger_of(client.verbs, job_id, client.tenant))
+    events = await client.arun(ledger_of(client.store, job_id, client.tenant))
     if not events:
         raise _missing(job_id)
     return paged([event for event in events if event.seq > place], limit, lambda event: event.seq)
@@ -207,7 +207,7 @@ async def job_attempts(
     """Each execution: who, when, how it ended, its log and traceback. `after` is the number of the last one seen."""
     client, place = app.client, -1 if after is None else after
     await _job(app, job_id)
-    found = await client.arun(client.verbs.attempts(job_id, client.tenant))
+    found = await client.arun(client.store.jobs.attempts(job_id, client.tenant))
     return paged([each for each in found if each.attempt > place], limit, lambda each: each.attempt)
 
 
@@ -280,7 +280,7 @@ async def _outcome(app: App, job: Job) -> Outcome:
     if job.state is not State.SUCCEEDED:
         over = job.state.finished and not job.retried
         return Outcome(job.id, job.state, over, error_code=job.error_code, error_message=job.error_message)
-    found = await client.arun(client.verbs.result(job.id, job.tenant))
+    found = await client.arun(client.store.jobs.result(job.id, job.tenant))
     if found is None:
         return Outcome(job.id, job.state, True)
     if job.payload == HIDDEN:
@@ -302,7 +302,7 @@ async def _job(app: App, job_id: str) -> Job:
 
 
 async def _story(app: App, job_id: str) -> Story:
-    found = await app.client.arun(story(app.client.verbs, job_id, app.client.tenant))
+    found = await app.client.arun(story(app.client.store, job_id, app.client.tenant))
     if found is None:
         raise _missing(job_id)
     return found

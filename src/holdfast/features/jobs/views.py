@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
 from holdfast.engine.states import State
@@ -20,9 +20,11 @@ from holdfast.features.limits.model import Limit, Reservation
 from holdfast.features.payloads.model import HIDDEN, WITHHELD, effective
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
-from holdfast.stores.base import Verbs
 from holdfast.stores.flow import Steps, flow, side_by_side
 from holdfast.stores.requests import Counted, JobFilter
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 WAITING = frozenset({State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
 
@@ -65,8 +67,8 @@ class Story:
 
 
 @flow(writes=False)
-def story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
-    found = yield from _story(verbs, job_id, tenant)
+def story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
+    found = yield from _story(store, job_id, tenant)
     return None if found is None else _shown(found)
 
 
@@ -74,22 +76,22 @@ def _shown(found: Story) -> Story:
     return _hidden(found) if found.job.payload == HIDDEN else found
 
 
-def _story(verbs: Verbs, job_id: str, tenant: str) -> Steps[Story | None]:
-    job = yield from verbs.get(job_id, tenant).start()
+def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
+    job = yield from store.jobs.get(job_id, tenant).start()
     if job is None:
         return None
-    made = [verbs.history, verbs.attempts, verbs.artifacts, verbs.checkpoints, verbs.result]
-    named = [verbs.steps, verbs.made_from, verbs.remade, verbs.references]
+    made = [store.jobs.history, store.jobs.attempts, store.jobs.artifacts, store.jobs.checkpoints, store.jobs.result]
+    named = [store.steps.list, store.templates.made_from, store.dead_letters.remade, store.jobs.references]
     told = yield from side_by_side(*(read(job_id, tenant).start() for read in (*made, *named)))
     history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references = told
-    agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
+    agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
     gates: list[Gate] = []
     if job.state is State.WAITING_FOR_APPROVAL:
-        gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+        gates = yield from store.approvals.list(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
-    parents = [] if job.workflow_id is None else (yield from _parents(verbs, job, tenant))
-    chain = [job] if job.retry_as is None else (yield from verbs.chain(job_id, tenant).start())
-    group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
+    parents = [] if job.workflow_id is None else (yield from _parents(store, job, tenant))
+    chain = [job] if job.retry_as is None else (yield from store.jobs.chain(job_id, tenant).start())
+    group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     return Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain),
         *(group, remade, references),
@@ -107,26 +109,26 @@ class View:
 
 
 @flow(writes=False)
-def view(verbs: Verbs, job_id: str, tenant: str, children: int) -> Steps[View | None]:
+def view(store: Store, job_id: str, tenant: str, children: int) -> Steps[View | None]:
     """In one transaction, with nothing read twice: a page of thirty questions waits thirty times where many ask."""
-    found = yield from _story(verbs, job_id, tenant)
+    found = yield from _story(store, job_id, tenant)
     if found is None:
         return None
-    spawned = yield from verbs.list_jobs(JobFilter(tenant=tenant, parent_id=job_id, limit=children)).start()
-    now = yield from verbs.now().start()
+    spawned = yield from store.jobs.list(JobFilter(tenant=tenant, parent_id=job_id, limit=children)).start()
+    now = yield from store.clock.now().start()
     if found.job.state is State.SUCCEEDED:
         return View(_shown(found), [], spawned, now)
     steps = found.steps if found.job.state is State.RETRY_WAITING else []
     chain = found.chain if found.job.retried else []
     known = (found.history, steps, found.gate, found.agent, chain, found.group)
-    told = yield from _reasons(verbs, tenant, found.job, *known)
+    told = yield from _reasons(store, tenant, found.job, *known)
     return View(_shown(found), told, spawned, now)
 
 
-def _parents(verbs: Verbs, job: Job, tenant: str) -> Steps[list[ParentResult]]:
+def _parents(store: Store, job: Job, tenant: str) -> Steps[list[ParentResult]]:
     """What the jobs before it have returned, but for those of a restricted kind."""
-    found = yield from verbs.parent_results(job.id, tenant).start()
-    rules = (yield from verbs.payload_rules(job.tenant).start()) if found else []
+    found = yield from store.workflows.parent_results(job.id, tenant).start()
+    rules = (yield from store.payload_rules.list(job.tenant).start()) if found else []
     return [
         replace(each, value=HIDDEN)
         if each.value is not None and effective(rules, job.tenant, each.kind).restricted
@@ -140,27 +142,27 @@ SPOKEN = frozenset({"error_message", "traceback", "log", "error"})
 
 
 @flow(writes=False)
-def ledger_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Event]]:
+def ledger_of(store: Store, job_id: str, tenant: str) -> Steps[list[Event]]:
     """The events of a job; of a restricted one without what its attempts have said before it was."""
-    job = yield from verbs.get(job_id, tenant).start()
-    history = yield from verbs.history(job_id, tenant).start()
+    job = yield from store.jobs.get(job_id, tenant).start()
+    history = yield from store.jobs.history(job_id, tenant).start()
     return [_untold(event) for event in history] if job is not None and job.payload == HIDDEN else history
 
 
 @flow(writes=False)
-def chain_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Job]]:
+def chain_of(store: Store, job_id: str, tenant: str) -> Steps[list[Job]]:
     """The job and its retries, where each is a job of its own: the first first."""
-    found = yield from verbs.chain(job_id, tenant).start()
+    found = yield from store.jobs.chain(job_id, tenant).start()
     if not found:
         raise _nobody(job_id, tenant)
     return found
 
 
 @flow(writes=False)
-def artifacts_of(verbs: Verbs, job_id: str, tenant: str) -> Steps[list[Artifact]]:
+def artifacts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Artifact]]:
     """What the attempts of a job left behind, which may be nothing."""
-    found = yield from verbs.artifacts(job_id, tenant).start()
-    if not found and (yield from verbs.get(job_id, tenant).start()) is None:
+    found = yield from store.jobs.artifacts(job_id, tenant).start()
+    if not found and (yield from store.jobs.get(job_id, tenant).start()) is None:
         raise _nobody(job_id, tenant)
     return found
 
@@ -196,12 +198,12 @@ class Page:
 
 
 @flow(writes=False)
-def page(verbs: Verbs, wanted: JobFilter) -> Steps[Page]:
+def page(store: Store, wanted: JobFilter) -> Steps[Page]:
     """One read more than the jobs alone, however many they are; none where nothing waits."""
-    jobs = yield from verbs.list_jobs(wanted).start()
+    jobs = yield from store.jobs.list(wanted).start()
     if not any(_may_wait(job) for job in jobs):
         return Page(jobs, {})
-    notes = yield from verbs.notes(wanted).start()
+    notes = yield from store.jobs.notes(wanted).start()
     return Page(jobs, {job.id: notes[job.id] for job in jobs if _may_wait(job) and job.id in notes})
 
 
@@ -220,17 +222,17 @@ class Found:
 
 @flow(writes=False)
 def matching(
-    verbs: Verbs, search: Search, tenant: str, limit: int, before: str | None = None, payloads: bool = False
+    store: Store, search: Search, tenant: str, limit: int, before: str | None = None, payloads: bool = False
 ) -> Steps[Found]:
     """Newest first. One more than asked for tells whether there is another page."""
     if not search.words:
         wanted = search.filter(tenant, limit=limit + 1, before=before, payloads=payloads)
-        found = yield from page(verbs, wanted).start()
+        found = yield from page(store, wanted).start()
         jobs = found.jobs[:limit]
         return Found(jobs, found.notes, jobs[-1].id if len(found.jobs) > limit else None)
     jobs, place, seen = [], before, 0
     while seen < LOOKED_AT:
-        part = yield from verbs.list_jobs(search.filter(tenant, limit=200, before=place, payloads=payloads)).start()
+        part = yield from store.jobs.list(search.filter(tenant, limit=200, before=place, payloads=payloads)).start()
         for job in part:
             place, seen = job.id, seen + 1
             if search.fits(job):
@@ -244,14 +246,14 @@ def matching(
 
 @flow(writes=False)
 def listed(
-    verbs: Verbs, search: Search, tenant: str, limit: int, before: str | None, most: int
+    store: Store, search: Search, tenant: str, limit: int, before: str | None, most: int
 ) -> Steps[tuple[Found, Counted | None]]:
     """The page, and how many jobs there are in each state, where nothing but a state was searched for: how many of
     those that match are in which is in no index."""
-    finding = matching(verbs, search, tenant, limit, before).start()
+    finding = matching(store, search, tenant, limit, before).start()
     if search.words or search.given.keys() - {"state"}:
         return (yield from finding), None
-    counting = verbs.capped_counts(JobFilter(tenant=tenant), most).start()
+    counting = store.jobs.capped_counts(JobFilter(tenant=tenant), most).start()
     return (yield from side_by_side(finding, counting))
 
 
@@ -268,26 +270,26 @@ class Why:
 
 
 @flow(writes=False)
-def why(verbs: Verbs, job_id: str, tenant: str) -> Steps[Why]:
+def why(store: Store, job_id: str, tenant: str) -> Steps[Why]:
     """Reads by key and by index alone; what is counted is counted up to a limit."""
-    job = yield from verbs.get(job_id, tenant).start()
+    job = yield from store.jobs.get(job_id, tenant).start()
     if job is None:
         raise _nobody(job_id, tenant)
-    history = yield from verbs.history(job_id, tenant).start()
-    steps = (yield from verbs.steps(job_id, tenant).start()) if job.state is State.RETRY_WAITING else []
+    history = yield from store.jobs.history(job_id, tenant).start()
+    steps = (yield from store.steps.list(job_id, tenant).start()) if job.state is State.RETRY_WAITING else []
     gates: list[Gate] = []
     if job.state is State.WAITING_FOR_APPROVAL:
-        gates = yield from verbs.gates(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+        gates = yield from store.approvals.list(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
-    agent = None if job.agent is None else (yield from verbs.agent(job.agent, job.tenant).start())
-    chain = (yield from verbs.chain(job_id, tenant).start()) if job.retried else []
-    group = (yield from verbs.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
-    told = yield from _reasons(verbs, tenant, job, history, steps, gate, agent, chain, group)
+    agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
+    chain = (yield from store.jobs.chain(job_id, tenant).start()) if job.retried else []
+    group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
+    told = yield from _reasons(store, tenant, job, history, steps, gate, agent, chain, group)
     return Why(job, told)
 
 
 def _reasons(
-    verbs: Verbs,
+    store: Store,
     tenant: str,
     job: Job,
     history: list[Event],
@@ -300,19 +302,23 @@ def _reasons(
     """Of what is known of it already, and of what has to be looked up besides."""
     job_id = job.id
     successor = next((each for each in chain if each.retry_of == job_id), None)
-    executors = yield from verbs.executors().start()
-    around = yield from verbs.circumstances(job_id, tenant).start()
+    executors = yield from store.executors.list().start()
+    around = yield from store.jobs.circumstances(job_id, tenant).start()
     if around is None:  # it has gone in between
         raise _nobody(job_id, tenant)
-    parents = (yield from verbs.parent_results(job_id, tenant).start()) if around.note.get("held") == "parents" else []
+    parents = (
+        (yield from store.workflows.parent_results(job_id, tenant).start())
+        if around.note.get("held") == "parents"
+        else []
+    )
     limits: list[Limit] = []
     reservations: list[Reservation] = []
     if job.state is State.QUEUED and job.due_at is None:
-        limits = yield from verbs.limits(job.tenant).start()
-        reservations = yield from verbs.reservations(job.tenant).start()
+        limits = yield from store.limits.list(job.tenant).start()
+        reservations = yield from store.reservations.list(job.tenant).start()
     waits = job.state in (State.QUEUED, State.RETRY_WAITING)
-    switches = (yield from verbs.switches(job.tenant).start()) if waits else []
-    turn = (yield from verbs.turn_of(job_id, tenant).start()) if job.state is State.QUEUED else None
+    switches = (yield from store.pauses.list(job.tenant).start()) if waits else []
+    turn = (yield from store.tenants.next_share(job_id, tenant).start()) if job.state is State.QUEUED else None
     scene = Scene(
         *(job, around, history, steps, gate, agent, executors, successor),
         *(parents, limits, reservations, switches, turn, group),

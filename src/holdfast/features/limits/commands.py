@@ -104,7 +104,7 @@ def set_limit(
     """Limit the jobs of a queue, a kind, a key, a resource or an agent; without a name all jobs. It holds at once."""
     rule = Rule.of(*counted(**what.named), concurrency, rate, burst)
     with session.connect() as client:
-        client.run(client.verbs.set_limit(rule, client.actor, client.tenant))
+        client.run(client.store.limits.set(rule, client.actor, client.tenant))
         found = _find(client, (rule.scope, rule.name))
     _print(found, session.as_json)
 

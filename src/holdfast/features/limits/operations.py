@@ -48,8 +48,8 @@ from holdfast.features.limits.model import (
     outlived,
     why_left,
 )
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow, side_by_side
+from holdfast.stores.port import Caller
 
 T = TypeVar("T")
 
@@ -75,16 +75,16 @@ class Reservations:
 
     def list(self, *, ended: bool = False, limit: int = 50) -> _Reservations:
         """Those that wait or are active, in their order; with ``ended`` the others too, newest first."""
-        return self._caller.run(self._caller.verbs.reservations(self._caller.tenant, ended, limit))
+        return self._caller.run(self._caller.store.reservations.list(self._caller.tenant, ended, limit))
 
     async def alist(self, *, ended: bool = False, limit: int = 50) -> _Reservations:
-        return await self._caller.arun(self._caller.verbs.reservations(self._caller.tenant, ended, limit))
+        return await self._caller.arun(self._caller.store.reservations.list(self._caller.tenant, ended, limit))
 
     def get(self, reservation_id: str) -> Reservation | None:
-        return self._caller.run(self._caller.verbs.reservation(reservation_id, self._caller.tenant))
+        return self._caller.run(self._caller.store.reservations.get(reservation_id, self._caller.tenant))
 
     async def aget(self, reservation_id: str) -> Reservation | None:
-        return await self._caller.arun(self._caller.verbs.reservation(reservation_id, self._caller.tenant))
+        return await self._caller.arun(self._caller.store.reservations.get(reservation_id, self._caller.tenant))
 
     def ask(self, reservation_id: str, **what: Unpack[Asking]) -> Reserved:
         """Stand in line for it, or ask again under the same id: that keeps it alive for ``ttl`` more. It is yours while
@@ -99,7 +99,7 @@ class Reservations:
         return _reserved(reservation_id, await self.aget(reservation_id), standing)
 
     def _reserve(self, ask: Ask) -> Flow[Standing]:
-        return self._caller.verbs.reserve(ask, self._caller.actor, self._caller.tenant)
+        return self._caller.store.reservations.set(ask, self._caller.actor, self._caller.tenant)
 
     def release(self, reservation_id: str, *, reason: str = "released by an operator") -> None:
         """End somebody's reservation: whoever holds it is told when it next keeps it alive."""
@@ -110,7 +110,7 @@ class Reservations:
 
     def _release(self, reservation_id: str, reason: str) -> Flow[bool]:
         why = storable(reason) or "released"
-        return self._caller.verbs.release_reservation(reservation_id, why, self._caller.actor, self._caller.tenant)
+        return self._caller.store.reservations.release(reservation_id, why, self._caller.actor, self._caller.tenant)
 
 
 class Reserving:
@@ -185,10 +185,10 @@ class Reserving:
         return None if self._wait is None else time.monotonic() + self._wait
 
     def _asking(self) -> Flow[Standing]:
-        return self._caller.verbs.reserve(self._ask, self._caller.actor, self._caller.tenant)
+        return self._caller.store.reservations.set(self._ask, self._caller.actor, self._caller.tenant)
 
     def _releasing(self, why: str) -> Flow[bool]:
-        return self._caller.verbs.release_reservation(self._ask.id, why, self._caller.actor, self._caller.tenant)
+        return self._caller.store.reservations.release(self._ask.id, why, self._caller.actor, self._caller.tenant)
 
     def _begun(self, standing: Standing) -> bool:
         return is_begun(standing, at_once=self._at_once)
@@ -317,7 +317,9 @@ class Switches:
     def _pause(
         self, what: Named, reason: str, until: datetime | Duration | None, refuse_enqueue: bool | None
     ) -> Flow[Switch]:
-        return self._caller.verbs.pause(Pausing.of(named(**what), reason, until, refuse_enqueue), self._caller.actor)
+        return self._caller.store.pauses.set(
+            Pausing.of(named(**what), reason, until, refuse_enqueue), self._caller.actor
+        )
 
     def _resume(self, what: Named) -> Flow[bool]:
         return _go_on(self._caller, named(**what))
@@ -326,21 +328,21 @@ class Switches:
 @flow()
 def _go_on(caller: Caller, what: tuple[str, str, str]) -> Steps[bool]:
     tenant, scope, name = what
-    verbs = caller.verbs
-    was = yield from verbs.resume(scope, name, caller.actor, tenant).start()
+    store = caller.store
+    was = yield from store.pauses.remove(scope, name, caller.actor, tenant).start()
     whose = caller.tenant if tenant == "*" else tenant
-    agent = (yield from verbs.agent(name, whose).start()) if scope == "agent" else None
+    agent = (yield from store.agents.get(name, whose).start()) if scope == "agent" else None
     if agent is None or not agent.disabled:
         return was
-    yield from verbs.enable_agent(name, whose, caller.actor).start()
-    yield from verbs.resume_agent(name, BATCH, whose).start()
+    yield from store.agents.enable(name, whose, caller.actor).start()
+    yield from store.agents.resume(name, BATCH, whose).start()
     return True
 
 
 @flow(writes=False)
 def listed(caller: Caller, tenant: str) -> Steps[_Switches]:
     found, disabled = yield from side_by_side(
-        caller.verbs.switches(tenant).start(), caller.verbs.agents(tenant, disabled=True).start()
+        caller.store.pauses.list(tenant).start(), caller.store.agents.list(tenant, disabled=True).start()
     )
     return [*found, *(_as_switch(agent) for agent in disabled)]
 
@@ -389,10 +391,10 @@ class Limits:
 
     def list(self) -> _Limits:
         """All of them, with how many jobs run under each and how many it holds back."""
-        return self._caller.run(self._caller.verbs.limits(self._caller.tenant))
+        return self._caller.run(self._caller.store.limits.list(self._caller.tenant))
 
     async def alist(self) -> _Limits:
-        return await self._caller.arun(self._caller.verbs.limits(self._caller.tenant))
+        return await self._caller.arun(self._caller.store.limits.list(self._caller.tenant))
 
     def get(self, **what: str) -> Limit | None:
         wanted = (self._caller.tenant, *counted(**what))
@@ -402,11 +404,11 @@ class Limits:
         how = {name: options.get(name) for name in ("concurrency", "rate", "burst")}
         what = {name: str(value) for name, value in options.items() if name not in how}
         rule = Rule.of(*counted(**what), **how)  # type: ignore[arg-type]
-        return self._caller.verbs.set_limit(rule, self._caller.actor, self._caller.tenant)
+        return self._caller.store.limits.set(rule, self._caller.actor, self._caller.tenant)
 
     def _remove(self, what: dict[str, str]) -> Flow[bool]:
         scope, name = counted(**what)
-        return self._caller.verbs.remove_limit(scope, name, self._caller.actor, self._caller.tenant)
+        return self._caller.store.limits.remove(scope, name, self._caller.actor, self._caller.tenant)
 
 
 def _limit_found(what: dict[str, str], removed: bool) -> None:
@@ -435,10 +437,10 @@ class Queues:
         return await self._caller.arun(self._age(queue, every, step, most))
 
     def list(self) -> _Settings:
-        return self._caller.run(self._caller.verbs.queue_settings(self._caller.tenant))
+        return self._caller.run(self._caller.store.queues.list(self._caller.tenant))
 
     async def alist(self) -> _Settings:
-        return await self._caller.arun(self._caller.verbs.queue_settings(self._caller.tenant))
+        return await self._caller.arun(self._caller.store.queues.list(self._caller.tenant))
 
     def _age(self, queue: str, every: Duration | None, step: int, most: int) -> Flow[QueueSetting | None]:
         name = check_name(queue, "queue")
@@ -448,4 +450,4 @@ class Queues:
         if not 1 <= check_priority(step) <= 32_767:
             raise InvalidSetting(f"a step of aging is from 1 to 32,767, not {step!r}", code="invalid_priority")
         caller = self._caller
-        return caller.verbs.set_aging(name, span, step, check_priority(most), caller.actor, caller.tenant)
+        return caller.store.queues.set_aging(name, span, step, check_priority(most), caller.actor, caller.tenant)

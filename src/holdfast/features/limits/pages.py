@@ -25,9 +25,11 @@ REASON: Final = 1_000
 
 async def index(request: Request) -> Response:
     client = the_app(request).client
-    verbs, tenant = client.verbs, client.tenant
+    store, tenant = client.store, client.tenant
     stands, switches, settings, limits = await client.arun(
-        beside(verbs.standing(tenant), listed(client, tenant), verbs.queue_settings(tenant), verbs.limits(tenant))
+        beside(
+            store.health.workers(tenant), listed(client, tenant), store.queues.list(tenant), store.limits.list(tenant)
+        )
     )
     aging = {each.queue: each for each in settings}
     queues = {each.queue: each for each in stands.queues}

@@ -97,7 +97,7 @@ def set_rule(
         store=store,
     )
     with session.connect() as client:
-        made = client.run(client.verbs.set_payload_rule(draft, client.actor, client.tenant))
+        made = client.run(client.store.payload_rules.set(draft, client.actor, client.tenant))
     _print(made, session.as_json)
 
 

@@ -27,9 +27,9 @@ from holdfast.features.payloads.model import (
     combine,
     effective,
 )
-from holdfast.stores.base import Caller
+from holdfast.features.payloads.store import SealedJob, SealedPart
 from holdfast.stores.flow import Flow
-from holdfast.stores.port.payloads import SealedJob, SealedPart
+from holdfast.stores.port import Caller
 from holdfast.stores.vault import Vault, What
 from holdfast.worker.executor import RuleBook
 from holdfast.worker.maintenance import clear_now
@@ -65,15 +65,15 @@ class PayloadRules:
     def delete(self, kind: str = EACH_KIND, *, every_tenant: bool = False, declared_by: str = "") -> None:
         """An operator's rule; or what a program declared that is not there any more."""
         caller, whose = self._caller, self._whose(every_tenant)
-        if not caller.run(caller.verbs.delete_payload_rule(kind, declared_by, caller.actor, whose)):
+        if not caller.run(caller.store.payload_rules.remove(kind, declared_by, caller.actor, whose)):
             raise NotFound(f"there is no rule for {kind} in tenant {whose}", code="rule_not_found")
 
     def list(self) -> _Rules:
         """Those of the tenant, and those of every tenant."""
-        return self._caller.run(self._caller.verbs.payload_rules(self._caller.tenant))
+        return self._caller.run(self._caller.store.payload_rules.list(self._caller.tenant))
 
     async def alist(self) -> _Rules:
-        return await self._caller.arun(self._caller.verbs.payload_rules(self._caller.tenant))
+        return await self._caller.arun(self._caller.store.payload_rules.list(self._caller.tenant))
 
     def get(self, kind: str = EACH_KIND, *, every_tenant: bool = False) -> PayloadRule | None:
         """The operator's own rule for exactly this."""
@@ -89,7 +89,7 @@ class PayloadRules:
         return self.effective(kind).objection(kind, encode(payload))
 
     def _set(self, draft: RuleDraft, every_tenant: bool) -> Flow[PayloadRule]:
-        return self._caller.verbs.set_payload_rule(draft, self._caller.actor, self._whose(every_tenant))
+        return self._caller.store.payload_rules.set(draft, self._caller.actor, self._whose(every_tenant))
 
     def _whose(self, every_tenant: bool) -> str:
         return EVERY_TENANT if every_tenant else self._caller.tenant
@@ -108,12 +108,12 @@ class PayloadRules:
         the database yet begins all the same, and says nothing of any payload until it can."""
         caller = self._caller
         try:
-            rules = caller.run(caller.verbs.payload_rules(tenant))
+            rules = caller.run(caller.store.payload_rules.list(tenant))
             own = {each.kind: each for each in rules if (each.tenant, each.declared_by) == (tenant, self._program)}
             if own.keys() != self.declared.keys() or any(differs(own[k], d) for k, d in self.declared.items()):
                 drafts = [self.declared[kind] for kind in sorted(self.declared)]
-                caller.run(caller.verbs.declare_rules(self._program, drafts, caller.actor, tenant))
-                rules = caller.run(caller.verbs.payload_rules(tenant))
+                caller.run(caller.store.payload_rules.declare(self._program, drafts, caller.actor, tenant))
+                rules = caller.run(caller.store.payload_rules.list(tenant))
             self.book.load(rules)
         except HoldfastError as error:
             if isinstance(error, InvalidSetting):
@@ -149,7 +149,9 @@ def rotate(caller: Caller, vault: Vault, told: Callable[[Rotated], None] = lambd
     if vault.keys is None:
         raise InvalidSetting("there are no keys here", code="no_keys", fix="Set HOLDFAST_KEYS, the new key first.")
     done, after = Rotated(), None
-    while found := caller.run(caller.verbs.sealed_payloads(vault.keys.current, after, page, caller.tenant)):
+    while found := caller.run(
+        caller.store.payload_rules.sealed_payloads(vault.keys.current, after, page, caller.tenant)
+    ):
         for job in found:
             for what, text in (("payload", job.payload), ("result", job.result)):
                 if text is not None:
@@ -166,7 +168,7 @@ def _rotate_parts(caller: Caller, vault: Vault, done: Rotated, told: Callable[[R
     """What handlers have kept on their way."""
     assert vault.keys is not None
     after: SealedPart | None = None
-    while found := caller.run(caller.verbs.sealed_parts(vault.keys.current, after, page, caller.tenant)):
+    while found := caller.run(caller.store.payload_rules.sealed_parts(vault.keys.current, after, page, caller.tenant)):
         for part in found:
             done = _counted(done, _part(caller, vault, part))
         after = found[-1]
@@ -182,7 +184,7 @@ def _part(caller: Caller, vault: Vault, part: SealedPart) -> bool | None:
     becomes = vault.seal_anew(
         opened, part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place
     )
-    return caller.run(caller.verbs.reseal_part(part, becomes, caller.actor, part.tenant))
+    return caller.run(caller.store.payload_rules.reseal_part(part, becomes, caller.actor, part.tenant))
 
 
 def _counted(done: Rotated, written: bool | None) -> Rotated:
@@ -196,7 +198,7 @@ def _one(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str) ->
     except HoldfastError:
         return None
     becomes = vault.seal_anew(opened, text, what=what, tenant=job.tenant, job_id=job.id)
-    written = caller.run(caller.verbs.reseal(job.id, text, becomes, caller.actor, job.tenant))
+    written = caller.run(caller.store.payload_rules.reseal(job.id, text, becomes, caller.actor, job.tenant))
     if not written:
         vault.drop(becomes, tenant=job.tenant)
     return written
@@ -209,7 +211,7 @@ def _opened(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str)
         if refused.code != "seal_broken":
             raise
         # A retry that is a job of its own has the payload of the first one.
-        for other in caller.run(caller.verbs.chain(job.id, job.tenant)):
+        for other in caller.run(caller.store.jobs.chain(job.id, job.tenant)):
             try:
                 return vault.open(text, what=what, tenant=job.tenant, job_id=other.id)
             except Refused:

@@ -201,3 +201,15 @@ def check_cost(units: object) -> float:
 
 def midnight(day: date) -> datetime:
     return datetime.combine(day, time())
+
+
+PREVIEWED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something in the artifact store that belonged to a job."""
+
+    tenant: str
+    job_id: str
+    ref: str

@@ -13,6 +13,7 @@ from holdfast.features.retention.model import (
     ANY,
     By,
     Keeping,
+    Leftover,
     Preview,
     Retention,
     Usage,
@@ -21,8 +22,7 @@ from holdfast.features.retention.model import (
     check_state,
 )
 from holdfast.stores.artifacts import Artifacts, Reference
-from holdfast.stores.base import Caller
-from holdfast.stores.port.retention import Leftover
+from holdfast.stores.port import Caller
 from holdfast.worker.maintenance import clear_now
 
 _Policies = list[Retention]  # inside the class the word is a method
@@ -54,23 +54,23 @@ class Retentions:
         """
         keeping = Keeping.of(kind, state, clean_after, purge_after)
         caller = self._caller
-        return caller.run(caller.verbs.set_retention(keeping, caller.actor, tenant or caller.tenant))
+        return caller.run(caller.store.retention.set(keeping, caller.actor, tenant or caller.tenant))
 
     def delete(self, *, kind: str | None = None, state: str | None = None, tenant: str | None = None) -> None:
         """Keep what it was about as the next wider policy says; without one for ever."""
         name, end, scope = kind or ANY, check_state(state), tenant or self._caller.tenant
-        if not self._caller.run(self._caller.verbs.delete_retention(name, end, self._caller.actor, scope)):
+        if not self._caller.run(self._caller.store.retention.remove(name, end, self._caller.actor, scope)):
             raise NotFound(
                 f"there is no retention for kind {name}, state {end} in tenant {scope}", code="retention_not_found"
             )
 
     def list(self, *, tenant: str | None = None) -> _Policies:
         """Those of the tenant and those of every tenant."""
-        return self._caller.run(self._caller.verbs.retentions(tenant or self._caller.tenant))
+        return self._caller.run(self._caller.store.retention.list(tenant or self._caller.tenant))
 
     def preview(self, *, tenant: str | None = None) -> _Previews:
         """What each policy would do now, counted up to a limit; and who holds back a purge, if anybody does."""
-        return self._caller.run(self._caller.verbs.preview_retention(tenant or self._caller.tenant))
+        return self._caller.run(self._caller.store.retention.preview(tenant or self._caller.tenant))
 
     def run(self, *, tenant: str | None = None, limit: int = 100_000) -> dict[str, int]:
         """Do here and now, without resting, what workers do on the side; answers what was cleaned, purged, pruned and
@@ -78,12 +78,12 @@ class Retentions:
 
         It ends when every pass has come to its end, or after ``limit`` jobs.
         """
-        verbs, scope = self._caller.verbs, tenant or self._caller.tenant
+        store, scope = self._caller.store, tenant or self._caller.tenant
         done = {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
         while sum(done.values()) < limit:
-            while self._caller.run(verbs.count_usage()):
+            while self._caller.run(store.usage.count()):
                 pass
-            swept = self._caller.run(verbs.sweep_retention(tenant=scope))
+            swept = self._caller.run(store.retention.sweep(tenant=scope))
             if swept.verb == "idle":
                 break
             done[swept.verb] += swept.done
@@ -101,10 +101,10 @@ class Retentions:
                 code="no_artifact_store",
                 fix="App(artifacts=…), or HOLDFAST_ARTIFACTS: a directory, or s3://bucket/prefix.",
             )
-        verbs, scope, new = self._caller.verbs, tenant or self._caller.tenant, 0
+        store, scope, new = self._caller.store, tenant or self._caller.tenant, 0
         for some in _batches(self._artifacts.references()):
             found = [Leftover(each.tenant, each.job_id, str(each)) for each in some]
-            new += self._caller.run(verbs.find_leftovers(found, scope))
+            new += self._caller.run(store.retention.find_orphans(found, scope))
         return new
 
     def declare(self, kind: str, keeping: Keeping | None) -> None:
@@ -114,7 +114,7 @@ class Retentions:
 
     def put_down(self, scope: str) -> None:
         for keeping in self._declared.values():
-            self._caller.run(self._caller.verbs.set_retention(keeping, self._caller.actor, scope))
+            self._caller.run(self._caller.store.retention.set(keeping, self._caller.actor, scope))
 
 
 def _batches(found: Iterator[Reference]) -> Iterator[list[Reference]]:
@@ -149,9 +149,9 @@ class Metering:
         """
         caller, scope = self._caller, tenant or self._caller.tenant
         groups = check_groups(by)
-        now = caller.run(caller.verbs.now())
+        now = caller.run(caller.store.clock.now())
         first, last = check_day(since, now), check_day(until, now)
         if count:
-            while caller.run(caller.verbs.count_usage(begin=True)):
+            while caller.run(caller.store.usage.count(begin=True)):
                 pass
-        return caller.run(caller.verbs.usage(groups, scope, first, last, kind))
+        return caller.run(caller.store.usage.list(groups, scope, first, last, kind))

@@ -82,5 +82,5 @@ async def show_usage(
 async def count_usage(app: TheApp) -> None:
     """Count what has not been counted yet, so much as one request may; workers go on with it."""
     for _ in range(PARTS):
-        if not await app.client.arun(app.client.verbs.count_usage(begin=True)):
+        if not await app.client.arun(app.client.store.usage.count(begin=True)):
             return

@@ -123,7 +123,7 @@ def preview_schedule(
             assert found is not None
             times = found.timed
         else:
-            times, now = Timing.of(timing, tz or "UTC"), client.run(client.verbs.now())
+            times, now = Timing.of(timing, tz or "UTC"), client.run(client.store.clock.now())
             coming = preview(times, now, now.replace(microsecond=0), count)
     if session.as_json:
         emit({"timing": times.text, "zone": times.zone, "words": times.words, "times": coming})

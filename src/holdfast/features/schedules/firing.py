@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from holdfast.engine.job import JobSpec
@@ -33,9 +33,12 @@ from holdfast.features.schedules.model import (
     spread,
     together,
 )
-from holdfast.stores.base import Caller, Store, Verbs
 from holdfast.stores.flow import Flow, Steps
+from holdfast.stores.port import Caller
 from holdfast.worker.maintenance import Duty
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.schedules")
 
@@ -91,17 +94,17 @@ class Scheduler:
     def _peek(self, store: Store, tenant: str) -> Steps[Attended | None]:
         if store not in self._told:
             return None
-        _, due, _ = yield from store.verbs.due_schedules(tuple(self._kinds), 1, tenant).start()
-        off = bool(due) and any(switch.halts for switch in (yield from store.verbs.switches(tenant).start()))
+        _, due, _ = yield from store.schedules.due(tuple(self._kinds), 1, tenant).start()
+        off = bool(due) and any(switch.halts for switch in (yield from store.pauses.list(tenant).start()))
         return None if due and not off else Attended(store, False, 0)
 
     def fire_schedules(self, store: Store, tenant: str) -> Steps[Attended]:
         """One transaction: read, decide, apply. It bears the name of the verb that it comes to."""
-        verbs, fresh = store.verbs, store not in self._told
+        fresh = store not in self._told
         if fresh:
-            yield from self._reconcile(verbs)
-        now, due, run = yield from verbs.due_schedules(tuple(self._kinds), BATCH, tenant, held=fresh).start()
-        switches = (yield from verbs.switches(tenant).start()) if due else []
+            yield from self._reconcile(store)
+        now, due, run = yield from store.schedules.due(tuple(self._kinds), BATCH, tenant, held=fresh).start()
+        switches = (yield from store.pauses.list(tenant).start()) if due else []
         if any(switch.halts for switch in switches):
             return Attended(store, fresh, 0)  # what is missed meanwhile is for the policy of each
         refusing = [switch for switch in switches if switch.refuse_enqueue]
@@ -110,13 +113,13 @@ class Scheduler:
         for schedule in due:
             known = (schedule.tenant, schedule.template or "")
             if schedule.template is not None and known not in templates:
-                templates[known] = yield from verbs.template(schedule.template, schedule.tenant).start()
+                templates[known] = yield from store.templates.get(schedule.template, schedule.tenant).start()
             decided = self.decide(schedule, templates.get(known), now, schedule.kind in run)
             decisions.append(_held(schedule, now, "paused") if _is_refused(decided, refusing) else decided)
         if any(firing.job is not None for decision in decisions for firing in decision.firings):
-            rules = yield from verbs.payload_rules(tenant).start()
+            rules = yield from store.payload_rules.list(tenant).start()
             decisions = [judged(decision, rules) for decision in decisions] if rules else decisions
-        applied = (yield from verbs.fire_schedules(decisions, tenant).start()) if decisions else 0
+        applied = (yield from store.schedules.fire(decisions, tenant).start()) if decisions else 0
         return Attended(store, fresh, applied)
 
     # --- deciding ---
@@ -176,32 +179,32 @@ class Scheduler:
 
     # --- declaring ---
 
-    def _reconcile(self, verbs: Verbs) -> Steps[None]:
+    def _reconcile(self, store: Store) -> Steps[None]:
         """Bring the database to what the code says, once a process, when it starts: of two versions of the code the one
         that started last has said the last word, and neither says it again."""
         caller = self._caller
-        own = yield from verbs.declared_schedules(self._program, caller.tenant).start()
+        own = yield from store.schedules.declared(self._program, caller.tenant).start()
         stored = {schedule.name: schedule for schedule in own}
-        now = yield from verbs.now().start()
+        now = yield from store.clock.now().start()
         for name, draft in self._declared.items():
             read, digest = stored.get(name), draft.digest()
             if draft.template is not None:
-                template = yield from verbs.template(draft.template, caller.tenant).start()
+                template = yield from store.templates.get(draft.template, caller.tenant).start()
                 if template is None or template.removed:
                     log.warning("schedule %s is left out: there is no template %s", name, draft.template)
                     continue
                 draft = dataclasses.replace(draft, kind=template.kind)
             if read is None:
-                yield from self._introduce(verbs, draft, digest, now)
+                yield from self._introduce(store, draft, digest, now)
             elif read.declared_hash != digest:
                 placed = moved(read, draft, now).declared(self._program, digest)
                 state = "active" if read.state == "ended" else read.state
-                if (yield from verbs.change_schedule(read, placed, state, caller.actor, caller.tenant).start()):
+                if (yield from store.schedules.change(read, placed, state, caller.actor, caller.tenant).start()):
                     log.info("schedule %s is now as the code says: %s", name, draft.timing.text)
         strangers = {name for name, read in stored.items() if name not in self._declared and read.undeclared_at is None}
         returned = {name for name, read in stored.items() if name in self._declared and read.undeclared_at is not None}
         if strangers or returned:
-            gone = yield from verbs.declare_schedules(self._program, sorted(self._declared), caller.tenant).start()
+            gone = yield from store.schedules.declare(self._program, sorted(self._declared), caller.tenant).start()
             for name in gone:
                 log.warning(
                     "schedule %s is in the database, but the code of %s does not declare it any more; it still fires."
@@ -211,14 +214,14 @@ class Scheduler:
                     name,
                 )
 
-    def _introduce(self, verbs: Verbs, draft: ScheduleDraft, digest: str, now: datetime) -> Steps[None]:
+    def _introduce(self, store: Store, draft: ScheduleDraft, digest: str, now: datetime) -> Steps[None]:
         try:
             placed = Placed.at(self._new_id(), draft, now).declared(self._program, digest)
         except InvalidSetting:  # a single time that is over
             log.info("schedule %s of the code has no time left", draft.name)
             return
         caller = self._caller
-        if not (yield from verbs.add_schedule(placed, caller.actor, caller.tenant).start()):
+        if not (yield from store.schedules.add(placed, caller.actor, caller.tenant).start()):
             log.warning("schedule %s of the code is left out: there is another of that name", draft.name)
 
 

@@ -25,8 +25,8 @@ from holdfast.features.schedules.model import (
     unmoved,
 )
 from holdfast.features.schedules.timing import Coming, preview
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Steps, flow, side_by_side
+from holdfast.stores.port import Caller
 
 T = TypeVar("T")
 
@@ -126,12 +126,12 @@ class Schedules:
 
     @flow()
     def _create(self, name: str, timing: str, definition: Mapping[str, Any]) -> Steps[Schedule]:
-        verbs, tenant = self._caller.verbs, self._caller.tenant
+        store, tenant = self._caller.store, self._caller.tenant
         draft, template = yield from self._drafted(name, timing, definition)
-        now = yield from verbs.now().start()
+        now = yield from store.clock.now().start()
         placed = Placed.at(self._new_id(), draft, now)
         self._firing(draft, template, placed.next_fire_at or now)  # refused now rather than when it fires
-        if not (yield from verbs.add_schedule(placed, self._caller.actor, tenant).start()):
+        if not (yield from store.schedules.add(placed, self._caller.actor, tenant).start()):
             raise Conflict(
                 f"there is a schedule {name} already", code="schedule_exists", fix="Edit it, or choose another name."
             )
@@ -142,7 +142,7 @@ class Schedules:
         for _ in range(TRIES):
             read = yield from self._found(name)
             draft, template = yield from self._drafted(name, changes.get("timing", read.timing), changed(read, changes))
-            now = yield from self._caller.verbs.now().start()
+            now = yield from self._caller.store.clock.now().start()
             placed = moved(read, draft, now)
             self._firing(draft, template, placed.next_fire_at or now)
             state = "active" if read.state == "ended" else read.state
@@ -156,7 +156,7 @@ class Schedules:
             read = yield from self._found(name)
             if read.state == state or (read.state, state) == ("ended", "paused"):
                 return (yield from self._shown(read))
-            now = yield from self._caller.verbs.now().start()
+            now = yield from self._caller.store.clock.now().start()
             draft = drafted(read)
             placed = Placed.at(read.id, draft, now, read.anchor_at) if state == "active" else unmoved(read, draft)
             if (yield from self._change(read, placed.declared_as(read), state)):
@@ -164,17 +164,17 @@ class Schedules:
         raise _busy(name)
 
     def _change(self, read: Schedule, placed: Placed, state: str) -> Steps[bool]:
-        change = self._caller.verbs.change_schedule(read, placed, state, self._caller.actor, self._caller.tenant)
+        change = self._caller.store.schedules.change(read, placed, state, self._caller.actor, self._caller.tenant)
         return (yield from change.start())
 
     @flow(tells=True)
     def _run(self, name: str, anyway: bool) -> Steps[str]:
-        verbs, tenant = self._caller.verbs, self._caller.tenant
+        store, tenant = self._caller.store, self._caller.tenant
         read = yield from self._found(name)
         template = yield from self._template(read.template)
-        now = yield from verbs.now().start()
+        now = yield from store.clock.now().start()
         firing = self._firing(drafted(read), template, now)
-        job_id, reason, detail = yield from verbs.run_schedule(
+        job_id, reason, detail = yield from store.schedules.run(
             read.id, firing, anyway, self._caller.actor, tenant
         ).start()
         if job_id is None:
@@ -185,27 +185,27 @@ class Schedules:
     @flow(writes=False)
     def _history(self, name: str, limit: int, before: datetime | None) -> Steps[_Fires]:
         read = yield from self._found(name)
-        return (yield from self._caller.verbs.fires(read.id, self._caller.tenant, limit, before).start())
+        return (yield from self._caller.store.schedules.fires(read.id, self._caller.tenant, limit, before).start())
 
     @flow(writes=False)
     def _preview(self, name: str, count: int) -> Steps[_Times]:
         read = yield from self._found(name)
-        now = yield from self._caller.verbs.now().start()
+        now = yield from self._caller.store.clock.now().start()
         return preview(read.timed, now, read.anchor_at, count)
 
     @flow(writes=False)
     def _get(self, name: str) -> Steps[Schedule | None]:
-        verbs, tenant = self._caller.verbs, self._caller.tenant
+        store, tenant = self._caller.store, self._caller.tenant
         found, rules = yield from side_by_side(
-            verbs.schedule(_named(name), tenant).start(), verbs.payload_rules(tenant).start()
+            store.schedules.get(_named(name), tenant).start(), store.payload_rules.list(tenant).start()
         )
         return None if found is None else _without(rules, found)
 
     @flow(writes=False)
     def _listed(self, state: str | None, kind: str | None, page: Paging) -> Steps[_Schedules]:
-        verbs, tenant = self._caller.verbs, self._caller.tenant
+        store, tenant = self._caller.store, self._caller.tenant
         found, rules = yield from side_by_side(
-            verbs.schedules(tenant, state, kind, **page).start(), verbs.payload_rules(tenant).start()
+            store.schedules.list(tenant, state, kind, **page).start(), store.payload_rules.list(tenant).start()
         )
         return [_without(rules, each) for each in found]
 
@@ -213,11 +213,11 @@ class Schedules:
 
     def _shown(self, found: Schedule) -> Steps[Schedule]:
         """Without the payload of a restricted kind (rule 24): it is for the jobs that are made."""
-        rules = yield from self._caller.verbs.payload_rules(self._caller.tenant).start()
+        rules = yield from self._caller.store.payload_rules.list(self._caller.tenant).start()
         return _without(rules, found)
 
     def _found(self, name: str) -> Steps[Schedule]:
-        found = yield from self._caller.verbs.schedule(_named(name), self._caller.tenant).start()
+        found = yield from self._caller.store.schedules.get(_named(name), self._caller.tenant).start()
         if found is None:
             raise NotFound(f"there is no schedule {name} in this tenant", code="schedule_not_found")
         return found
@@ -225,7 +225,7 @@ class Schedules:
     def _template(self, name: str | None) -> Steps[Template | None]:
         if name is None:
             return None
-        found = yield from self._caller.verbs.template(name, self._caller.tenant).start()
+        found = yield from self._caller.store.templates.get(name, self._caller.tenant).start()
         if found is None or found.removed:
             raise NotFound(f"there is no template {name} in this tenant", code="template_not_found")
         return found

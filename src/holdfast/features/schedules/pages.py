@@ -67,10 +67,14 @@ async def show(request: Request) -> Response:
         hides = await _hides(request, schedule)
         return await _form(request, _written(schedule, hides), schedule=schedule, hides=hides)
     zone = _zone(asked.get("zone"))
-    client, verbs = app.client, app.client.verbs
+    client, store = app.client, app.client.store
     before = time_of(asked, "before")
     fires, rules, now = await client.arun(
-        beside(verbs.fires(schedule.id, client.tenant, PAGE, before), verbs.payload_rules(schedule.tenant), verbs.now())
+        beside(
+            store.schedules.fires(schedule.id, client.tenant, PAGE, before),
+            store.payload_rules.list(schedule.tenant),
+            store.clock.now(),
+        )
     )
     hides = effective(rules, schedule.tenant, schedule.kind).restricted
     return await render(
@@ -230,13 +234,13 @@ def _coming(schedule: Schedule, now: datetime) -> list[Coming]:
 async def _hides(request: Request, schedule: Schedule) -> bool:
     """Whether what the schedule gives to its jobs may not be seen (rule 24)."""
     client = the_app(request).client
-    rules = await client.arun(client.verbs.payload_rules(schedule.tenant))
+    rules = await client.arun(client.store.payload_rules.list(schedule.tenant))
     return effective(rules, schedule.tenant, schedule.kind).restricted
 
 
 async def _now(request: Request) -> datetime:
     client = the_app(request).client
-    return await client.arun(client.verbs.now())
+    return await client.arun(client.store.clock.now())
 
 
 def _zone(name: str | None) -> str:

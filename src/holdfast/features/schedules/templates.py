@@ -11,8 +11,8 @@ from holdfast.engine.names import Paging, check_name
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.payloads.model import shown_payload
 from holdfast.features.schedules.model import Template, TemplateDraft, together
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
 from holdfast.telemetry import tracing
 
 _Templates = list[Template]  # inside the class the word is a method
@@ -99,49 +99,51 @@ class Templates:
     ) -> Flow[Template | None]:
         draft = TemplateDraft.of(name, kind, payload, options)
         self._counter.fits(draft.kind, payload or {})
-        return self._caller.verbs.put_template(draft, self._caller.actor, self._caller.tenant)
+        return self._caller.store.templates.set(draft, self._caller.actor, self._caller.tenant)
 
     @flow(writes=False)
     def _get(self, name: str, version: int | None) -> Steps[Template | None]:
-        found = yield from self._caller.verbs.template(_named(name), self._caller.tenant, version).start()
+        found = yield from self._caller.store.templates.get(_named(name), self._caller.tenant, version).start()
         return None if found is None else (yield from self._shown([found]))[0]
 
     @flow(writes=False)
     def _listed(self, page: Paging) -> Steps[_Templates]:
-        found = yield from self._caller.verbs.templates(self._caller.tenant, **page).start()
+        found = yield from self._caller.store.templates.list(self._caller.tenant, **page).start()
         return (yield from self._shown(found))
 
     @flow(writes=False)
     def _versions(self, name: str, page: Paging) -> Steps[_Templates]:
-        found = yield from self._caller.verbs.template_versions(_named(name), self._caller.tenant, **page).start()
+        found = yield from self._caller.store.templates.versions(_named(name), self._caller.tenant, **page).start()
         return (yield from self._shown(found))
 
     def _shown(self, found: _Templates) -> Steps[_Templates]:
         """Without the payloads of restricted kinds (rule 24): they are for the jobs that are made."""
-        rules = yield from self._caller.verbs.payload_rules(self._caller.tenant).start()
+        rules = yield from self._caller.store.payload_rules.list(self._caller.tenant).start()
         return [
             replace(each, payload=shown_payload(rules, each.tenant, each.kind, each.payload)) if rules else each
             for each in found
         ]
 
     def _remove(self, name: str) -> Flow[bool]:
-        return self._caller.verbs.remove_template(_named(name), self._caller.actor, self._caller.tenant)
+        return self._caller.store.templates.remove(_named(name), self._caller.actor, self._caller.tenant)
 
     @flow(tells=True)
     def _enqueue(self, name: str, arguments: Mapping[str, Any]) -> Steps[tuple[Any, Sequence[Enqueued]]]:
         tenant = self._options.get("tenant", self._caller.tenant)
         if "connection" in self._options:
             raise InvalidSetting("a template is not enqueued on a connection of yours", code="unknown_option")
-        found = yield from self._caller.verbs.template(_named(name), tenant, self._version).start()
+        found = yield from self._caller.store.templates.get(_named(name), tenant, self._version).start()
         template = _there(found, self._version)
         if template is None:
             raise not_found(name)
-        now = yield from self._caller.verbs.now().start()
+        now = yield from self._caller.store.clock.now().start()
         payload, options = together(template, arguments, {}, now)
         prepared = self._counter.prepare(template.kind, payload, {**options, **self._options})
         spec: JobSpec = prepared.spec
         tracing.stamp([spec], tracing.current_trace())
-        answers = yield from self._caller.verbs.enqueue_made([spec], template.name, template.version, tenant).start()
+        answers = yield from self._caller.store.templates.enqueue(
+            [spec], template.name, template.version, tenant
+        ).start()
         return prepared, answers
 
 

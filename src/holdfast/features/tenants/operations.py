@@ -9,8 +9,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.tenants.model import EVERY_QUEUE, Tenant, TenantOptions, terms
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.port import Caller
 
 T = TypeVar("T")
 
@@ -48,17 +48,17 @@ class Tenants:
 
     def list(self) -> _Tenants:
         """The registered ones and those that have jobs, by their names."""
-        return self._caller.run(self._caller.verbs.tenants(EVERY_TENANT))
+        return self._caller.run(self._caller.store.tenants.list(EVERY_TENANT))
 
     async def alist(self) -> _Tenants:
-        return await self._caller.arun(self._caller.verbs.tenants(EVERY_TENANT))
+        return await self._caller.arun(self._caller.store.tenants.list(EVERY_TENANT))
 
     def delete(self, name: str) -> None:
         """Forget what was set for a tenant. Its jobs stay, and are held to nothing of it any more."""
-        _found(name, self._caller.run(self._caller.verbs.remove_tenant(_named(name), self._caller.actor)))
+        _found(name, self._caller.run(self._caller.store.tenants.remove(_named(name), self._caller.actor)))
 
     async def adelete(self, name: str) -> None:
-        _found(name, await self._caller.arun(self._caller.verbs.remove_tenant(_named(name), self._caller.actor)))
+        _found(name, await self._caller.arun(self._caller.store.tenants.remove(_named(name), self._caller.actor)))
 
     def fair(self, on: bool = True, *, queue: str | None = None) -> _Names:
         """Have tenants share a queue fairly, or all of them, or no more; answers which are shared (``*`` is all)."""
@@ -69,7 +69,7 @@ class Tenants:
 
     def shared(self) -> _Names:
         """Which queues are shared."""
-        return self._caller.run(self._caller.verbs.fair_queues())
+        return self._caller.run(self._caller.store.tenants.fair_queues())
 
     def registered_only(self, on: bool | None = None) -> bool:
         """Whether a tenant has to be registered before it can have jobs: others are refused (``tenant_unregistered``).
@@ -80,25 +80,25 @@ class Tenants:
         return await self._caller.arun(self._registered(on))
 
     def _registered(self, on: bool | None) -> Flow[bool]:
-        verbs = self._caller.verbs
-        return verbs.registered_only() if on is None else self._require(on)
+        store = self._caller.store
+        return store.tenants.registered_only() if on is None else self._require(on)
 
     @flow()
     def _require(self, on: bool) -> Steps[bool]:
-        yield from self._caller.verbs.set_registered_only(on, self._caller.actor).start()
+        yield from self._caller.store.tenants.set_registered_only(on, self._caller.actor).start()
         return on
 
     @flow()
     def _set(self, name: str, what: TenantOptions) -> Steps[Tenant]:
-        verbs = self._caller.verbs
-        yield from verbs.set_tenant(_named(name), terms(what), self._caller.actor).start()
+        store = self._caller.store
+        yield from store.tenants.set(_named(name), terms(what), self._caller.actor).start()
         return (yield from self._one(name))
 
     def _get(self, name: str) -> Flow[Tenant]:
         return flow(writes=False)(self._one)(name)
 
     def _one(self, name: str) -> Steps[Tenant]:
-        every = yield from self._caller.verbs.tenants(EVERY_TENANT).start()  # its share is one of all
+        every = yield from self._caller.store.tenants.list(EVERY_TENANT).start()  # its share is one of all
         found = [each for each in every if each.name == name]
         if not found:
             raise NotFound(
@@ -110,11 +110,11 @@ class Tenants:
 
     @flow()
     def _fair(self, on: bool, queue: str | None) -> Steps[_Names]:
-        verbs = self._caller.verbs
-        now = yield from verbs.fair_queues().start()
+        store = self._caller.store
+        now = yield from store.tenants.fair_queues().start()
         wanted = _wanted(now, on, EVERY_QUEUE if queue is None else check_name(queue, "queue"))
         if wanted != now:
-            yield from verbs.set_fair(wanted, self._caller.actor).start()
+            yield from store.tenants.set_fair(wanted, self._caller.actor).start()
         return wanted
 
 

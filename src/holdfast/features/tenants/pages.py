@@ -23,9 +23,9 @@ async def index(request: Request) -> Response:
     identity, client = identity_of(request), the_app(request).client
     everybody = identity.runs_all
     whose = EVERY_TENANT if everybody else identity.tenant
-    found = await client.arun(client.verbs.tenants(whose, most=COUNTED, names=LISTED + 1))
+    found = await client.arun(client.store.tenants.list(whose, most=COUNTED, names=LISTED + 1))
     tenants = [each if everybody else _own(each) for each in found[:LISTED] if everybody or each.name == whose]
-    shared = await client.arun(client.verbs.fair_queues())
+    shared = await client.arun(client.store.tenants.fair_queues())
     return await render(
         request,
         "tenants.html",

@@ -14,8 +14,8 @@ from holdfast.engine.names import page_size
 from holdfast.engine.units import Duration
 from holdfast.errors import NotFound
 from holdfast.features.tokens.model import ApiToken, Issuing, new_token, token_tenant
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Caller
 
 _Tokens = list[ApiToken]  # where the word is a method
 
@@ -99,13 +99,13 @@ class Tokens:
         text = new_token()
         new = Issuing.of(self._new_id(), text, name, roles, scopes, expires)
         whose = EVERY_TENANT if every_tenant else token_tenant(tenant or self._caller.tenant)
-        return text, self._caller.verbs.issue_token(new, self._caller.actor, whose)
+        return text, self._caller.store.tokens.issue(new, self._caller.actor, whose)
 
     def _list(self, sessions: bool, before: str | None, limit: int, tenant: str | None) -> Flow[_Tokens]:
-        return self._caller.verbs.tokens(tenant or self._caller.tenant, sessions, before, limit)
+        return self._caller.store.tokens.list(tenant or self._caller.tenant, sessions, before, limit)
 
     def _revoke(self, token_id: str, tenant: str | None) -> Flow[ApiToken | None]:
-        return self._caller.verbs.revoke_token(token_id, self._caller.actor, tenant or self._caller.tenant)
+        return self._caller.store.tokens.revoke(token_id, self._caller.actor, tenant or self._caller.tenant)
 
 
 def _found(token_id: str, token: ApiToken | None) -> ApiToken:

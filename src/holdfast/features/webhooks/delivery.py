@@ -37,9 +37,9 @@ from holdfast.features.webhooks.model import (
     message_of,
 )
 from holdfast.outgoing import Answer, Outgoing, send
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.ids import new_id
+from holdfast.stores.port import Caller
 from holdfast.worker.shutdown import Ended
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"
@@ -63,7 +63,7 @@ def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
         at: str | None = None,
     ) -> dict[str, Any]:
         client, tenant = ctx.client, ctx.tenant
-        found = await client.arun(client.verbs.endpoint(endpoint, tenant))
+        found = await client.arun(client.store.webhooks.get(endpoint, tenant))
         if found is None:
             raise Cancel(f"there is no endpoint {endpoint} any more")
         if not found.enabled and type != PING:
@@ -90,7 +90,7 @@ def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
 async def _refuse_forged(ctx: Context) -> None:
     """What happened to jobs, schedules and endpoints is told by subscriptions, and once more by whoever may resend it:
     a receiver that has checked the signature believes that it did happen."""
-    job = await ctx.client.arun(ctx.client.verbs.get(ctx.job_id, ctx.tenant))
+    job = await ctx.client.arun(ctx.client.store.jobs.get(ctx.job_id, ctx.tenant))
     if job is None or job.source_system not in MAKERS:
         raise Reject(
             "webhook_not_yours", "a job that was enqueued sends messages with a type of its own, and none of Holdfast's"
@@ -114,11 +114,11 @@ async def _secrets(endpoint: Endpoint, reach: Reach) -> list[str]:
 @flow()
 def _disabled(caller: Caller, asked: Endpoint, actor: str) -> Steps[bool]:
     """Whether it was, and is disabled: one that has another address by now is not gone because the old one is."""
-    found = yield from caller.verbs.endpoint(asked.name, asked.tenant).start()
+    found = yield from caller.store.webhooks.get(asked.name, asked.tenant).start()
     if found is None or (found.id, found.url) != (asked.id, asked.url):
         return False
     reason = "the receiver says it is gone (410)"
-    return (yield from caller.verbs.disable_endpoint(asked.name, reason, actor, asked.tenant).start())
+    return (yield from caller.store.webhooks.disable(asked.name, reason, actor, asked.tenant).start())
 
 
 class _Attempt:
@@ -152,8 +152,8 @@ class _Attempt:
         if self._ctx.retries + 1 < PATIENCE:
             return self._ctx.retries
         try:
-            verbs = self._ctx.client.verbs
-            found = verbs.endpoint_deliveries(self._endpoint.id, self._ctx.tenant, TRIES, message=self._message)
+            store = self._ctx.client.store
+            found = store.webhooks.deliveries(self._endpoint.id, self._ctx.tenant, TRIES, message=self._message)
             tried = await self._ctx.client.arun(found)
         except StoreUnavailable:
             return 0
@@ -177,7 +177,7 @@ class _Attempt:
             excerpt,
         )
         try:
-            await self._ctx.client.arun(self._ctx.client.verbs.note_endpoint_delivery(entry, self._ctx.tenant))
+            await self._ctx.client.arun(self._ctx.client.store.webhooks.note_delivery(entry, self._ctx.tenant))
         except StoreUnavailable as error:  # what the receiver has said is true all the same
             log.warning(
                 "message %s to %s has no line in the log: %s", self._message, self._endpoint.name, error.message

@@ -23,9 +23,9 @@ from holdfast.features.webhooks.model import (
     delivery_job,
 )
 from holdfast.features.webhooks.signing import MOST_SECRETS
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.stores.ids import new_id
+from holdfast.stores.port import Caller
 
 _Endpoints = list[Endpoint]  # inside the class the word is a method
 _Deliveries = list[EndpointDelivery]
@@ -106,10 +106,10 @@ class Endpoints:
 
     def list(self) -> _Endpoints:
         """By their names."""
-        return self._caller.run(self._caller.verbs.endpoints(self._caller.tenant))
+        return self._caller.run(self._caller.store.webhooks.list(self._caller.tenant))
 
     async def alist(self) -> _Endpoints:
-        return await self._caller.arun(self._caller.verbs.endpoints(self._caller.tenant))
+        return await self._caller.arun(self._caller.store.webhooks.list(self._caller.tenant))
 
     def show(self, name: str) -> Endpoint:
         return self._caller.run(_there(self._caller, check_endpoint_name(name)))
@@ -119,7 +119,7 @@ class Endpoints:
 
     async def aget(self, name: str) -> Endpoint | None:
         """None when there is none, or none could be of that name."""
-        return await self._caller.arun(self._caller.verbs.endpoint(name, self._caller.tenant))
+        return await self._caller.arun(self._caller.store.webhooks.get(name, self._caller.tenant))
 
     def disable(self, name: str, *, reason: str) -> Endpoint:
         """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
@@ -186,7 +186,7 @@ def _there(caller: Caller, name: str) -> Steps[Endpoint]:
 
 
 def _found(caller: Caller, name: str) -> Steps[Endpoint]:
-    found = yield from caller.verbs.endpoint(name, caller.tenant).start()
+    found = yield from caller.store.webhooks.get(name, caller.tenant).start()
     if found is None:
         raise _missing(name)
     return found
@@ -194,7 +194,7 @@ def _found(caller: Caller, name: str) -> Steps[Endpoint]:
 
 @flow()
 def _added(caller: Caller, draft: EndpointDraft) -> Steps[Endpoint]:
-    if not (yield from caller.verbs.add_endpoint(draft, new_id(), caller.actor, caller.tenant).start()):
+    if not (yield from caller.store.webhooks.add(draft, new_id(), caller.actor, caller.tenant).start()):
         raise Conflict(f"there is an endpoint {draft.name} already", code="endpoint_exists")
     yield from _subscribe(caller, draft)
     return (yield from _found(caller, draft.name))
@@ -216,21 +216,21 @@ def _rotated(caller: Caller, name: str, secret: str, keep: int) -> Steps[Endpoin
 
 
 def _put(caller: Caller, was: Endpoint, draft: EndpointDraft) -> Steps[Endpoint]:
-    if not (yield from caller.verbs.change_endpoint(draft, caller.actor, caller.tenant).start()):
+    if not (yield from caller.store.webhooks.change(draft, caller.actor, caller.tenant).start()):
         raise _missing(draft.name)
     yield from _subscribe(caller, draft)
     if was.disabled_reason is not None:  # a subscription that is new rests as well
-        yield from caller.verbs.disable_endpoint(draft.name, was.disabled_reason, caller.actor, caller.tenant).start()
+        yield from caller.store.webhooks.disable(draft.name, was.disabled_reason, caller.actor, caller.tenant).start()
     return (yield from _found(caller, draft.name))
 
 
 def _subscribe(caller: Caller, draft: EndpointDraft) -> Steps[None]:
-    verbs, actor, tenant = caller.verbs, caller.actor, caller.tenant
+    store, actor, tenant = caller.store, caller.actor, caller.tenant
     for name, wanted in draft.subscriptions().items():
         if wanted is None:
-            yield from verbs.delete_subscription(name, tenant, actor).start()
+            yield from store.subscriptions.remove(name, tenant, actor).start()
         else:
-            yield from verbs.save_subscription(wanted, new_id(), actor, tenant).start()
+            yield from store.subscriptions.set(wanted, new_id(), actor, tenant).start()
 
 
 @flow()
@@ -238,21 +238,21 @@ def _disabled(caller: Caller, name: str, reason: str) -> Steps[Endpoint]:
     why = storable(reason)
     if why is None or not why.strip():
         raise InvalidInput("no endpoint is disabled without a reason", code="reason_required")
-    if not (yield from caller.verbs.disable_endpoint(name, why, caller.actor, caller.tenant).start()):
+    if not (yield from caller.store.webhooks.disable(name, why, caller.actor, caller.tenant).start()):
         raise _missing(name)
     return (yield from _found(caller, name))
 
 
 @flow()
 def _enabled(caller: Caller, name: str, skip: bool) -> Steps[Endpoint]:
-    if not (yield from caller.verbs.enable_endpoint(name, skip, caller.actor, caller.tenant).start()):
+    if not (yield from caller.store.webhooks.enable(name, skip, caller.actor, caller.tenant).start()):
         raise _missing(name)
     return (yield from _found(caller, name))
 
 
 @flow()
 def _removed(caller: Caller, name: str) -> Steps[None]:
-    if not (yield from caller.verbs.remove_endpoint(name, caller.actor, caller.tenant).start()):
+    if not (yield from caller.store.webhooks.remove(name, caller.actor, caller.tenant).start()):
         raise _missing(name)
 
 
@@ -269,7 +269,7 @@ def _log(caller: Caller, name: str, wanted: Looking) -> Steps[_Deliveries]:
     if not 1 <= limit <= PAGE:
         raise InvalidInput(f"limit is from 1 to {PAGE}", code="invalid_limit")
     before, message, failed = wanted.get("before"), wanted.get("message"), wanted.get("failed", False)
-    asked = caller.verbs.endpoint_deliveries(found.id, found.tenant, limit, before, message, failed)
+    asked = caller.store.webhooks.deliveries(found.id, found.tenant, limit, before, message, failed)
     return (yield from asked.start())
 
 
@@ -277,8 +277,8 @@ def _log(caller: Caller, name: str, wanted: Looking) -> Steps[_Deliveries]:
 def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
     """The body is made again of what the first job was given, so it is the same."""
     found = yield from _found(caller, name)
-    sent = yield from caller.verbs.endpoint_deliveries(found.id, found.tenant, 1, None, message).start()
-    job = (yield from caller.verbs.get(sent[0].job_id, caller.tenant).start()) if sent else None
+    sent = yield from caller.store.webhooks.deliveries(found.id, found.tenant, 1, None, message).start()
+    job = (yield from caller.store.jobs.get(sent[0].job_id, caller.tenant).start()) if sent else None
     if job is None or not isinstance(job.payload, dict) or "endpoint" not in job.payload:
         raise NotFound(
             f"there is no message {message} to {name} any more",
@@ -293,7 +293,7 @@ def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
 
 def _enqueued(caller: Caller, endpoint: Endpoint, payload: dict[str, Any]) -> Steps[str]:
     spec = delivery_job(endpoint, payload, new_id(), caller.actor)
-    (answer,) = yield from caller.verbs.enqueue([spec], caller.tenant).start()
+    (answer,) = yield from caller.store.jobs.enqueue([spec], caller.tenant).start()
     if answer.id is None:
         raise Refused(answer.detail or "the job was refused", code=answer.reason)
     return parse_id(answer.id)

@@ -35,7 +35,7 @@ def list_workflows(
 ) -> None:
     """List workflows, newest first."""
     with session.connect() as client:
-        now = client.run(client.verbs.now())
+        now = client.run(client.store.clock.now())
         found = Workflows(client).list(kind=kind, over=over, before=after, limit=min(limit + 1, MOST))
     page, more = found[:limit], len(found) > limit
     session.print_list(

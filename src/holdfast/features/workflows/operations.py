@@ -6,8 +6,8 @@ from holdfast.engine.names import page_size
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, NotFound
 from holdfast.features.workflows.model import Graph, Swept, Workflow
-from holdfast.stores.base import Caller
 from holdfast.stores.flow import Flow
+from holdfast.stores.port import Caller
 
 _Workflows = list[Workflow]  # inside the class the word is a method
 
@@ -20,28 +20,30 @@ class Workflows:
         self._tenant = tenant or caller.tenant
 
     def get(self, id: str) -> Workflow | None:
-        return self._caller.run(self._caller.verbs.workflow(id, self._tenant))
+        return self._caller.run(self._caller.store.workflows.get(id, self._tenant))
 
     async def aget(self, id: str) -> Workflow | None:
-        return await self._caller.arun(self._caller.verbs.workflow(id, self._tenant))
+        return await self._caller.arun(self._caller.store.workflows.get(id, self._tenant))
 
     def list(
         self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
     ) -> _Workflows:
         """A page, newest first: all, those that are over, or the active ones. ``before`` is the last id of a page."""
-        return self._caller.run(self._caller.verbs.workflows(self._tenant, kind, over, before, page_size(limit)))
+        return self._caller.run(self._caller.store.workflows.list(self._tenant, kind, over, before, page_size(limit)))
 
     async def alist(
         self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
     ) -> _Workflows:
-        return await self._caller.arun(self._caller.verbs.workflows(self._tenant, kind, over, before, page_size(limit)))
+        return await self._caller.arun(
+            self._caller.store.workflows.list(self._tenant, kind, over, before, page_size(limit))
+        )
 
     def show(self, id: str, *, limit: int | None = None) -> Graph:
         """A workflow with its jobs and who waits for whom; with a limit the first of its jobs."""
-        return shown(id, self._caller.run(self._caller.verbs.graph(id, self._tenant, limit)))
+        return shown(id, self._caller.run(self._caller.store.workflows.graph(id, self._tenant, limit)))
 
     async def ashow(self, id: str, *, limit: int | None = None) -> Graph:
-        return shown(id, await self._caller.arun(self._caller.verbs.graph(id, self._tenant, limit)))
+        return shown(id, await self._caller.arun(self._caller.store.workflows.graph(id, self._tenant, limit)))
 
     def cancel(self, id: str, *, reason: str | None = None) -> Swept:
         """Cancel all its jobs that have not ended, the running ones as well."""
@@ -58,10 +60,10 @@ class Workflows:
         return accepted(await self._caller.arun(self._resume(id, reason)))
 
     def _cancel(self, id: str, reason: str | None) -> Flow[Swept]:
-        return self._caller.verbs.cancel_workflow(id, storable(reason), self._caller.actor, self._tenant)
+        return self._caller.store.workflows.cancel(id, storable(reason), self._caller.actor, self._tenant)
 
     def _resume(self, id: str, reason: str | None) -> Flow[Swept]:
-        return self._caller.verbs.resume_workflow(id, storable(reason), self._caller.actor, self._tenant)
+        return self._caller.store.workflows.resume(id, storable(reason), self._caller.actor, self._tenant)
 
 
 def found(id: str, workflow: Workflow | None) -> Workflow:

@@ -177,7 +177,7 @@ class WorkflowPlan(Plan):
         spec = self._spec()
         with observers.sending([node.job for node in spec.nodes], self.tenant):
             if self._connection is None:
-                return self._started(self.client.run(self.client.verbs.start_workflow(spec, self.tenant)))
+                return self._started(self.client.run(self.client.store.workflows.start(spec, self.tenant)))
             store = self.client.store
             return self._started(store.run_borrowed(self._connection, store.borrowed.start_workflow(spec, self.tenant)))
 
@@ -185,7 +185,7 @@ class WorkflowPlan(Plan):
         spec = self._spec()
         with observers.sending([node.job for node in spec.nodes], self.tenant):
             if self._connection is None:
-                return self._started(await self.client.arun(self.client.verbs.start_workflow(spec, self.tenant)))
+                return self._started(await self.client.arun(self.client.store.workflows.start(spec, self.tenant)))
             store = self.client.store
             flow = store.borrowed.start_workflow(spec, self.tenant)
             return self._started(await store.arun_borrowed(self._connection, flow))
@@ -245,14 +245,14 @@ class Extension(Plan):
             return self._added(await self.client.arun(self._add(nodes, edges)))
 
     def _named(self) -> Flow[dict[str, str]]:
-        return self.client.verbs.named(self.workflow.id, self.names_used(), self.tenant)
+        return self.client.store.workflows.named(self.workflow.id, self.names_used(), self.tenant)
 
     def _more(self, known: dict[str, str]) -> tuple[tuple[NodeSpec, ...], tuple[EdgeSpec, ...]]:
         return self.compiled(self.workflow.id, self.workflow.correlation_id, known)
 
     def _add(self, nodes: tuple[NodeSpec, ...], edges: tuple[EdgeSpec, ...]) -> Flow[Started]:
         actor = nodes[0].job.enqueued_by
-        return self.client.verbs.add_to_workflow(self.workflow.id, nodes, edges, actor, self.tenant)
+        return self.client.store.workflows.extend(self.workflow.id, nodes, edges, actor, self.tenant)
 
     def _added(self, answer: Started) -> WorkflowRun:
         if answer.reason == "not_found":

@@ -29,12 +29,11 @@ from holdfast.errors import Conflict, InvalidSetting, StoreUnavailable
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.guests import POSTGRESQL, Standing, async_guest, ended, guest
-from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain
+from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain, start_document
 from holdfast.stores.postgres.connections import CONNECTION
 from holdfast.stores.postgres.errors import refusal
 from holdfast.stores.postgres.leases import detail_of
 from holdfast.stores.postgres.pipeline import aprepare_if_direct, prepare_if_direct
-from holdfast.stores.postgres.workflows import start_document
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from holdfast.engine.retry import EXPONENTIAL
 from holdfast.engine.states import state_of
 from holdfast.engine.times import FIRST, LAST
 from holdfast.errors import InvalidInput
+from holdfast.features.workflows.model import EdgeSpec, NodeSpec, WorkflowSpec
 from holdfast.stores.codecs import texts
 from holdfast.stores.flow import Row
 
@@ -223,3 +224,30 @@ def words(values: Sequence[str]) -> Words:
 def _head(kind: type[bytes], count: int) -> bytes:
     """Dimensions, no nulls, the type; how many there are, beginning with the first."""
     return struct.pack(">iiiii", 1, 0, TYPES[kind][1], count, 1) if count else struct.pack(">iii", 0, 0, TYPES[kind][1])
+
+
+def start_document(spec: WorkflowSpec) -> str:
+    facts = {
+        "id": spec.id,
+        "kind": spec.kind,
+        "generator": spec.generator,
+        "on_failure": spec.on_failure,
+        "key": spec.key,
+        "plan_hash": spec.plan_hash,
+        "correlation_id": spec.correlation_id,
+        "parent_id": spec.parent_id,
+        "enqueued_by": spec.enqueued_by,
+        "source_system": spec.source_system,
+    }
+    return f'{{"workflow":{json.dumps(facts)},{plan_document(spec.nodes, spec.edges)[1:]}'
+
+
+def plan_document(nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec]) -> str:
+    """Payloads are JSON already and are put in as they are."""
+    named = json.dumps(
+        [{"id": node.job.id, "name": node.name, "part": node.part, "fatal": node.fatal} for node in nodes]
+    )
+    drawn = json.dumps([{"child": e.child, "parent": e.parent, "on_failure": e.on_failure} for e in edges])
+    specs = [node.job for node in nodes]
+    plain = json.dumps(is_plain(specs))
+    return f'{{"jobs":{enqueue_document(specs)},"plain":{plain},"nodes":{named},"edges":{drawn}}}'

@@ -9,18 +9,15 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Enqueued, Job, JobSpec, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import state_of
-from holdfast.features.agents.model import AHEAD, Circumstances, Executor, WorkerSeen
-from holdfast.features.health.statistics import MOST_WORKERS, WorkerPulse
-from holdfast.stores.codecs import Record
+from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.job_reads import JOB_COLUMNS
+from holdfast.stores.job_reads import JOB_COLUMNS, JobReads
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import alike, enqueue_document, enqueued, is_bare, is_plain
-from holdfast.stores.reads import Reads
 from holdfast.stores.requests import OperatorVerb, Reschedule
 
 
-class OperatorVerbs(Calls):
+class PostgresOperators(Calls):
     @flow(single=True)
     def operate(
         self,
@@ -73,13 +70,17 @@ class OperatorVerbs(Calls):
         )
         return _verdict(rows[0])
 
+    @flow(single=True)
+    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
+        yield self._call("watch_job", "%s, %s, %s", job_id, seconds, tenant)
+
 
 def _verdict(row: Row) -> Verdict:
     job_id, state, refused, why = row
     return Verdict(str(job_id), state_of(state) if state else None, refused, why)
 
 
-class CircumstanceVerbs(Calls, Reads):
+class PostgresCircumstances(Calls, JobReads):
     @flow(single=True, writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
         text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"
@@ -108,31 +109,8 @@ class CircumstanceVerbs(Calls, Reads):
         ends = None if until is None else time(until)
         return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen)
 
-    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
-        rows = yield self._look("worker_standings", "%s, %s", MOST_WORKERS, tenant)
-        decode = Record.decoder(WorkerPulse, self.dialect.codec)
-        return [decode(row) for row in rows]
 
-    @flow(single=True)
-    def add_executor(self, label: str, role: str, actor: str) -> Steps[Executor]:
-        columns = Record.columns(Executor)
-        text = f"select {columns} from {self.dialect.schema}add_executor(%s, %s, %s)"
-        rows = yield Statement(text, (label, role, actor))
-        return Record.decoder(Executor, self.dialect.codec)(rows[0])
-
-    @flow(single=True)
-    def remove_executor(self, label: str, actor: str | None = None) -> Steps[bool]:
-        rows = yield self._call("remove_executor", "%s, %s", label, actor)
-        return bool(rows[0][0])
-
-    @flow(writes=False)
-    def executors(self) -> Steps[list[Executor]]:
-        rows = yield from self._ask("default", f"select {Record.columns(Executor)} from {{executor}} order by label")
-        decode = Record.decoder(Executor, self.dialect.codec)
-        return [decode(row) for row in rows]
-
-
-class EnqueueVerb(Calls):
+class PostgresEnqueue(Calls):
     @cached_property
     def _enqueue_one(self) -> str:
         """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
@@ -179,3 +157,7 @@ class EnqueueVerb(Calls):
         if plain:
             return [Enqueued(spec.id, True) for spec in specs]
         return enqueued(rows)
+
+
+class PostgresJobs(PostgresEnqueue, PostgresOperators, PostgresCircumstances):
+    """``store.jobs``."""

@@ -18,9 +18,9 @@ from holdfast.stores.postgres.codec import Ids, Numbers, PostgresCodec, Words, i
 from holdfast.stores.requests import ClaimRequest
 
 
-class LeaseVerbs(Calls, Reader):
+class PostgresLeaseRows(Calls, Reader):
     @flow(single=True)
-    def open_lease(
+    def open(
         self,
         holder: str,
         ttl: float,
@@ -38,17 +38,17 @@ class LeaseVerbs(Calls, Reader):
         return Lease(str(rows[0][0]), self.dialect.codec.time(rows[0][1]))
 
     @flow(single=True)
-    def renew_lease(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
+    def renew(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
         rows = yield self._call("renew_lease", "%s, make_interval(secs => %s), %s", lease, ttl, tenant)
         return bool(rows[0][0])
 
     @flow(single=True)
-    def end_lease(self, lease: str, why: str, tenant: str) -> Steps[bool]:
+    def end(self, lease: str, why: str, tenant: str) -> Steps[bool]:
         rows = yield self._call("end_lease", "%s, %s, %s", lease, why, tenant)
         return bool(rows[0][0])
 
     @flow(single=True)
-    def recalls(self, lease: str, tenant: str) -> Steps[int | None]:
+    def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:
         rows = yield self._call("recalls", "%s, %s", lease, tenant)
         return rows[0][0]  # type: ignore[no-any-return]
 
@@ -67,37 +67,11 @@ class LeaseVerbs(Calls, Reader):
         rows = yield self._call("release_many", "%s, %s::uuid[], %s", lease, list(ids), tenant)
         return [str(row[0]) for row in rows]
 
-    @flow(single=True)
-    def save_checkpoint(
-        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
-    ) -> Steps[bool]:
-        rows = yield self._call(
-            "save_checkpoint", "%s, %s, %s, %s, %s::json, %s", claim_id, lease, attempt, name, value, tenant
-        )
-        return bool(rows[0][0])
-
-    @flow(single=True)
-    def add_artifact(
-        self,
-        claim_id: str,
-        lease: str,
-        attempt: int,
-        name: str,
-        ref: str,
-        tenant: str,
-        meta: dict[str, Any] | None = None,
-    ) -> Steps[bool]:
-        about = None if meta is None else json.dumps(meta)
-        rows = yield self._call(
-            "add_artifact", "%s, %s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, ref, about, tenant
-        )
-        return bool(rows[0][0])
-
 
 VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
 
 
-class SettleVerb(Calls):
+class PostgresSettle(Calls):
     def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
         """What is stale now may be so because our first try came through. The ledger knows: nobody but the holder of
         an attempt can make it succeed, fail or snooze."""
@@ -163,7 +137,7 @@ def detail_of(item: Settlement) -> str | None:
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class TurnVerbs(Calls):
+class PostgresTurn(Calls):
     @cached_property
     def _turn_text(self) -> str:
         """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
@@ -173,7 +147,7 @@ class TurnVerbs(Calls):
         )
 
     @flow(single=True, hot=True)
-    def turn(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
+    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
         places = [request.after.get(queue) for queue in request.queues] if request.after else []
         rows = yield Statement(
             self._turn_text,
@@ -230,19 +204,19 @@ def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
 _BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff")
 
 
-class DutyVerbs(Calls):
+class PostgresDuties(Calls):
     @flow(single=True)
-    def promote_due(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+    def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         rows = yield self._call("promote_due", "%s, %s", want, tenant)
         return int(rows[0][0])
 
     @flow(single=True)
-    def expire_overdue(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+    def expire(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         rows = yield self._call("expire_overdue", "%s, %s", want, tenant)
         return int(rows[0][0])
 
     @flow(single=True)
-    def reap_lapsed(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
+    def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
         rows = yield self._call("reap_lapsed", "%s, %s", want, tenant)
         return Sweep(*rows[0])
 
@@ -267,3 +241,7 @@ def due_work(schema: str, lease: str | None, tenant: str) -> Steps[DueWork]:
     rows = yield Statement(text, (lease or None, tenant))
     tasks, leads, next_in, notifies = rows[0]
     return DueWork(frozenset(tasks), leads, next_in, notifies)
+
+
+class PostgresLeases(PostgresLeaseRows, PostgresTurn, PostgresSettle, PostgresDuties):
+    """``store.leases``."""

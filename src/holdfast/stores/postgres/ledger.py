@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import re
 
+from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
 from holdfast.errors import InvalidInput
+from holdfast.features.events.model import (
+    SentEvent,
+)
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.job_reads import Reader
+from holdfast.stores.job_reads import LedgerReads
 from holdfast.stores.postgres.base import Calls
+from holdfast.stores.requests import Sent, Telling
 
 # floor, snapshot, next snapshot, place: what is between them only the server can read.
 _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
 
 
-class LedgerVerbs(Calls, Reader):
+class PostgresLedger(Calls, LedgerReads):
     @flow(single=True)
-    def events_after(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
+    def read(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
         _check(cursor)
         decode = Record.decoder(Event, self.dialect.codec)
         rows = yield self._call("events_after", "%s, %s, %s", cursor, want, tenant)
         return [decode(row) for row in rows]
 
     @flow(single=True)
-    def events_gone(self, cursor: str, tenant: str) -> Steps[int | None]:
+    def gone(self, cursor: str, tenant: str) -> Steps[int | None]:
         _check(cursor)
         rows = yield self._call("events_gone", "%s, %s", cursor, tenant)
         found: int | None = rows[0][0]
         return found
 
     @flow(writes=False)
-    def ledger_end(self, tenant: str) -> Steps[str]:
+    def end(self, tenant: str) -> Steps[str]:
         text = "select s.last_value || ';' || pg_current_snapshot()::text from {event_seq} s"
         rows = yield from self._ask(tenant, text)
         return str(rows[0][0])
@@ -40,6 +45,24 @@ class LedgerVerbs(Calls, Reader):
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:
         rows = yield self._call("save_cursor", "%s, %s, %s, %s", consumer, cursor, was, tenant)
         return bool(rows[0][0])
+
+    @flow(single=True)
+    def read_sent(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
+        decode = Record.decoder(SentEvent, self.dialect.codec)
+        rows = yield self._call("app_events_after", "%s, %s, %s", cursor, want, tenant)
+        return [decode(row) for row in rows]
+
+    def _send_again(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
+        """The id is ours: if the first try came through, it is found by it."""
+        sent = yield from self.send(event, actor, tenant).start()
+        return sent
+
+    @flow(single=True, repeat=_send_again)
+    def send(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
+        job = None if event.job_id is None else parse_id(event.job_id)
+        facts = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
+        rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *facts)
+        return Sent(str(rows[0][0]), rows[0][1], rows[0][2])
 
 
 def _check(cursor: str | None) -> None:

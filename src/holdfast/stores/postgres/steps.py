@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.steps import Saved, StepEntry
 from holdfast.stores.flow import Steps, flow
-from holdfast.stores.job_reads import Reader
+from holdfast.stores.job_reads import StepReads
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import text_of
-from holdfast.stores.requests import Sent, Telling
 
 
-class StepVerbs(Calls, Reader):
+class PostgresSteps(Calls, StepReads):
     @flow(single=True)
-    def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
+    def save(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
         document = f"[{','.join(_entry(*entry) for entry in entries)}]"
         rows = yield self._call("save_steps", "%s, %s::json, %s", lease, document, tenant)
         read = self.dialect.codec.json
@@ -27,17 +27,31 @@ class StepVerbs(Calls, Reader):
         rows = yield self._call("rewind", "%s, %s, %s, %s", parse_id(job_id), to, actor, tenant)
         return rows[0][0]  # type: ignore[no-any-return]
 
-    def _send_again(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
-        """The id is ours: if the first try came through, it is found by it."""
-        sent = yield from self.send_event(event, actor, tenant).start()
-        return sent
+    @flow(single=True)
+    def save_checkpoint(
+        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
+    ) -> Steps[bool]:
+        rows = yield self._call(
+            "save_checkpoint", "%s, %s, %s, %s, %s::json, %s", claim_id, lease, attempt, name, value, tenant
+        )
+        return bool(rows[0][0])
 
-    @flow(single=True, repeat=_send_again)
-    def send_event(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
-        job = None if event.job_id is None else parse_id(event.job_id)
-        facts = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
-        rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *facts)
-        return Sent(str(rows[0][0]), rows[0][1], rows[0][2])
+    @flow(single=True)
+    def add_artifact(
+        self,
+        claim_id: str,
+        lease: str,
+        attempt: int,
+        name: str,
+        ref: str,
+        tenant: str,
+        meta: dict[str, Any] | None = None,
+    ) -> Steps[bool]:
+        about = None if meta is None else json.dumps(meta)
+        rows = yield self._call(
+            "add_artifact", "%s, %s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, ref, about, tenant
+        )
+        return bool(rows[0][0])
 
 
 def _entry(job_id: str, attempt: int, entry: StepEntry) -> str:

@@ -24,7 +24,6 @@ from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
 from holdfast.stores.postgres.leases import due_work
 from holdfast.stores.postgres.migrations import status
-from holdfast.stores.postgres.verbs import PostgresVerbs
 from holdfast.stores.requests import Finding, SchemaStatus
 
 try:
@@ -48,7 +47,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from psycopg import Connection
 
-__all__ = ["ANSWER_WITHIN", "PostgresStore", "prepare_connection", "run_on"]
+__all__ = ["ANSWER_WITHIN", "PostgresDatabase", "prepare_connection", "run_on"]
 
 T = TypeVar("T")
 
@@ -85,12 +84,17 @@ def _check_url(url: str) -> None:
         ) from None
 
 
-class PostgresStore(PostgresBorrowing, PostgresLending):
+class PostgresDatabase(PostgresBorrowing, PostgresLending):
     embedded = False
     lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
 
     def __init__(
-        self, url: str, *, schema: str = "holdfast", pool_size: int = 8, answer_within: float = ANSWER_WITHIN
+        self,
+        url: str,
+        *,
+        schema: str = "holdfast",
+        pool_size: int = 8,
+        answer_within: float = ANSWER_WITHIN,
     ) -> None:
         if not SCHEMA_NAME.fullmatch(schema):
             raise InvalidSetting(
@@ -101,7 +105,6 @@ class PostgresStore(PostgresBorrowing, PostgresLending):
         _check_url(url)
         self.url = url
         self.schema_name = schema
-        self.verbs = PostgresVerbs(schema)
         self._plan = Plan.of(__package__, Script("recording", postgres_triggers()))
         self._size = pool_size
         self.outage = Outage()

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.times import MICROSECOND
+from holdfast.features.agents.model import HOLD
 from holdfast.features.limits.model import EACH, Bucket, Rule, tokens
 from holdfast.stores.codecs import in_micros
-from holdfast.stores.flow import Row, Statement, Steps
+from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.sqlite.base import ids_json
 from holdfast.stores.sqlite.codec import NEVER
 
@@ -265,3 +268,71 @@ def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucke
 def candidate(row: Row) -> Candidate:
     """From a row of a claim's own picking."""
     return Candidate(row[0], row[1], row[4], row[6], row[5], row[20])
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_HALTED = Statement(
+    "SELECT 1 FROM switch WHERE tenant = '*' AND scope = 'all' AND (until IS NULL OR until > (SELECT now FROM present))"
+)
+
+
+def halted() -> Steps[bool]:
+    """Whether the system is off: nothing but what runs may touch anything."""
+    return bool((yield _HALTED))
+
+
+def duty(idle: Any, peek: Callable[..., Steps[Any]]) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
+    """A flow that anybody runs now and then: ``peek`` looks whether there is something to do. Neither it nor the flow
+    does anything while the system is off; the answer is ``idle`` then."""
+
+    def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Flow[T]]:
+        @wraps(steps)
+        def body(*args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+            if (yield from halted()):
+                return idle  # type: ignore[no-any-return]
+            return (yield from steps(*args, **kwargs))
+
+        def look(*args: Any, **kwargs: Any) -> Steps[Any]:
+            if (yield from halted()):
+                return idle
+            return (yield from peek(*args, **kwargs))
+
+        return flow(peek=look)(body)
+
+    return wrap
+
+
+_DISABLED = (
+    "SELECT a.tenant, a.id FROM json_each(?) o JOIN agent a"
+    " ON a.tenant = json_extract(o.value, '$[0]') AND a.id = json_extract(o.value, '$[1]')"
+    " WHERE a.disabled_at IS NOT NULL"
+)
+_PUT_OFF = 'UPDATE job_state SET due_at = :until, note = \'{"held": "agent_disabled"}\' WHERE n IN'
+_PUT_OFF_THESE = f"{_PUT_OFF} (SELECT value FROM json_each(:numbers))"
+# And others of theirs, that the next claims need not come by them.
+_PUT_OFF_MORE = (
+    f"{_PUT_OFF} (SELECT n FROM job_state WHERE tenant = :tenant AND agent = :agent AND agent IS NOT NULL"
+    " AND state IN ('queued', 'retry_waiting') AND +state = 'queued' AND due_at IS NULL LIMIT 1000)"
+)
+
+
+def hold_back(picked: Sequence[Row], whose: Sequence[tuple[str, str | None]], now: int) -> Steps[list[Row]]:
+    """Of what a claim has picked (the number first), the rows it may take; ``whose`` says each one's tenant and agent.
+
+    Jobs of disabled agents are put off for a while, after which a claim finds them again: nothing is lost if whoever
+    enables the agent comes to nothing half-way. It is no step of theirs, and not in the ledger.
+    """
+    agents = {each for each in whose if each[1] is not None}
+    if not agents:
+        return list(picked)
+    rows = yield Statement(_DISABLED, (json.dumps(list(agents)),))
+    disabled = {(tenant, agent) for tenant, agent in rows}
+    if not disabled:
+        return list(picked)
+    until = now + HOLD // MICROSECOND
+    held = [row[0] for row, each in zip(picked, whose, strict=True) if each in disabled]
+    yield Statement(_PUT_OFF_THESE, {"until": until, "numbers": ids_json(held)})
+    for tenant, agent in disabled:
+        yield Statement(_PUT_OFF_MORE, {"until": until, "tenant": tenant, "agent": agent})
+    return [row for row, each in zip(picked, whose, strict=True) if each not in disabled]

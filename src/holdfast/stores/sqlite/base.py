@@ -1,13 +1,19 @@
-"""Signing a write: the triggers read from here who is writing and what time it is."""
+"""Signing a write: the triggers read from here who is writing and what time it is. The dialect; the clock."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.times import MICROSECOND
 from holdfast.errors import StaleLease
-from holdfast.stores.flow import Statement, Steps
+from holdfast.stores.codecs import micros
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.reader import Dialect
+from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
 
 _SIGN = (
     "UPDATE clock SET actor = ?, floor = (SELECT coalesce(max(n), 0) FROM job_state),"
@@ -64,3 +70,30 @@ def any_tenant(tenant: str) -> int:
 
 
 PASSED_OVER = "NOT IN (SELECT q.job_id FROM quarantine q WHERE q.until > :now)"
+
+
+class SqlitePart(Reader):
+    dialect = Dialect(
+        SqliteCodec(),
+        "",
+        percent=False,
+        bind=lambda tenant: None,
+        has=lambda column, parameter: f"exists (select 1 from json_each({column}) where value = {parameter})",
+        nobody="[]",
+        listed=ids_json,
+        never=NEVER,
+        minute=lambda column: f"({column} / 60000000)",
+        by_index=lambda name: f" indexed by {name}",
+    )
+
+
+class SqliteClock(SqlitePart):
+    @flow(writes=False)
+    def now(self) -> Steps[datetime]:
+        rows = yield Statement("SELECT now FROM present")
+        return self.dialect.codec.time(rows[0][0])
+
+    @flow()
+    def set(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
+        moment = None if stopped is None else micros(stopped)
+        yield Statement("UPDATE clock SET shift = ?, stopped = ?", (shift // MICROSECOND, moment))

@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
@@ -32,24 +32,27 @@ from holdfast.stores.migrations import Plan
 from holdfast.stores.requests import SchemaStatus
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.errors import translate
-from holdfast.stores.sqlite.verbs import SqliteVerbs
+
+if TYPE_CHECKING:
+    from holdfast.features.workflows.store import WorkflowStore
+    from holdfast.stores.port import JobStore, LeaseStore
 
 T = TypeVar("T")
 
 
 class SqliteBorrowedVerbs:
-    def __init__(self, verbs: SqliteVerbs) -> None:
-        self._verbs = verbs
+    def __init__(self, jobs: JobStore, leases: LeaseStore, workflows: WorkflowStore) -> None:
+        self._jobs, self._leases, self._workflows = jobs, leases, workflows
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
-        return self._verbs.enqueue(specs, tenant)
+        return self._jobs.enqueue(specs, tenant)
 
     def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
-        return self._verbs.start_workflow(spec, tenant)
+        return self._workflows.start(spec, tenant)
 
     @flow()
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Steps[bool]:
-        stale = yield from self._verbs.settle(lease, [settlement], tenant).start()
+        stale = yield from self._leases.settle(lease, [settlement], tenant).start()
         return not stale
 
 
@@ -60,7 +63,9 @@ class Behind(SchemaMismatch):
 class SqliteBorrowing(abc.ABC):
     """The part of the store that works on connections of others."""
 
-    verbs: SqliteVerbs
+    jobs: JobStore
+    leases: LeaseStore
+    workflows: WorkflowStore
     _connections: Connections
     _plan: Plan
     _current = False
@@ -68,7 +73,7 @@ class SqliteBorrowing(abc.ABC):
 
     @property
     def borrowed(self) -> SqliteBorrowedVerbs:
-        return SqliteBorrowedVerbs(self.verbs)
+        return SqliteBorrowedVerbs(self.jobs, self.leases, self.workflows)
 
     @abc.abstractmethod
     def migrate(self) -> SchemaStatus:

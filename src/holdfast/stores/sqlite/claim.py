@@ -13,11 +13,19 @@ from holdfast.errors import Refused, StaleLease
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest
-from holdfast.stores.sqlite.admission import Opening, admit, candidate, dispatch, is_limited, opening, park_paused
+from holdfast.stores.sqlite.admission import (
+    Opening,
+    admit,
+    candidate,
+    dispatch,
+    hold_back,
+    is_limited,
+    opening,
+    park_paused,
+)
 from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.fair_shares import Share, move_on, pick_fairly, share_of
-from holdfast.stores.sqlite.operations.agents import hold_back
 
 _OPEN = (
     "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots)"
@@ -220,9 +228,9 @@ _FIELDS = [field.name for field in fields(Claim)]
 _BACKOFF, _DEADLINE, _CREATED, _TAGS = map(_FIELDS.index, ("backoff", "deadline_at", "created_at", "tags"))
 
 
-class LeaseVerbs:
+class SqliteLeaseRows:
     @flow()
-    def open_lease(
+    def open(
         self,
         holder: str,
         ttl: float,
@@ -240,7 +248,7 @@ class LeaseVerbs:
         return Lease(lease, from_micros(until))
 
     @flow()
-    def renew_lease(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
+    def renew(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
         now = yield from sign(None)
         params = {"until": now + in_micros(ttl), "now": now, "lease": lease, "tenant": tenant}
         rows = yield Statement(_RENEW, params)
@@ -248,7 +256,7 @@ class LeaseVerbs:
         return bool(rows)
 
     @flow()
-    def end_lease(self, lease: str, why: str, tenant: str) -> Steps[bool]:
+    def end(self, lease: str, why: str, tenant: str) -> Steps[bool]:
         now = yield from sign(None)
         rows = yield Statement(_END, {"now": now, "why": why, "lease": lease, "tenant": tenant})
         yield from unsign()
@@ -288,7 +296,7 @@ class LeaseVerbs:
         return claims_of(picked)
 
     @flow(writes=False)
-    def recalls(self, lease: str, tenant: str) -> Steps[int | None]:
+    def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:
         rows = yield Statement(_RECALLS, (lease, tenant))
         return rows[0][0] if rows else None
 
@@ -296,11 +304,6 @@ class LeaseVerbs:
     def holdings(self, lease: str, tenant: str) -> Steps[list[Holding]]:
         rows = yield Statement(_HOLDINGS, (lease, tenant))
         return [Holding(job_id, attempt, bool(begun)) for job_id, attempt, begun in rows]
-
-    @flow(writes=False)
-    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
-        """Nothing to arrange: whoever listens hears of every commit."""
-        yield from ()
 
     @flow()
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:
@@ -316,6 +319,8 @@ class LeaseVerbs:
         yield from unsign()
         return [row[0] for row in rows]
 
+
+class SqliteProgress:
     @flow()
     def save_checkpoint(
         self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str

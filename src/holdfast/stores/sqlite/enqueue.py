@@ -19,10 +19,7 @@ from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.base import sign_enqueue, unsign
 from holdfast.stores.sqlite.codec import insert_jobs
-from holdfast.stores.sqlite.operations.agents import agents_of
-from holdfast.stores.sqlite.operations.payloads import is_ruled, judge_payloads
-from holdfast.stores.sqlite.operations.pending import hold_to_cap
-from holdfast.stores.sqlite.operations.switches import refuse_paused
+from holdfast.stores.sqlite.insert_checks import agents_of, hold_to_cap, is_ruled, judge_payloads, refuse_paused
 
 _ADD_KEY = (
     "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
@@ -47,7 +44,7 @@ _ADD_REFERENCE = "INSERT INTO reference (job_id, tenant, source_ref, target_ref,
 _PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? AND tenant = ?"
 
 
-class EnqueueVerb:
+class SqliteEnqueue:
     @flow(tells=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         now, ruled = yield from sign_enqueue()

@@ -10,15 +10,15 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job, Verdict
 from holdfast.engine.states import ACTIVE, State, state_of
 from holdfast.errors import InvalidInput
-from holdfast.features.agents.model import AHEAD, Circumstances, Executor, WorkerSeen
-from holdfast.features.health.statistics import MOST_WORKERS, WorkerPulse
-from holdfast.stores.codecs import Record, from_micros, in_micros, micros
+from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
+from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.job_reads import JOB_COLUMNS
-from holdfast.stores.reads import Reads
+from holdfast.stores.job_reads import JOB_COLUMNS, JobReads
 from holdfast.stores.requests import OperatorVerb, Reschedule
-from holdfast.stores.sqlite.base import any_tenant, ids_json, sign, unsign
-from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.codec import NEVER
+from holdfast.stores.sqlite.enqueue import SqliteEnqueue
+from holdfast.stores.sqlite.order import SqliteOrder
 
 _FIND = (
     "SELECT id, state, retries, due_at FROM job_state"
@@ -49,7 +49,7 @@ _RECALL = (
 )
 
 
-class OperatorVerbs:
+class SqliteOperators:
     @flow(tells=True)
     def operate(
         self,
@@ -97,6 +97,11 @@ class OperatorVerbs:
             was = found[job_id][0] if job_id in found else None
             answers.append(Verdict(job_id, State.QUEUED if refusal is None else was, refusal is not None, refusal))
         return answers
+
+    @flow(writes=False)
+    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
+        """Nothing to arrange: whoever listens hears of every commit."""
+        yield from ()
 
 
 def apply(
@@ -166,12 +171,6 @@ _WORKERS = (
     " WHERE l.ended_at IS NULL AND l.until > :now AND (:any OR l.tenant = :tenant OR l.tenant = '*')"
     " AND (l.kinds IS NOT NULL OR l.queues IS NOT NULL) ORDER BY l.until DESC LIMIT 200"
 )
-_STANDINGS = (
-    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM job_state s"
-    " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')), l.opened_at, l.renewed_at, l.until"
-    " FROM lease l, present p WHERE l.ended_at IS NULL AND l.until > p.now"
-    " AND (:any OR l.tenant = :tenant OR l.tenant = '*') ORDER BY l.renewed_at DESC LIMIT :most"
-)
 # Back to the first try and on to the last: one of a kind, so each step is one look at a key.
 _CHAIN = (
     "WITH RECURSIVE back(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.retry_of, b.n - 1 FROM back b JOIN job j"
@@ -181,14 +180,9 @@ _CHAIN = (
     " tries(id, n) AS (SELECT id, n FROM back UNION SELECT id, n FROM forth)"
     f" SELECT {JOB_COLUMNS} FROM tries t CROSS JOIN jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER BY t.n"
 )
-_EXECUTORS = f"SELECT {Record.columns(Executor)} FROM executor"
-_ADD = (
-    "INSERT INTO executor (label, role, added_by, added_at) VALUES (?, ?, ?, ?) ON CONFLICT (label) DO UPDATE"
-    " SET role = excluded.role, added_by = excluded.added_by, added_at = excluded.added_at WHERE role <> excluded.role"
-)
 
 
-class CircumstanceVerbs(Reads):
+class SqliteCircumstances(SqlitePart, JobReads):
     @flow(writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
         scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
@@ -218,35 +212,12 @@ class CircumstanceVerbs(Reads):
             tuple(_seen(row) for row in workers),
         )
 
-    def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
-        scope = {"any": any_tenant(tenant), "tenant": tenant, "most": MOST_WORKERS}
-        rows = yield Statement(_STANDINGS, scope)
-        decode = Record.decoder(WorkerPulse, SqliteCodec())
-        return [decode(row) for row in rows]
-
-    @flow()
-    def add_executor(self, label: str, role: str, actor: str) -> Steps[Executor]:
-        now = yield from sign(actor)
-        yield Statement(_ADD, (label, role, actor, now))
-        rows = yield Statement(f"{_EXECUTORS} WHERE label = ?", (label,))
-        yield from unsign()
-        return Record.decoder(Executor, SqliteCodec())(rows[0])
-
-    @flow()
-    def remove_executor(self, label: str, actor: str | None = None) -> Steps[bool]:
-        yield from sign(actor)
-        rows = yield Statement("DELETE FROM executor WHERE label = ? RETURNING 1", (label,))
-        yield from unsign()
-        return bool(rows)
-
-    @flow(writes=False)
-    def executors(self) -> Steps[list[Executor]]:
-        rows = yield Statement(f"{_EXECUTORS} WHERE label > '' ORDER BY label")
-        decode = Record.decoder(Executor, SqliteCodec())
-        return [decode(row) for row in rows]
-
 
 def _seen(row: Row) -> WorkerSeen:
     label, holder, tenant, kinds, queues, slots, busy = row
     known, served = (None if names is None else tuple(json.loads(names)) for names in (kinds, queues))
     return WorkerSeen(label, holder, tenant, known, served, slots, busy)
+
+
+class SqliteJobs(SqliteEnqueue, SqliteOperators, SqliteOrder, SqliteCircumstances):
+    """``store.jobs``."""

@@ -59,7 +59,7 @@ _MOVE = (
 )
 
 
-class OrderVerb:
+class SqliteOrder:
     @flow(tells=True)
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
         job = yield from _find(job_id, tenant)

@@ -46,7 +46,7 @@ _RESULT = (
 ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved WHERE job_id > '')")
 
 
-class SettleVerb:
+class SqliteSettle:
     @flow()
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
         now = yield from act_under(lease, tenant)

@@ -14,9 +14,10 @@ from holdfast.engine.steps import Saved, StepEntry, projection
 from holdfast.errors import InvalidInput
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.job_reads import StepReads
 from holdfast.stores.requests import Sent, Telling
-from holdfast.stores.sqlite.base import act_under, any_tenant, sign, unsign
-from holdfast.stores.sqlite.operations.gates import open_gate
+from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, sign, unsign
+from holdfast.stores.sqlite.claim import SqliteProgress
 
 _HELD = (
     "SELECT id, attempt FROM job_state"
@@ -72,9 +73,9 @@ _IS_DEAD = "SELECT 1 FROM job_state WHERE id = :job AND state = 'dead_letter' AN
 _FORGET = "DELETE FROM step WHERE job_id = ? AND n >= ? RETURNING 1"
 
 
-class StepVerbs:
+class SqliteSteps(SqlitePart, SqliteProgress, StepReads):
     @flow()
-    def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
+    def save(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
         now = yield from act_under(lease, tenant)
         ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
         held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
@@ -103,8 +104,10 @@ class StepVerbs:
         yield from unsign()
         return len(gone) if dead else None
 
+
+class SqliteSending:
     @flow(tells=True)
-    def send_event(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
+    def send(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
         if any_tenant(tenant):
             raise InvalidInput("an event is sent in one tenant")
         now = yield from sign(actor)
@@ -198,3 +201,44 @@ def _event(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> s
 
 def _written(at: int) -> str:
     return from_micros(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+_OPEN_GATE = (
+    "INSERT INTO gate (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester, not_requester,"
+    " on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at, escalate_to, notify,"
+    " content_hash, opened_at)"
+    " SELECT :id, tenant, id, :n, :name, :summary, :data, :form, :approvers, :quorum, enqueued_by, :not_requester,"
+    " :on_deny, :on_expire, :expires_in, :now + :expires_in, :remind_every, :now + :remind_every,"
+    " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM job WHERE id = :job"
+)
+# The kind of job that tells people, a child of the job that asked and in its queue. No token is part of it.
+GATE_NOTICE = (
+    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by,"
+    " source_system, created_at)"
+    " SELECT g.tenant, g.notify, j.queue, json_object('notice',"
+    " json_object('gate_id', g.id, 'what', :what, 'number', g.reminders)),"
+    " g.job_id, coalesce(j.correlation_id, j.id), j.workflow_id, 'gate ' || g.name, 'holdfast', :now"
+    " FROM gate g JOIN job j ON j.id = g.job_id WHERE g.id = :gate AND g.notify IS NOT NULL"
+)
+
+
+def open_gate(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
+    """The job has just been put into waiting_for_approval by its own handler."""
+    gate = pause["gate"]
+    spans = {name: gate.get(name) for name in ("expires_in", "remind_every", "escalate_after")}
+    params = {
+        "job": job_id,
+        "n": pause["n"],
+        "name": pause["name"],
+        "now": now,
+        **{name: gate.get(name) for name in ("id", "summary", "notify", "content_hash")},
+        **{name: None if gate.get(name) is None else json.dumps(gate[name]) for name in ("data", "form")},
+        **{name: json.dumps(gate.get(name, [])) for name in ("approvers", "escalate_to")},
+        **{name: None if span is None else in_micros(span) for name, span in spans.items()},
+        "quorum": gate.get("quorum", 1),
+        "not_requester": int(gate.get("not_requester", False)),
+        "on_deny": gate.get("on_deny", "fail"),
+        "on_expire": gate.get("on_expire", "deny"),
+    }
+    yield Statement(_OPEN_GATE, params)
+    yield Statement(GATE_NOTICE, {"gate": gate["id"], "what": "asked", "now": now})

@@ -28,7 +28,6 @@ from holdfast.stores.sqlite.borrowed import SqliteBorrowing, SqliteLending
 from holdfast.stores.sqlite.connections import Connections, database_path
 from holdfast.stores.sqlite.errors import is_busy, translate
 from holdfast.stores.sqlite.listener import SqliteEar
-from holdfast.stores.sqlite.verbs import SqliteVerbs
 
 WAL_ALARM = 256 * 1024 * 1024
 DISK_ALARM = 200 * 1024 * 1024
@@ -132,13 +131,12 @@ PROBE_MILLISECONDS = 100
 """How long a check of the disk waits for the lock of another writer."""
 
 
-class SqliteStore(SqliteBorrowing, SqliteLending):
+class SqliteDatabase(SqliteBorrowing, SqliteLending):
     embedded = True
     lanes = 1  # there is one writer at a time; a second turn would only wait for the first
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.verbs = SqliteVerbs()
         self.outage = Outage()
         self._connections = Connections(database_path(url))
         self._plan = Plan.of(__package__, Script("recording", sqlite_triggers()))

@@ -1,0 +1,347 @@
+"""Approvals in the database: opened when a job asks, decided by people, attended to by time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Protocol
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import InvalidInput
+from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Token, Vote, refusal
+from holdfast.stores.codecs import Record, from_micros, in_micros
+from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.reader import within
+from holdfast.stores.sqlite.admission import duty
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
+from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.steps import GATE_NOTICE
+
+
+class ApprovalStore(Protocol):
+    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
+
+    def save_token(
+        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    ) -> Flow[str | None]:
+        """None when it is kept, or the reason why not."""
+        ...
+
+    def token_hashes(self, gate_id: str, tenant: str) -> Flow[list[str]]: ...
+
+    def token(self, token_hash: str, tenant: str) -> Flow[Token | None]:
+        """Whose a token is, until when it is good, and when it was used."""
+        ...
+
+    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
+
+    def get(self, gate_id: str, tenant: str) -> Flow[Gate | None]: ...
+
+    def votes(self, gate_id: str, tenant: str) -> Flow[list[Vote]]: ...
+
+    def list(self, wanted: GateFilter) -> Flow[list[Gate]]: ...
+
+
+MOST = 1000
+# Looked up by key for each gate of the page; the words of one gate are few.
+GATE_COLUMNS = (
+    f"{Record.columns(Gate, 'g.', skip=('approvals',))},"
+    " (select count(*) from {vote} v where v.gate_id = g.id and v.verdict = 'approve')"
+)
+
+
+class ApprovalReads(Reader):
+    @cached_property
+    def _gate(self) -> Callable[[Row], Gate]:
+        return Record.decoder(Gate, self.dialect.codec)
+
+    @flow(writes=False)
+    def get(self, gate_id: str, tenant: str) -> Steps[Gate | None]:
+        text = f"select {GATE_COLUMNS} from {{gate}} g where g.id = :id and {within(tenant, 'g.tenant')}"
+        rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
+        return self._gate(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def votes(self, gate_id: str, tenant: str) -> Steps[list[Vote]]:
+        text = (
+            f"select {Record.columns(Vote, 'v.')} from {{vote}} v"
+            f" where v.gate_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
+        decode = Record.decoder(Vote, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def list(self, wanted: GateFilter) -> Steps[list[Gate]]:
+        conditions, params = [within(wanted.tenant, "g.tenant")], dict[str, Any]()
+        if wanted.state is not None:
+            # Spelt out, so that a statement prepared for any state can still use the index of the open ones.
+            conditions.append("g.state = 'open'" if wanted.state == "open" else "g.state = :state")
+            params["state"] = wanted.state
+        for name, value in (("name", wanted.name), ("job_id", wanted.job_id and parse_id(wanted.job_id))):
+            if value is not None:
+                conditions.append(f"g.{name} = :{name}")
+                params[name] = value
+        if wanted.approver is not None:
+            named = self.dialect.has("g.approvers", ":approver")
+            escalated = self.dialect.has("g.escalate_to", ":approver")
+            conditions.append(f"(g.approvers = :nobody or {named} or (g.escalated_at is not null and {escalated}))")
+            params |= {"approver": wanted.approver, "nobody": self.dialect.nobody}
+        if wanted.after is not None:
+            conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
+            params["after"] = parse_id(wanted.after)
+        text = (
+            f"select {GATE_COLUMNS} from {{gate}} g where {' and '.join(conditions)}"
+            f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MOST)):d}"
+        )
+        rows = yield from self._ask(wanted.tenant, text, **params)
+        return [self._gate(row) for row in rows]
+
+
+class PostgresApprovals(Calls, ApprovalReads):
+    def _decide_again(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+        """What is refused now may be so because our first try came through: then the word we said is there."""
+        answer = yield from self.decide(gate_id, ballot, tenant).start()
+        if answer.reason not in ("already_voted", "already_decided", "token_used"):
+            return answer
+        word = (parse_id(gate_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, tenant)
+        said = yield self._call("said", "%s, %s, %s, %s, %s, %s", *word)
+        return Answer(answer.gate_id, answer.state, False, None) if said[0][0] else answer
+
+    @flow(single=True, repeat=_decide_again)
+    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+        rows = yield self._call(
+            "decide_gate",
+            "%s, %s, %s, %s, %s::json, %s, %s, %s",
+            parse_id(gate_id),
+            ballot.verdict,
+            ballot.person,
+            ballot.comment,
+            None if ballot.data is None else json.dumps(ballot.data),
+            ballot.how,
+            ballot.token_hash,
+            tenant,
+        )
+        found, state, refused, reason = rows[0]
+        return Answer(str(found), state, refused, reason)
+
+    @flow(single=True)
+    def save_token(
+        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    ) -> Steps[str | None]:
+        rows = yield self._call(
+            "keep_gate_token",
+            "%s, %s, %s, make_interval(secs => %s::float8), %s, %s",
+            parse_id(gate_id),
+            token_hash,
+            person,
+            ttl,
+            actor,
+            tenant,
+        )
+        return rows[0][0]  # type: ignore[no-any-return]
+
+    @flow(single=True)
+    def token_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
+        rows = yield self._call("gate_hashes", "%s, %s", parse_id(gate_id), tenant)
+        return [row[0] for row in rows]
+
+    @flow(single=True)
+    def token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
+        rows = yield self._call("gate_token_of", "%s, %s", token_hash, tenant)
+        return Token(*rows[0]) if rows else None
+
+    @flow(single=True)
+    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("attend_gates", "%s, %s", want, tenant)
+        return int(rows[0][0])
+
+
+_COLUMNS = Record.columns(Gate, skip=("approvals",))
+_FIND = f"SELECT {_COLUMNS} FROM gate WHERE id = :gate AND (:any OR tenant = :tenant)"
+_WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND gate_id = ?"
+_TOKEN_OF = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
+_TOKEN = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = ? AND gate_id = ?"
+_VOTES = "SELECT person, verdict, how, comment, data, at FROM vote WHERE gate_id = ? ORDER BY at, person"
+_VOTE = (
+    "INSERT INTO vote (gate_id, tenant, person, verdict, how, comment, data, at)"
+    " VALUES (:gate, :tenant, :person, :verdict, :how, :comment, :data, :now)"
+)
+_CLOSE = "UPDATE gate SET state = ?, decided_at = ? WHERE id = ?"
+_REMEMBER = "UPDATE step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
+_GO_ON = "UPDATE job_state SET state = 'queued', gate_id = NULL, note = :note WHERE id = :job"
+_FAIL = (
+    "UPDATE job_state SET state = 'failed', gate_id = NULL, finished_at = :now, error_code = :code,"
+    " error_message = :message, note = :note WHERE id = :job"
+)
+_KEEP = (
+    "INSERT INTO gate_token (hash, tenant, gate_id, person, issued_by, issued_at, expires_at)"
+    " VALUES (:hash, :tenant, :gate, :person, :actor, :now, :now + :ttl)"
+)
+_NEXT = (
+    "min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),"
+    " coalesce(escalate_at, 9223372036854775807))"
+)
+_DUE = (
+    f"SELECT {_COLUMNS} FROM gate WHERE state = 'open' AND {_NEXT} <= :now AND (:any OR tenant = :tenant)"
+    f" ORDER BY {_NEXT} LIMIT :want"
+)
+_IS_DUE = f"SELECT 1 FROM gate WHERE state = 'open' AND {_NEXT} <= ? LIMIT 1"
+_ESCALATE = "UPDATE gate SET escalated_at = ?, escalate_at = NULL WHERE id = ?"
+_REMIND = "UPDATE gate SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :gate"
+_ASK_AGAIN = (
+    "UPDATE gate SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now + expires_in"
+    " WHERE id = :gate"
+)
+
+
+def _anything_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
+    present = yield Statement("SELECT now FROM present")
+    rows = yield Statement(_IS_DUE, (present[0][0],))
+    return None if rows else 0
+
+
+class SqliteApprovals(SqlitePart, ApprovalReads):
+    @cached_property
+    def _read_gate(self) -> Callable[[Row], Gate]:
+        return Record.decoder(Gate, SqliteCodec(), skip=("approvals",))
+
+    @flow(tells=True)
+    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+        if ballot.verdict not in ("approve", "deny"):
+            raise InvalidInput("a verdict is approve or deny")
+        gate = yield from self._find(gate_id, tenant)
+        if gate is None:
+            return Answer(parse_id(gate_id), None, True, "not_found")
+        token = yield from _token(ballot, gate)
+        person = token.person if token is not None and token.person is not None else ballot.person
+        now = yield from sign(person)
+        waits = yield Statement(_WAITS, (gate.job_id, gate.id))
+        votes = yield Statement(_VOTES, (gate.id,))
+        reason = refusal(gate, ballot, person, token, (vote[0] for vote in votes), bool(waits), from_micros(now))
+        if reason is not None:
+            yield from unsign()
+            return Answer(gate.id, gate.state, True, reason)
+        if ballot.token_hash is not None:
+            yield Statement("UPDATE gate_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
+        word = {
+            "gate": gate.id,
+            "tenant": gate.tenant,
+            "person": person,
+            "verdict": ballot.verdict,
+            "how": ballot.how,
+            "comment": ballot.comment,
+            "data": None if ballot.data is None else json.dumps(ballot.data),
+            "now": now,
+        }
+        yield Statement(_VOTE, word)
+        said = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
+        state = gate.state
+        if ballot.verdict == "deny":
+            state = yield from _close(gate, "denied", f"denied{said}", now)
+        elif sum(vote[1] == "approve" for vote in votes) + 1 >= gate.quorum:
+            state = yield from _close(gate, "approved", f"approved{said}", now)
+        yield from unsign()
+        return Answer(gate.id, state, False, None)
+
+    @flow()
+    def save_token(
+        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    ) -> Steps[str | None]:
+        gate = yield from self._find(gate_id, tenant)
+        if gate is None:
+            return "not_found"
+        if gate.state != "open":
+            return "already_decided"
+        if person is not None and gate.approvers and person not in (*gate.approvers, *gate.escalate_to):
+            return "not_an_approver"
+        now = yield from sign(actor)
+        facts = {"hash": token_hash, "tenant": gate.tenant, "gate": gate.id, "person": person, "actor": actor}
+        yield Statement(_KEEP, facts | {"now": now, "ttl": None if ttl is None else in_micros(ttl)})
+        yield from unsign()
+        return None
+
+    @flow(writes=False)
+    def token_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
+        asked = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(
+            "SELECT hash FROM gate_token WHERE gate_id = :gate AND (:any OR tenant = :tenant)", asked
+        )
+        return [row[0] for row in rows]
+
+    @flow(writes=False)
+    def token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
+        rows = yield Statement(_TOKEN_OF, {"hash": token_hash, "any": any_tenant(tenant), "tenant": tenant})
+        return _read_token(rows[0]) if rows else None
+
+    @duty(0, _anything_due)
+    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        for gate in map(self._read_gate, rows):
+            yield from _attend(gate, now)
+        yield from unsign()
+        return len(rows)
+
+    def _find(self, gate_id: str, tenant: str) -> Steps[Gate | None]:
+        scope = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_FIND, scope)
+        return self._read_gate(rows[0]) if rows else None
+
+
+def _token(ballot: Ballot, gate: Gate) -> Steps[Token | None]:
+    if ballot.token_hash is None:
+        return None
+    rows = yield Statement(_TOKEN, (ballot.token_hash, gate.id))
+    return _read_token(rows[0]) if rows else None
+
+
+def _read_token(row: Row) -> Token:
+    person, expires_at, used_at = row
+    return Token(person, *(None if at is None else from_micros(at) for at in (expires_at, used_at)))
+
+
+def _attend(gate: Gate, now: int) -> Steps[None]:
+    """Escalate, remind or let expire, whatever is due."""
+    waits = yield Statement(_WAITS, (gate.job_id, gate.id))
+    if not waits:
+        yield Statement(_CLOSE, ("withdrawn", now, gate.id))
+        return
+    late = from_micros(now)
+    if gate.escalate_at is not None and gate.escalate_at <= late:
+        yield Statement(_ESCALATE, (now, gate.id))
+        yield Statement(GATE_NOTICE, {"gate": gate.id, "what": "escalated", "now": now})
+    expired = gate.expires_at is not None and gate.expires_at <= late
+    if expired and gate.on_expire != "remind":
+        yield from _close(gate, "approved" if gate.on_expire == "approve" else "expired", "nobody decided in time", now)
+    elif expired or (gate.remind_at is not None and gate.remind_at <= late):
+        yield Statement(_ASK_AGAIN if expired else _REMIND, {"gate": gate.id, "now": now})
+        yield Statement(GATE_NOTICE, {"gate": gate.id, "what": "reminder", "now": now})
+
+
+def _close(gate: Gate, state: Any, reason: str, now: int) -> Steps[Any]:
+    """The job goes on with the decision in its hands, or ends as failed with the reason."""
+    yield Statement(_CLOSE, (state, now, gate.id))
+    votes = yield Statement(_VOTES, (gate.id,))
+    names = ("person", "verdict", "how", "comment", "data", "at")
+    said = [dict(zip(names, vote, strict=True)) for vote in votes]
+    for vote in said:
+        vote["data"], vote["at"] = None if vote["data"] is None else json.loads(vote["data"]), _written(vote["at"])
+    decision = {"gate_id": gate.id, "state": state, "decided_at": _written(now), "votes": said}
+    yield Statement(_REMEMBER, (json.dumps(decision), now, gate.job_id, gate.n))
+    note = {"gate": gate.name, "verdict": state}
+    if state == "approved" or gate.on_deny == "resume":
+        yield Statement(_GO_ON, {"job": gate.job_id, "note": json.dumps(note | {"reason": reason})})
+    else:
+        code = "gate_expired" if state == "expired" else "denied"
+        failure = {"job": gate.job_id, "now": now, "code": code, "message": reason, "note": json.dumps(note)}
+        yield Statement(_FAIL, failure)
+    return state
+
+
+def _written(at: int) -> str:
+    return from_micros(at).isoformat(timespec="microseconds").replace("+00:00", "Z")

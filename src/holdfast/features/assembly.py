@@ -1,0 +1,129 @@
+"""``Store``: a database with all its operations, one attribute for each namespace; ``open_store``.
+
+``features/sqlite.py`` and ``features/postgres.py`` put the parts together for either database.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.engine.redaction import shown_url
+from holdfast.engine.retry import whole
+from holdfast.errors import InvalidSetting
+from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE, Database
+
+if TYPE_CHECKING:
+    from holdfast.features.agents.store import AgentStore, ExecutorStore
+    from holdfast.features.approvals.store import ApprovalStore
+    from holdfast.features.audit.store import AuditStore
+    from holdfast.features.connectors.store import ConnectorStore
+    from holdfast.features.dead_letters.store import DeadLetterStore, OperationStore
+    from holdfast.features.events.store import ConsumerStore, SubscriptionStore
+    from holdfast.features.health.store import HealthStore
+    from holdfast.features.limits.store import LimitStore, PauseStore, QueueStore, ReservationStore
+    from holdfast.features.payloads.store import PayloadRuleStore
+    from holdfast.features.retention.store import RetentionStore, UsageStore
+    from holdfast.features.schedules.store import ScheduleStore, TemplateStore
+    from holdfast.features.tenants.store import TenantStore
+    from holdfast.features.tokens.store import TokenStore
+    from holdfast.features.webhooks.store import WebhookStore
+    from holdfast.features.workflows.store import WorkflowStore
+    from holdfast.stores.port import ClockStore, JobStore, LeaseStore, LedgerStore, StepStore
+
+
+class Store(Database, Protocol):
+    """Operations make flows, which the store runs. A tenant of ``*`` means every tenant, where the caller may."""
+
+    @property
+    def jobs(self) -> JobStore: ...
+    @property
+    def clock(self) -> ClockStore: ...
+    @property
+    def leases(self) -> LeaseStore: ...
+    @property
+    def steps(self) -> StepStore: ...
+    @property
+    def ledger(self) -> LedgerStore: ...
+    @property
+    def subscriptions(self) -> SubscriptionStore: ...
+    @property
+    def consumers(self) -> ConsumerStore: ...
+    @property
+    def approvals(self) -> ApprovalStore: ...
+    @property
+    def agents(self) -> AgentStore: ...
+    @property
+    def executors(self) -> ExecutorStore: ...
+    @property
+    def limits(self) -> LimitStore: ...
+    @property
+    def pauses(self) -> PauseStore: ...
+    @property
+    def reservations(self) -> ReservationStore: ...
+    @property
+    def queues(self) -> QueueStore: ...
+    @property
+    def tenants(self) -> TenantStore: ...
+    @property
+    def payload_rules(self) -> PayloadRuleStore: ...
+    @property
+    def templates(self) -> TemplateStore: ...
+    @property
+    def schedules(self) -> ScheduleStore: ...
+    @property
+    def workflows(self) -> WorkflowStore: ...
+    @property
+    def dead_letters(self) -> DeadLetterStore: ...
+    @property
+    def operations(self) -> OperationStore: ...
+    @property
+    def retention(self) -> RetentionStore: ...
+    @property
+    def usage(self) -> UsageStore: ...
+    @property
+    def audit(self) -> AuditStore: ...
+    @property
+    def tokens(self) -> TokenStore: ...
+    @property
+    def connectors(self) -> ConnectorStore: ...
+    @property
+    def webhooks(self) -> WebhookStore: ...
+    @property
+    def health(self) -> HealthStore: ...
+
+
+_stand_ins: dict[str, Store] = {}
+
+
+def stand_in(url: str, store: Store) -> None:
+    """From now on this store is what is opened for ``url``, in this process: for children of a test."""
+    _stand_ins[url] = store
+
+
+def open_store(
+    url: object, *, schema: str = "holdfast", answer_within: float | None = None, pool_size: int = POOL_SIZE
+) -> Store:
+    """``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
+
+    ``answer_within`` is how many seconds a server may take to answer before its connection is given up, ``pool_size``
+    how many connections to it there may be for threads, and as many for each event loop.
+    """
+    whole("pool_size", pool_size, 1, MOST_CONNECTIONS, "invalid_setting")
+    url = url if isinstance(url, str) else ""
+    if url in _stand_ins:
+        return _stand_ins[url]
+    scheme = url.split(":", 1)[0].lower()
+    if scheme == "sqlite":
+        from holdfast.features.sqlite import SqliteStore
+
+        return SqliteStore(url)
+    if scheme in ("postgresql", "postgres"):
+        from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
+
+        within = answer_within or ANSWER_WITHIN
+        return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within)
+    raise InvalidSetting(
+        f"{shown_url(url)} is not a database URL",
+        code="invalid_url",
+        fix="Use sqlite:///jobs.db or postgresql://user@host/database.",
+    )

@@ -1,0 +1,408 @@
+"""Seals over the ledger and actions of operators: port, shared reads and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, ClassVar, Literal, Protocol
+
+from typing_extensions import override
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Event
+from holdfast.features.audit.model import (
+    Action,
+    Item,
+    Purged,
+    Ranges,
+    Seal,
+    Sealed,
+    content_digest,
+    digest_of,
+    is_envelope,
+    leaves,
+)
+from holdfast.features.audit.verification import Block, Content, Proof, Stray, Tail, Trail
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
+from holdfast.stores.job_reads import EVENT_COLUMNS, Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.reader import within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionFilter:
+    """Which actions to list, newest first; ``before`` is the number of the last one of the page before."""
+
+    tenant: str
+    subject: str | None = None
+    name: str | None = None
+    actor: str | None = None
+    verb: str | None = None
+    since: datetime | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events of the ledger to show, newest first; ``before`` is the number to go on before."""
+
+    tenant: str
+    kind: str | None = None
+    actor: str | None = None
+    verb: str | None = None
+    since: datetime | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Events that were found among those that were looked at, and where to go on; None: there are none before."""
+
+    events: list[Event]
+    before: int | None
+
+
+class AuditStore(Protocol):
+    """One chain for the whole database: all but ``sealed`` and ``actions`` are for whoever may act for every tenant."""
+
+    def seal(self, version: str, want: int = 2000) -> Flow[int]:
+        """Seal the next block; answers how much is in it: none, too, while somebody else is sealing."""
+        ...
+
+    def get_seal(self, number: int | None = None) -> Flow[Seal | None]:
+        """This one; without a number the newest."""
+        ...
+
+    def block(self, after: Seal | None) -> Flow[Block | None]:
+        """The seal behind this one with the rows in its place; None when there is none."""
+        ...
+
+    def unsealed(self, after: Seal | None) -> Flow[Tail]:
+        """What waits to be sealed behind this one, and rows that belong to no job."""
+        ...
+
+    def sealed(self, job_id: str, tenant: str) -> Flow[list[Sealed]]:
+        """Of the events of a job those that are sealed."""
+        ...
+
+    def fingerprints(self, job_id: str, tenant: str) -> Flow[dict[int, str]]:
+        """The digests that the events of a job have now, by their numbers."""
+        ...
+
+    def actions(self, wanted: ActionFilter) -> Flow[list[Action]]: ...
+    def recent_events(self, wanted: EventFilter) -> Flow[Looked]:
+        """A page of the ledger. No more than a number of rows is looked at, however few of them fit."""
+        ...
+
+
+EVERY = "*"
+LOWEST = -(2**63)
+LOOKED_AT = 50_000
+"""Numbers of the ledger that one page looks through."""
+STRAYS = 100
+"""Rows without the rows they belong to, of each sort, that are named."""
+# The histories of the jobs whose first event is in a range, whole: one statement, so that they fit the states.
+_TRAILS = (
+    "select e.job_id, s.state, e.seq, e.verb, e.from_state, e.to_state,"
+    " s.tenant = e.tenant and s.kind = e.kind and j.tenant = e.tenant and j.kind = e.kind"
+    " and (e.verb <> 'enqueue' or j.enqueued_by = e.actor)"
+    " from {event} e left join {job_state} s on s.id = e.job_id left join {job} j on j.id = e.job_id"
+    " where e.job_id in (select b.job_id from {event} b where b.seq > :low and b.seq <= :high"
+    " and not exists (select 1 from {event} p where p.job_id = b.job_id and p.seq < b.seq))"
+    " order by e.job_id, e.seq"
+)
+PAYLOADS = (
+    "select e.seq, e.job_id, s.state, cast(j.payload as text) from {event} e left join {job} j on j.id = e.job_id"
+    " left join {job_state} s on s.id = e.job_id where e.verb = 'enqueue' and e.seq "
+)
+_RESULTS = (
+    "select e.seq, e.job_id, s.state, cast(r.value as text), r.ref from {event} e"
+    " left join {result} r on r.job_id = e.job_id and r.tenant = e.tenant"
+    " left join {job_state} s on s.id = e.job_id where e.verb = 'succeed' and e.seq "
+)
+_STRAYS = {
+    "has a state and no event": "select s.id from {job_state} s"
+    " where not exists (select 1 from {event} e where e.job_id = s.id)",
+    "has a state and was never asked for": "select s.id from {job_state} s"
+    " where not exists (select 1 from {job} j where j.id = s.id)",
+    "was asked for and has no state": "select j.id from {job} j"
+    " where not exists (select 1 from {job_state} s where s.id = j.id)",
+    "has a result and has not succeeded": "select r.job_id from {result} r"
+    " where not exists (select 1 from {job_state} s where s.id = r.job_id and s.state = 'succeeded')",
+}
+_ALIVE = " union ".join(
+    f"select {column} from {{{table}}} where {column} {{among}}"
+    for table, column in (("job", "id"), ("job_state", "id"), ("event", "job_id"), ("result", "job_id"))
+)
+_RESEALED = "select a.changed from {action} a where a.verb = 'reseal' and a.name = :name order by a.seq"
+
+
+class AuditReads(Reader):
+    # How the columns are asked for, so that the rows are what is hashed.
+    _event_fields: ClassVar[str]
+    _action_fields: ClassVar[str]
+    _sealed_at: ClassVar[str]
+    _among: ClassVar[str]
+    _jobs: ClassVar[str]
+    """The condition that a job is in the list ``jobs``."""
+    _newest: ClassVar[str]
+
+    @staticmethod
+    def _item(row: Row) -> Item:
+        return tuple(row)
+
+    @flow(writes=False)
+    def get_seal(self, number: int | None = None) -> Steps[Seal | None]:
+        which = "1 = 1" if number is None else "s.number = :number"
+        return (yield from self._seal(f"where {which} order by s.number desc limit 1", number=number))
+
+    @flow(writes=False)
+    def block(self, after: Seal | None) -> Steps[Block | None]:
+        # Numbers begin with 1; whatever is below that was put in.
+        before = (0, LOWEST, LOWEST) if after is None else (after.number, after.floor, after.action_floor)
+        number, floor, action_floor = before
+        seal = yield from self._seal("where s.number > :number order by s.number limit 1", number=number)
+        if seal is None or not seal.is_whole():  # one that was edited says nothing about what to read
+            return None if seal is None else Block(seal, (), (), ())
+        if seal.number != number + 1 or (after is not None and not after.is_whole()):
+            floor, action_floor = seal.floor, seal.action_floor  # where it begins is not known: only what it names
+        events = yield from self._rows("event", self._event_fields, floor, seal.floor, seal.events)
+        actions = yield from self._rows("action", self._action_fields, action_floor, seal.action_floor, seal.actions)
+        there = {item[0] for item in events}
+        missing = [each for each, _ in leaves(seal.events) if each not in there]
+        purges = (yield from self._purges(missing[0], missing[-1])) if missing else []
+        trails = yield from self._trails(floor, seal.floor)
+        contents: list[Content] = []
+        if seal.contents is not None:
+            contents = yield from self._contents([str(item[0]) for item in events if item[4] in ("enqueue", "succeed")])
+        proofs = yield from self._proofs(actions)
+        return Block(seal, events, actions, purges, trails, contents, proofs)
+
+    @flow(writes=False)
+    def unsealed(self, after: Seal | None) -> Steps[Tail]:
+        text = (
+            "select (select count(*) from {event} where seq > :floor)"
+            " + (select count(*) from {action} where seq > :action_floor)"
+        )
+        floors = {"floor": 0, "action_floor": 0}
+        if after is not None:
+            floors = {"floor": after.floor, "action_floor": after.action_floor}
+        rows = yield from self._ask(EVERY, text, **floors)
+        count = int(rows[0][0])
+        text = (
+            f"select {self._action_fields} from {{action}} e where e.verb = 'purge' and e.seq > :floor order by e.seq"
+        )
+        rows = yield from self._ask(EVERY, text, floor=floors["action_floor"])
+        purges = [self._item(row) for row in rows]
+        strays: list[Stray] = []
+        for says, text in _STRAYS.items():
+            rows = yield from self._ask(EVERY, f"{text} limit {STRAYS:d}")
+            strays += [Stray(self.dialect.codec.id(row[0]), says) for row in rows]
+        return Tail(count, purges, (yield from self._proofs(purges)), strays)
+
+    @flow(writes=False)
+    def fingerprints(self, job_id: str, tenant: str) -> Steps[dict[int, str]]:
+        text = (
+            f"select {self._event_fields} from {{event}} e"
+            f" where e.job_id = :id and {within(tenant, 'e.tenant')} order by e.seq"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        return {int(row[0]): digest_of("event", self._item(row)).hex() for row in rows}
+
+    @flow(writes=False)
+    def actions(self, wanted: ActionFilter) -> Steps[list[Action]]:
+        conditions, params = [within(wanted.tenant, "a.tenant")], dict[str, Any]()
+        for column in ("subject", "name", "actor", "verb"):
+            value = getattr(wanted, column)
+            if value is not None:
+                conditions.append(f"a.{column} = :{column}")
+                params[column] = value
+        if wanted.since is not None:
+            conditions.append("a.at >= :since")
+            params["since"] = self.dialect.codec.moment(wanted.since)
+        if wanted.before is not None:
+            conditions.append("a.seq < :before")
+            params["before"] = wanted.before
+        text = (
+            f"select {Record.columns(Action, 'a.')} from {{action}} a where {' and '.join(conditions)}"
+            f" order by a.seq desc limit {max(1, min(wanted.limit, 1000)):d}"
+        )
+        rows = yield from self._ask(wanted.tenant, text, **params)
+        decode = Record.decoder(Action, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def recent_events(self, wanted: EventFilter) -> Steps[Looked]:
+        rows = yield from self._ask(wanted.tenant, self._newest)
+        high = min(wanted.before or 2**62, int(rows[0][0] or 0) + 1)
+        low = max(0, high - LOOKED_AT)
+        conditions, params = [within(wanted.tenant, "e.tenant"), "e.seq < :high", "e.seq > :low"], dict[str, Any]()
+        for column in ("kind", "actor", "verb"):
+            value = getattr(wanted, column)
+            if value is not None:
+                conditions.append(f"e.{column} = :{column}")
+                params[column] = value
+        if wanted.since is not None:
+            conditions.append("e.at >= :since")
+            params["since"] = self.dialect.codec.moment(wanted.since)
+        limit = max(1, min(wanted.limit, 1000))
+        text = (
+            f"select {EVENT_COLUMNS} from {{event}} e where {' and '.join(conditions)}"
+            f" order by e.seq desc limit {limit:d}"
+        )
+        rows = yield from self._ask(wanted.tenant, text, high=high, low=low, **params)
+        decode = Record.decoder(Event, self.dialect.codec, skip=("cursor",))
+        events = [decode(row) for row in rows]
+        if len(events) == limit:
+            return Looked(events, events[-1].seq)
+        return Looked(events, low + 1 if low > 0 else None)
+
+    def _seal(self, which: str, **params: object) -> Steps[Seal | None]:
+        columns = Record.columns(Seal, "s.").replace("s.sealed_at", self._sealed_at)
+        rows = yield from self._ask(EVERY, f"select {columns} from {{seal}} s {which}", **params)
+        if not rows:
+            return None
+        values: list[Any] = [bytes(value) if isinstance(value, memoryview) else value for value in rows[0]]
+        return Seal(*values)
+
+    def _rows(self, what: str, fields: str, low: int, high: int, kept: bytes) -> Steps[list[Item]]:
+        """The rows in the place of a block: those between the floor before and its own, and late ones that it names."""
+        text = f"select {fields} from {{{what}}} e where e.seq > :low and e.seq <= :high order by e.seq"
+        rows = yield from self._ask(EVERY, text, low=low, high=high)
+        found = [self._item(row) for row in rows]
+        late = [str(number) for number, _ in leaves(kept) if number <= low or number > high]
+        if late:
+            text = f"select {fields} from {{{what}}} e where e.seq {self._among}"
+            rows = yield from self._ask(EVERY, text, late=self.dialect.listed(late))
+            found += [self._item(row) for row in rows]
+        return found
+
+    def _purges(self, low: int, high: int) -> Steps[list[str]]:
+        text = (
+            "select a.changed from {action} a"
+            " where a.first_seq <= :high and a.last_seq >= :low and a.first_seq is not null order by a.seq"
+        )
+        rows = yield from self._ask(EVERY, text, low=low, high=high)
+        return [Ranges.purged(self.dialect.codec.json(row[0])) for row in rows]
+
+    def _trails(self, low: int, high: int) -> Steps[list[Trail]]:
+        rows = yield from self._ask(EVERY, _TRAILS, low=low, high=high)
+        found = []
+        for job, those in groupby(rows, itemgetter(0, 1)):
+            steps = list(those)
+            alike = all(row[6] for row in steps)
+            found.append(Trail(self.dialect.codec.id(job[0]), job[1], [tuple(row[2:6]) for row in steps], alike))
+        return found
+
+    def _contents(self, numbers: Sequence[str]) -> Steps[list[Content]]:
+        """What the jobs of these events carry now. A part at a time: payloads may be large."""
+        found: list[Content] = []
+        payloads = (yield from self._payloads()) if numbers else ""
+        for start in range(0, len(numbers), 200):
+            late = self.dialect.listed(numbers[start : start + 200])
+            texts: dict[Literal["payload", "result"], str] = {"payload": payloads, "result": _RESULTS + self._among}
+            for what, text in texts.items():
+                rows = yield from self._ask(EVERY, text, late=late)
+                for row in rows:
+                    content = yield from self._content(what, row[0], row[1], row[2], row[3:])
+                    found.append(content)
+        return found
+
+    def _payloads(self) -> Steps[str]:
+        """The statement that reads the payloads that the events in ``late`` brought."""
+        yield from ()  # other stores have to ask
+        return PAYLOADS + self._among
+
+    def _content(
+        self, what: Literal["payload", "result"], seq: int, job: Any, state: str, texts: Row
+    ) -> Steps[Content]:
+        job_id = self.dialect.codec.id(job)
+        if all(text is None for text in texts):
+            return Content(seq, what, job_id, state, None)
+        digest, resealed = content_digest(what, job_id, *texts), []
+        if is_envelope(texts[0]):
+            rows = yield from self._ask(EVERY, _RESEALED, name=job_id)
+            said = [self.dialect.codec.json(row[0]) for row in rows]
+            resealed = [str(each.get(what)) for each in said if isinstance(each, dict)]
+        return Content(seq, what, job_id, state, digest, resealed)
+
+    def _proofs(self, actions: Iterable[Item]) -> Steps[dict[int, Proof]]:
+        """What the chain and the tables say about the purges among these actions."""
+        found: dict[int, Proof] = {}
+        for action in actions:
+            if action[4] != "purge":
+                continue
+            purged = Purged.of(action)
+            cleaned = purged.cleaned
+            sealed = yield from self._sealed_with(int(item[0] or 0) for item in cleaned.values())
+            # Of a job whose cleaning was never sealed nothing may have been.
+            lost = [item for item in cleaned.values() if int(item[0] or 0) not in sealed]
+            doubted = {each for item in lost for each in Purged.listed(item) or ()} | purged.unlisted
+            sealed |= yield from self._sealed_with(doubted)
+            alive: frozenset[str] = frozenset()
+            if cleaned:
+                text = _ALIVE.replace("{among}", self._jobs)
+                rows = yield from self._ask(EVERY, text, jobs=self.dialect.listed(list(cleaned)))
+                alive = frozenset(self.dialect.codec.id(row[0]) for row in rows)
+            found[int(action[0] or 0)] = Proof(sealed, alive)
+        return found
+
+    def _sealed_with(self, numbers: Iterable[int]) -> Steps[dict[int, bytes]]:
+        """The digests that seals keep for these events; nothing for those that no seal has."""
+        found: dict[int, bytes] = {}
+        wanted = sorted(set(numbers))
+        text = "select s.events from {seal} s where s.last_seq >= :seq and s.first_seq <= :seq order by s.number"
+        for number in wanted:
+            if number not in found:
+                rows = yield from self._ask(EVERY, text, seq=number)
+                for row in rows:
+                    kept = dict(leaves(bytes(row[0])))
+                    found |= {each: kept[each] for each in wanted if each in kept}
+        return found
+
+
+# As the seals have it: the nearest time within the years 1 to 9999 (``in_time``).
+_WITHIN = "least(greatest({column}, '0001-01-01 00:00:00+00'), '9999-12-31 00:00:00+00')"
+_MICROS = f"(extract(epoch from {_WITHIN}) * 1000000)::bigint"
+
+
+class PostgresAudit(Calls, AuditReads):
+    _event_fields = (
+        "e.seq, e.job_id::text, e.tenant, e.kind, e.verb, e.from_state::text, e.to_state::text, e.attempt,"
+        f" {_MICROS.format(column='e.at')}, e.actor, e.meta::text, e.xid"
+    )
+    _action_fields = (
+        f"e.seq, e.tenant, {_MICROS.format(column='e.at')}, e.actor, e.verb, e.subject, e.name, e.changed::text,"
+        " e.first_seq, e.last_seq, e.xid"
+    )
+    _sealed_at = _MICROS.format(column="s.sealed_at")
+    _newest = "select s.last_value from {event_seq} s"
+    _among = "= any(:late::bigint[])"
+    _jobs = "= any(:jobs::uuid[])"
+
+    @override
+    def _payloads(self) -> Steps[str]:
+        """From the table itself, where that is allowed: a function is only as honest as the owner of the database."""
+        text = "select has_column_privilege('{job}', 'payload', 'select')"
+        rows = yield from self._ask(EVERY, text)
+        if rows[0][0]:
+            return PAYLOADS + self._among
+        return "select b.seq, b.job_id, b.state, b.payload from {brought_payloads}(:late::bigint[]) b"
+
+    @flow(single=True)
+    def seal(self, version: str, want: int = 2000) -> Steps[int]:
+        rows = yield Statement(f"select {self.dialect.schema}seal_ledger(%s, %s)", (version, want))
+        return int(rows[0][0])
+
+    @flow(single=True, writes=False)
+    def sealed(self, job_id: str, tenant: str) -> Steps[list[Sealed]]:
+        text = f"select {Record.columns(Sealed)} from {self.dialect.schema}seals_of(%s, %s)"
+        rows = yield Statement(text, (parse_id(job_id), tenant))
+        decode = Record.decoder(Sealed, self.dialect.codec)
+        return [decode(row) for row in rows]

@@ -1,0 +1,358 @@
+"""Limits, reservations, queue settings and pauses on SQLite.
+
+Direct reservations (SC-10): asked for, kept alive, released; expired when nobody keeps them alive.
+
+There is one writer at a time: who is first in the line stays so until the end of the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.limits.model import (
+    NOBODYS,
+    SCOPES,
+    Ask,
+    Bucket,
+    Limit,
+    Pausing,
+    QueueSetting,
+    Rule,
+    Standing,
+    Switch,
+)
+from holdfast.features.limits.store import PauseReads, QueueReads, ReservationReads
+from holdfast.stores.codecs import Record, in_micros, micros
+from holdfast.stores.flow import Row, Statement, Steps, flow
+from holdfast.stores.sqlite.admission import duty, go_on, halted, is_limited, wake_later
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.codec import SqliteCodec
+from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, beginning_of, drop_limit, put_limit, sweep
+
+_ASK = (
+    "INSERT INTO reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"
+    " VALUES (:id, :tenant, :scope, :name, :actor, :reason, :now, :until)"
+)
+_KEEP = (
+    "UPDATE reservation SET expires_at = max(expires_at, :until)"
+    " WHERE id = :id AND tenant = :tenant AND state IN ('waiting', 'active') AND expires_at > :now"
+)
+_OWN = (
+    "SELECT CASE WHEN state IN ('waiting', 'active') AND expires_at <= :now THEN 'expired' ELSE state END"
+    " FROM reservation WHERE id = :id AND tenant = :tenant"
+)
+# Whoever stands in the way: active, or before it in the line; everything is in the way of anything.
+_AHEAD = (
+    "SELECT count(*) FROM reservation r JOIN reservation o ON o.id = :id"
+    " WHERE r.id <> o.id AND r.expires_at > :now AND (r.tenant = o.tenant OR '*' IN (r.tenant, o.tenant))"
+    " AND ('all' IN (r.scope, o.scope) OR (r.scope = o.scope AND r.name = o.name))"
+    " AND (r.state = 'active' OR (r.state = 'waiting' AND (r.asked_at, r.id) < (o.asked_at, o.id)))"
+)
+_BEGIN = "UPDATE reservation SET state = 'active', reserved_at = :now, expires_at = :until WHERE id = :id"
+_SWITCH_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
+_RUNNING = (
+    "SELECT count(*) FROM job_state s WHERE s.state IN ('leased', 'in_progress')"
+    " AND (:tenant = '*' OR s.tenant = :tenant) AND CASE :scope WHEN 'all' THEN 1 WHEN 'queue' THEN s.queue = :name"
+    " ELSE EXISTS (SELECT 1 FROM job j, json_each(j.uses) u WHERE j.n = s.n AND u.value = 'resource:' || :name) END"
+)
+_RELEASE = (
+    "UPDATE reservation SET ended_at = :now, ended_by = :actor,"
+    " state = CASE WHEN state = 'waiting' THEN 'withdrawn' WHEN expires_at <= :now THEN 'expired' ELSE 'released' END,"
+    " ended_why = CASE WHEN state = 'active' AND expires_at <= :now THEN 'expired' ELSE :why END"
+    " WHERE id = :id AND state IN ('waiting', 'active') AND (:any OR tenant = :tenant)"
+    " RETURNING tenant, scope, name, state"
+)
+_EXPIRE = (
+    "UPDATE reservation SET state = CASE state WHEN 'waiting' THEN 'withdrawn' ELSE 'expired' END, ended_at = :now,"
+    " ended_by = (SELECT actor FROM present), ended_why = 'nobody kept it alive'"
+    " WHERE state IN ('waiting', 'active') AND expires_at <= :now RETURNING tenant, scope, name"
+)
+
+
+class SqliteReservations(SqlitePart, ReservationReads):
+    @flow(tells=True)
+    def release(self, reservation_id: str, why: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        facts = {"id": reservation_id, "why": why, "actor": actor, "now": now}
+        rows = yield Statement(_RELEASE, {**facts, "any": any_tenant(tenant), "tenant": tenant})
+        for whose, scope, name, _ in rows:
+            yield from _after(whose, scope, name, now)
+        yield from unsign()
+        return bool(rows) and rows[0][3] != "expired"
+
+    @flow(tells=True)
+    def set(self, ask: Ask, actor: str, tenant: str) -> Steps[Standing]:
+        now = yield from sign(actor)
+        facts = {"id": ask.id, "tenant": tenant, "now": now, "until": now + in_micros(ask.ttl)}
+        what = {"tenant": tenant, "scope": ask.scope, "name": ask.name}
+        found = yield Statement(_OWN, facts)
+        if found:
+            yield Statement(_KEEP, facts)
+        elif (yield Statement("SELECT 1 FROM reservation WHERE id = ?", (ask.id,))):
+            yield from unsign()
+            return NOBODYS
+        else:
+            yield Statement(_ASK, {**facts, **what, "actor": actor, "reason": ask.reason or None})
+        ((state,),) = yield Statement(_OWN, facts)
+        ((ahead,),) = yield Statement(_AHEAD, facts)
+        if state == "waiting" and ahead == 0:
+            yield from expire_reservations(now)
+            yield Statement(_BEGIN, facts)
+            yield _SWITCH_ON
+            state = "active"
+        ((running,),) = yield Statement(_RUNNING, what)
+        yield from unsign()
+        return Standing(state, running, ahead)
+
+
+def expire_reservations(now: int) -> Steps[int]:
+    """Write down which have run out: nobody has kept them alive."""
+    rows = yield Statement(_EXPIRE, {"now": now})
+    for tenant, scope, name in rows:
+        yield from _after(tenant, scope, name, now)
+    return len(rows)
+
+
+def _after(tenant: str, scope: str, name: str, now: int) -> Steps[None]:
+    """Jobs may be taken there again. Whoever looks into a queue hears of every commit."""
+    if scope == "resource":
+        yield from go_on(Bucket(tenant, scope, name), 1000, now)
+
+
+BATCH = 1000
+
+_COLUMNS = Record.columns(Switch)
+_PAUSE = (
+    f"INSERT INTO switch ({_COLUMNS})"
+    " VALUES (:tenant, :scope, :name, :reason, :refuse_enqueue, :actor, :now, :until)"
+    " ON CONFLICT DO UPDATE SET reason = excluded.reason, refuse_enqueue = excluded.refuse_enqueue,"
+    " set_by = excluded.set_by, until = excluded.until"
+)
+_ONE = f"SELECT {_COLUMNS} FROM switch WHERE tenant = :tenant AND scope = :scope AND name = :name"
+_RESUME = "DELETE FROM switch WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING until"
+_OVER = "DELETE FROM switch WHERE until <= ? RETURNING tenant, scope, name"
+
+
+class SqlitePauses(SqlitePart, PauseReads):
+    @flow(tells=True)
+    def remove(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        rows = yield Statement(_RESUME, {"tenant": tenant, "scope": scope, "name": name})
+        if rows:
+            yield from go_on(Bucket(tenant, scope, name), BATCH, now)
+        yield from unsign()
+        return bool(rows) and (rows[0][0] is None or rows[0][0] > now)
+
+    @flow(tells=True)
+    def set(self, what: Pausing, actor: str) -> Steps[Switch]:
+        now = yield from sign(actor)
+        until = None if what.until is None else micros(what.until)
+        facts = {"tenant": what.tenant, "scope": what.scope, "name": what.name, "reason": what.reason, "now": now}
+        facts |= {"until": until if what.lasting is None else now + in_micros(what.lasting), "actor": actor}
+        yield Statement(_PAUSE, {**facts, "refuse_enqueue": int(what.refuses)})
+        rows = yield Statement(_ONE, facts)
+        yield from unsign()
+        return Record.decoder(Switch, SqliteCodec())(rows[0])
+
+
+def end_switches(now: int) -> Steps[int]:
+    """Take away those whose time is over; nobody has heeded them since."""
+    rows = yield Statement(_OVER, (now,))
+    for tenant, scope, name in rows:
+        yield from go_on(Bucket(tenant, scope, name), BATCH, now)
+    return len(rows)
+
+
+_LIST = (
+    f"SELECT {Record.columns(Limit, 'l.', skip=('running', 'waiting'))},"
+    " (SELECT count(*) FROM place p WHERE p.tenant = l.tenant AND p.scope = l.scope AND l.name IN (p.name, '*'))"
+    " FROM job_limit l WHERE :any OR l.tenant IN (:tenant, '*')"
+)
+_PARKED = (
+    "SELECT held_by, count(*) FROM job_state INDEXED BY parked WHERE held_by IS NOT NULL AND due_at IS NOT NULL"
+    " AND state = 'queued' AND (:any OR tenant = :tenant) GROUP BY held_by"
+)
+_WAKING = (
+    "SELECT m.tenant, m.scope, m.name FROM meter m WHERE m.wake_at <= ? AND m.wake_at IS NOT NULL"
+    " ORDER BY m.wake_at LIMIT ?"
+)
+_AWAKE = "UPDATE meter SET wake_at = NULL WHERE tenant = ? AND scope = ? AND name = ?"
+_WAITS = (
+    "SELECT 1 FROM job_state INDEXED BY parked WHERE held_by = ? AND held_by IS NOT NULL AND due_at IS NOT NULL"
+    " AND state = 'queued' LIMIT 1"
+)
+_ORPHANS = (
+    "DELETE FROM place WHERE NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = place.job_id AND s.lease IS NOT NULL)"
+)
+_SWITCH_OFF = Statement(
+    "UPDATE dispatch SET limited = 0 WHERE limited AND NOT EXISTS (SELECT 1 FROM job_limit)"
+    " AND NOT EXISTS (SELECT 1 FROM switch)"
+    " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active'))"
+    " AND NOT EXISTS (SELECT 1 FROM place) AND NOT EXISTS (SELECT 1 FROM job_state INDEXED BY parked"
+    " WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued')"
+)
+_ANYTHING = (
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM meter WHERE wake_at <= :now)"
+    " OR EXISTS (SELECT 1 FROM switch WHERE until <= :now)"
+    " OR EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active') AND expires_at <= :now)"
+    " OR (NOT EXISTS (SELECT 1 FROM job_limit) AND NOT EXISTS (SELECT 1 FROM place)"
+    " AND NOT EXISTS (SELECT 1 FROM switch)"
+    " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active')))"
+)
+
+
+def _nothing_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
+    if not (yield from is_limited()):
+        return 0
+    present = yield Statement("SELECT now FROM present")
+    over = yield Statement("SELECT 1 FROM switch WHERE until <= ? LIMIT 1", present[0])
+    if not over and (yield from halted()):
+        return 0
+    rows = yield Statement(_ANYTHING, {"now": present[0][0]})
+    return None if rows or (yield from _might_go_on()) else 0
+
+
+def _might_go_on() -> Steps[bool]:
+    """Whether somebody is parked for something else than what is paused, which may be so for days."""
+    paused = {Bucket(*row).text for row in (yield Statement("SELECT tenant, scope, name FROM switch"))}
+    place = ""
+    while rows := (yield Statement(NEXT_PARKED, (place,))):
+        if rows[0][0] not in paused:
+            return True
+        place = rows[0][0]
+    return False
+
+
+class SqliteLimits(SqlitePart):
+    @cached_property
+    def _limit(self) -> Callable[[Row], Limit]:
+        return Record.decoder(Limit, SqliteCodec(), skip=("running", "waiting"))
+
+    @flow(tells=True)
+    def remove(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        found = yield from drop_limit(scope, name, tenant, now)
+        yield from unsign()
+        return found
+
+    @flow(peek=_nothing_due)
+    def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        count = yield from end_switches(now)
+        if (yield from halted()):
+            yield from unsign()
+            return count
+        count += yield from expire_reservations(now)
+        yield Statement(_ORPHANS)
+        for row in (yield Statement(_WAKING, (now, want))):
+            bucket = Bucket(*row)
+            yield Statement(_AWAKE, bucket)
+            count += yield from go_on(bucket, want, now)
+            rules = yield Statement(RULE, (bucket.name, *bucket))
+            if rules and (yield Statement(_WAITS, (bucket.text,))):
+                yield from wake_later(bucket, Rule(*rules[0]), now + 1000)
+        count += yield from sweep(now, want)
+        yield _SWITCH_OFF
+        yield from unsign()
+        return count
+
+    @flow(tells=True)
+    def set(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
+        now = yield from sign(actor)
+        row = yield from put_limit(rule, actor, tenant, now)
+        yield from unsign()
+        return self._limit(row)
+
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Limit]]:
+        whose = {"any": any_tenant(tenant), "tenant": tenant}
+        parked = yield Statement(_PARKED, whose)
+        found = []
+        for row in (yield Statement(_LIST, whose)):
+            own, beginning = Bucket(*row[:3]).text, beginning_of(row[0], row[1])
+            waiting = sum(n for held, n in parked if held == own or (row[2] == "*" and held.startswith(beginning)))
+            found.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
+        order: list[str] = list(SCOPES)
+        return sorted(found, key=lambda limit: (order.index(limit.scope), limit.name, limit.tenant))
+
+
+_AGING_COLUMNS = Record.columns(QueueSetting)
+_SET = (
+    f"INSERT INTO queue_setting ({_AGING_COLUMNS}) VALUES (:tenant, :queue, :every, :step, :most, :actor, :now)"
+    " ON CONFLICT DO UPDATE SET aging = excluded.aging, aging_step = excluded.aging_step,"
+    " aging_most = excluded.aging_most, set_by = excluded.set_by, updated_at = excluded.updated_at"
+    f" RETURNING {_AGING_COLUMNS}"
+)
+_END = "DELETE FROM queue_setting WHERE tenant = :tenant AND queue = :queue"
+_WAITING = "queue = :queue AND state = 'queued' AND due_at IS NULL"
+_LEVEL = (
+    f"SELECT priority FROM job_state INDEXED BY claimable WHERE {_WAITING} AND priority < :level"
+    " ORDER BY priority DESC LIMIT 1"
+)
+# Those longest in line. What a person has moved is theirs.
+_OLDEST = (
+    f"SELECT n FROM job_state INDEXED BY claimable WHERE {_WAITING} AND priority = :level"
+    " AND (:tenant = '*' OR tenant = :tenant) ORDER BY position LIMIT :want"
+)
+_WAITED = ":now - max(j.created_at, coalesce(j.process_after, 0))"
+_DUE = f"min(:most, j.priority + :step * (({_WAITED}) / :every))"
+_RAISE = (
+    "UPDATE job_state SET priority = o.priority, note = json_set(coalesce(note, '{}'), '$.moved',"
+    " json_object('to', 'aging', 'priority', o.priority,"
+    " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.verb = 'move')))"
+    f" FROM (SELECT j.n, {_DUE} AS priority FROM job j WHERE j.n IN (SELECT value FROM json_each(:numbers))"
+    " AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id AND e.verb = 'move' AND e.actor <> 'aging')) o"
+    " WHERE job_state.n = o.n AND o.priority > job_state.priority RETURNING 1"
+)
+
+
+def _no_settings(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
+    rows = yield Statement("SELECT 1 FROM queue_setting LIMIT 1")
+    return None if rows else 0
+
+
+class SqliteQueues(SqlitePart, QueueReads):
+    @flow()
+    def set_aging(
+        self, queue: str, every: float | None, step: int, most: int, actor: str, tenant: str
+    ) -> Steps[QueueSetting | None]:
+        now = yield from sign(actor)
+        facts = {"tenant": tenant, "queue": queue}
+        if every is None:
+            rows = yield Statement(_END, facts)
+        else:
+            rows = yield Statement(
+                _SET, {**facts, "every": float(every), "step": step, "most": most, "actor": actor, "now": now}
+            )
+        yield from unsign()
+        return Record.decoder(QueueSetting, SqliteCodec())(rows[0]) if rows else None
+
+    @duty(0, _no_settings)
+    def age(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("aging")
+        decode = Record.decoder(QueueSetting, SqliteCodec())
+        count = 0
+        for setting in map(
+            decode, (yield Statement(f"SELECT {_AGING_COLUMNS} FROM queue_setting ORDER BY tenant, queue"))
+        ):
+            level = setting.aging_most
+            whose = {"queue": setting.queue, "tenant": setting.tenant}
+            while count < want:
+                rows = yield Statement(_LEVEL, {**whose, "level": level})
+                if not rows:
+                    break
+                level = rows[0][0]
+                oldest = yield Statement(_OLDEST, {**whose, "level": level, "want": want - count})
+                params = {
+                    "numbers": ids_json(row[0] for row in oldest),
+                    "now": now,
+                    "every": int(setting.aging * 1_000_000),
+                    "step": setting.aging_step,
+                    "most": setting.aging_most,
+                }
+                raised = yield Statement(_RAISE, params)
+                count += len(raised)
+        yield from unsign()
+        return count

@@ -1,0 +1,284 @@
+"""Rules for payloads, and sealed payloads in the database: port, shared reads, PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from holdfast.features.audit.model import content_digest
+from holdfast.features.payloads.model import PayloadRule, RuleDraft
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, note_action, sign, unsign
+from holdfast.stores.sqlite.codec import SqliteCodec
+
+
+@dataclass(frozen=True, slots=True)
+class SealedJob:
+    """A job of which the payload or the result is sealed with an old key, as JSON text; None for what is not."""
+
+    id: str
+    tenant: str
+    payload: str | None
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPart:
+    """The result of a step (``place`` is its number) or a checkpoint (its name), sealed with an old key."""
+
+    job_id: str
+    tenant: str
+    what: Literal["checkpoint", "step"]
+    place: str
+    text: str
+
+
+class PayloadRuleStore(Protocol):
+    def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Flow[bool]: ...
+
+    def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Flow[int]:
+        """What a program has in its code, all of it; what it does not declare any more is gone."""
+        ...
+
+    def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Flow[list[SealedJob]]:
+        """Jobs that are sealed with another key than this one, by their ids, from behind ``after`` on."""
+        ...
+
+    def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Flow[bool]:
+        """Put what was sealed anew in the place of what was; False when that is not there any more."""
+        ...
+
+    def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Flow[list[SealedPart]]:
+        """What handlers have kept and is sealed with another key than this one, by job, kind of part and place."""
+        ...
+
+    def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Flow[bool]:
+        """The same as ``reseal``, for one of them."""
+        ...
+
+    def set(self, draft: RuleDraft, actor: str, tenant: str) -> Flow[PayloadRule]:
+        """An operator's rule, in place of the one there is."""
+        ...
+
+    def list(self, tenant: str) -> Flow[list[PayloadRule]]:
+        """Those of the tenant and those of every tenant; nothing is read where there never was one."""
+        ...
+
+
+class PayloadRuleReads(Reader):
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[PayloadRule]]:
+        text = (
+            f"select {Record.columns(PayloadRule, 'r.')} from {{payload_rule}} r"
+            " where :tenant = '*' or r.tenant = :tenant or r.tenant = '*' order by r.tenant, r.kind, r.declared_by"
+        )
+        rows = yield from self._ask(tenant, text)
+        decode = Record.decoder(PayloadRule, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+
+class PostgresPayloadRules(Calls, PayloadRuleReads):
+    @flow(single=True)
+    def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("delete_payload_rule", "%s, %s, %s, %s", kind, declared_by, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
+        document = json.dumps([dataclasses.asdict(draft) for draft in drafts])
+        rows = yield self._call("declare_rules", "%s, %s::json, %s, %s", program, document, actor, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Steps[list[SealedJob]]:
+        rows = yield self._call("sealed_payloads", "%s, %s::uuid, %s, %s", but, after, want, tenant)
+        return [SealedJob(str(job_id), whose, payload, result) for job_id, whose, payload, result in rows]
+
+    @flow(single=True)
+    def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("reseal", "%s::uuid, %s, %s, %s, %s", job_id, was, becomes, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Steps[list[SealedPart]]:
+        behind = (None, None, None) if after is None else (after.job_id, after.what, after.place)
+        rows = yield self._call("sealed_parts", "%s, %s::uuid, %s, %s, %s, %s", but, *behind, want, tenant)
+        return [SealedPart(str(job_id), *rest) for job_id, *rest in rows]
+
+    @flow(single=True)
+    def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
+        where = (part.job_id, part.what, part.place, part.text, becomes)
+        rows = yield self._call("reseal_part", "%s::uuid, %s, %s, %s, %s, %s, %s", *where, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def set(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
+        rows = yield self._call(
+            "set_payload_rule",
+            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s, %s",
+            draft.kind,
+            draft.signal_only,
+            list(draft.forbidden),
+            draft.classification,
+            draft.max_bytes,
+            draft.max_result_bytes,
+            draft.store,
+            actor,
+            tenant,
+        )
+        return Record.decoder(PayloadRule, self.dialect.codec)(rows[0])
+
+
+_COLUMNS = Record.columns(PayloadRule)
+_PUT = (
+    f"INSERT INTO payload_rule ({_COLUMNS})"
+    " VALUES (:tenant, :kind, :declared_by, :signal_only, :forbidden, :classification, :max_bytes, :max_result_bytes,"
+    " :store, :actor, :now, :now) ON CONFLICT DO UPDATE SET signal_only = excluded.signal_only,"
+    " forbidden = excluded.forbidden, classification = excluded.classification, max_bytes = excluded.max_bytes,"
+    " max_result_bytes = excluded.max_result_bytes, store = excluded.store, set_by = excluded.set_by,"
+    " updated_at = excluded.updated_at WHERE (payload_rule.signal_only, payload_rule.forbidden,"
+    " payload_rule.classification, payload_rule.max_bytes, payload_rule.max_result_bytes, payload_rule.store)"
+    " IS NOT (excluded.signal_only, excluded.forbidden, excluded.classification, excluded.max_bytes,"
+    " excluded.max_result_bytes, excluded.store)"
+)
+_ONE = f"SELECT {_COLUMNS} FROM payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ?"
+_DELETE = "DELETE FROM payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ? RETURNING 1"
+_UNDECLARE = (
+    "DELETE FROM payload_rule WHERE tenant = ? AND declared_by = ? AND kind NOT IN (SELECT value FROM json_each(?))"
+)
+_KEY = "json_extract({}, '$.\"$holdfast\".key')"
+_SEALED = (
+    "SELECT j.id, j.tenant, CASE WHEN {payload} <> :but THEN j.payload END, CASE WHEN {result} <> :but THEN r.value END"
+    " FROM job j LEFT JOIN result r ON r.job_id = j.id WHERE (:any OR j.tenant = :tenant) AND j.id > :after"
+    " AND ({payload} <> :but OR {result} <> :but) ORDER BY j.id LIMIT :want"
+).format(payload=_KEY.format("j.payload"), result=_KEY.format("r.value"))
+_STILL = "SELECT tenant FROM job WHERE id = :id AND payload = :was AND (:any OR tenant = :tenant)"
+_WRITE_DOWN = (
+    "INSERT INTO resealed (job_id, tenant, n, from_key, to_key, actor, at)"
+    " SELECT :id, :tenant, 1 + (SELECT count(*) FROM resealed WHERE job_id = :id),"
+    f" {_KEY.format(':was')}, {_KEY.format(':becomes')}, :actor, :now"
+)
+# It goes when no job names it any more: a retry that is a job of its own may.
+_LEAVE = (
+    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
+    " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
+    " FROM (SELECT json_extract(:was, '$.\"$holdfast\".stored') AS ref) o WHERE o.ref IS NOT NULL"
+    " ON CONFLICT DO NOTHING"
+)
+_RESEAL = "UPDATE job SET payload = :becomes WHERE id = :id"
+_RESEAL_RESULT = (
+    "UPDATE result SET value = :becomes, ref = CASE WHEN ref LIKE 'artifact://%'"
+    " THEN coalesce(json_extract(:becomes, '$.\"$holdfast\".stored'), ref) ELSE ref END"
+    " WHERE job_id = :id AND value = :was AND (:any OR tenant = :tenant)"
+    f" AND {_KEY.format('value')} IS NOT NULL AND {_KEY.format(':becomes')} IS NOT NULL RETURNING tenant, ref"
+)
+_SEALED_PARTS = (
+    "SELECT job_id, tenant, what, place, value FROM ("
+    " SELECT job_id, tenant, 'checkpoint' AS what, name AS place, value FROM checkpoint"
+    " WHERE job_id >= :job AND {key} <> :but"
+    " UNION ALL SELECT job_id, tenant, 'step', CAST(n AS TEXT), value FROM step"
+    " WHERE job_id >= :job AND {key} <> :but AND kind = 'step')"
+    " WHERE (:any OR tenant = :tenant) AND (job_id, what, place) > (:job, :what, :place)"
+    " ORDER BY job_id, what, place LIMIT :want"
+).format(key=_KEY.format("value"))
+_SAME = (
+    "value = :was AND job_id = :job AND (:any OR tenant = :tenant)"
+    f" AND {_KEY.format(':was')} <> {_KEY.format(':becomes')}"
+)
+_RESEAL_STEP = f"UPDATE step SET value = :becomes WHERE {_SAME} AND n = CAST(:place AS INTEGER) RETURNING 1"
+_RESEAL_CHECKPOINT = f"UPDATE checkpoint SET value = :becomes WHERE {_SAME} AND name = :place RETURNING 1"
+
+_decode = Record.decoder(PayloadRule, SqliteCodec())
+
+
+class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
+    @flow()
+    def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
+        yield from sign(actor)
+        rows = yield Statement(_DELETE, (tenant, kind, declared_by))
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
+        now = yield from sign(actor)
+        yield Statement(_UNDECLARE, (tenant, program, json.dumps([draft.kind for draft in drafts])))
+        for draft in drafts:
+            yield _put(draft, program, actor, tenant, now)
+        yield from unsign()
+        return len(drafts)
+
+    @flow(writes=False)
+    def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Steps[list[SealedJob]]:
+        params = {"but": but, "after": after or "", "want": want, "tenant": tenant, "any": any_tenant(tenant)}
+        rows = yield Statement(_SEALED, params)
+        return [SealedJob(*row) for row in rows]
+
+    @flow()
+    def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        names = {"id": job_id, "was": was, "becomes": becomes, "actor": actor, "now": now}
+        scope = {"any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_STILL, names | scope)
+        if rows:
+            yield Statement(_WRITE_DOWN, names | {"tenant": rows[0][0]})
+            yield Statement(_RESEAL, names)
+            told = {"payload": content_digest("payload", job_id, becomes).hex()}
+        else:
+            rows = yield Statement(_RESEAL_RESULT, names | scope)
+            told = {"result": content_digest("result", job_id, becomes, rows[0][1]).hex()} if rows else {}
+        if rows:
+            # The seals over the ledger have the digest of what was there before.
+            yield from note_action(rows[0][0], "reseal", "job", job_id, json.dumps(told))
+            yield Statement(_LEAVE, names | {"tenant": rows[0][0]})
+        yield from unsign()
+        return bool(rows)
+
+    @flow(writes=False)
+    def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Steps[list[SealedPart]]:
+        job, what, place = ("", "", "") if after is None else (after.job_id, after.what, after.place)
+        params = {"but": but, "job": job, "what": what, "place": place, "want": want}
+        rows = yield Statement(_SEALED_PARTS, params | {"tenant": tenant, "any": any_tenant(tenant)})
+        return [SealedPart(*row) for row in rows]
+
+    @flow()
+    def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
+        yield from sign(actor)
+        names = {"job": part.job_id, "place": part.place, "was": part.text, "becomes": becomes}
+        statement = _RESEAL_STEP if part.what == "step" else _RESEAL_CHECKPOINT
+        rows = yield Statement(statement, names | {"any": any_tenant(tenant), "tenant": tenant})
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def set(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
+        now = yield from sign(actor)
+        yield _put(draft, "", actor, tenant, now)
+        rows = yield Statement(_ONE, (tenant, draft.kind, ""))
+        yield from unsign()
+        return _decode(rows[0])
+
+
+def _put(draft: RuleDraft, declared_by: str, actor: str, tenant: str, now: int) -> Statement:
+    return Statement(
+        _PUT,
+        {
+            "tenant": tenant,
+            "kind": draft.kind,
+            "declared_by": declared_by,
+            "signal_only": int(draft.signal_only),
+            "forbidden": json.dumps(draft.forbidden, ensure_ascii=False, separators=(",", ":")),
+            "classification": draft.classification,
+            "max_bytes": draft.max_bytes,
+            "max_result_bytes": draft.max_result_bytes,
+            "store": None if draft.store is None else int(draft.store),
+            "actor": actor,
+            "now": now,
+        },
+    )

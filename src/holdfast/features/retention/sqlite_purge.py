@@ -1,0 +1,275 @@
+"""What a sweep deletes on SQLite: jobs, bookkeeping, and the references of orphaned files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.retention.model import Leftover
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.admission import duty
+from holdfast.stores.sqlite.base import any_tenant, ids_json, note_action, sign, unsign
+from holdfast.stores.sqlite.ledger import record_removed
+from holdfast.stores.sqlite.settle import ADVANCE
+
+DAY = 86_400_000_000
+
+_LEASES = (
+    "DELETE FROM lease WHERE id IN (SELECT id FROM lease WHERE ended_at IS NOT NULL AND swept_at <= :week LIMIT :want)"
+    " RETURNING 1"
+)
+_TOKENS = (
+    "DELETE FROM gate_token WHERE hash IN (SELECT t.hash FROM gate_token t JOIN gate g ON g.id = t.gate_id"
+    " WHERE g.state <> 'open' AND g.decided_at <= :week LIMIT :want) RETURNING 1"
+)
+# A token after the last of its sessions: they name it.
+_API_TOKENS = (
+    "DELETE FROM api_token WHERE id IN (SELECT t.id FROM api_token t"
+    " WHERE min(coalesce(t.revoked_at, t.expires_at), coalesce(t.expires_at, t.revoked_at))"
+    " <= CASE WHEN t.parent_id IS NULL THEN :old ELSE :week END"
+    " AND NOT EXISTS (SELECT 1 FROM api_token s WHERE s.parent_id = t.id AND s.parent_id IS NOT NULL)"
+    " ORDER BY t.id LIMIT :want) RETURNING 1"
+)
+_RESERVATIONS = (
+    "DELETE FROM reservation WHERE id IN (SELECT id FROM reservation WHERE ended_at <= :old ORDER BY id LIMIT :want)"
+    " RETURNING 1"
+)
+_OPERATIONS = (
+    "DELETE FROM operation WHERE id IN (SELECT id FROM operation WHERE id < :first AND finished_at <= :old"
+    " ORDER BY id LIMIT :want) RETURNING 1"
+)
+_CALLS = (
+    "DELETE FROM endpoint_delivery WHERE id IN (SELECT d.id FROM endpoint e CROSS JOIN endpoint_delivery d"
+    " ON d.endpoint_id = e.id AND d.id < :first AND d.at <= :month LIMIT :want) RETURNING 1"
+)
+# What nobody could delete: it is in no store that is known, or was deleted by one who died before saying so.
+_LEFT = (
+    "DELETE FROM leftover WHERE (tenant, ref) IN (SELECT tenant, ref FROM leftover WHERE at <= :old LIMIT :want)"
+    " RETURNING 1"
+)
+_GROUPS = (
+    "DELETE FROM dead_letter_group WHERE (tenant, fingerprint) IN (SELECT tenant, fingerprint FROM dead_letter_group"
+    " WHERE open = 0 AND last_at <= :year LIMIT :want) RETURNING 1"
+)
+# Not the latest of a schedule, whatever its age: that it ran at all is worth knowing.
+_FIRES = (
+    "DELETE FROM fire WHERE (schedule_id, due_at, manual) IN (SELECT f.schedule_id, f.due_at, f.manual"
+    " FROM schedule s CROSS JOIN fire f ON f.schedule_id = s.id AND f.due_at <= :old"
+    " WHERE f.status <> 'waiting' AND (f.status <> 'fired' OR f.ended) AND f.due_at < s.last_fire_at LIMIT :want)"
+    " RETURNING 1"
+)
+# Also of subscriptions that were deleted: their ids are found in the index, one step each.
+_DELIVERIES = (
+    "DELETE FROM delivery WHERE (subscription_id, event) IN ("
+    "WITH RECURSIVE s(id) AS (SELECT min(subscription_id) FROM delivery UNION ALL"
+    " SELECT (SELECT min(d.subscription_id) FROM delivery d WHERE d.subscription_id > s.id) FROM s"
+    " WHERE s.id IS NOT NULL)"
+    " SELECT d.subscription_id, d.event FROM s CROSS JOIN delivery d ON d.subscription_id = s.id AND d.at <= :old"
+    " LIMIT :want) RETURNING 1"
+)
+# Only what everybody who reads them has read; and the newest of all stays, so that no number is used twice.
+READ = (
+    "app_event.seq < (SELECT max(seq) FROM app_event)"
+    " AND NOT EXISTS (SELECT 1 FROM consumer c WHERE c.cursor LIKE 'a%' AND c.tenant IN (app_event.tenant, '*')"
+    " AND app_event.seq > CAST(substr(c.cursor, 2) AS INTEGER))"
+    " AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.pattern NOT LIKE 'job.%'"
+    " AND s.tenant IN (app_event.tenant, '*')"
+    " AND app_event.seq > CAST(substr(coalesce(s.cursor, 'a0'), 2) AS INTEGER))"
+)
+_TOLD = (
+    "DELETE FROM app_event WHERE id IN (SELECT id FROM app_event WHERE id < :first AND sent_at <= :year"
+    f" AND {READ} ORDER BY id LIMIT :want) RETURNING 1"
+)
+
+
+def prune_bookkeeping(want: int, now: int) -> Steps[int]:
+    """Inside a flow that has signed; answers the most that went of one sort."""
+    most = 0
+    week, month, old, year = (now - days * DAY for days in (7, 30, 90, 365))
+    # Those that are recorded when people remove them are told in one line for all of a batch.
+    for subject, text, params in (
+        (None, _LEASES, {"week": week}),
+        ("gate_token", _TOKENS, {"week": week}),
+        ("token", _API_TOKENS, {"week": week, "old": old}),
+        ("reservation", _RESERVATIONS, {"old": old}),
+        ("operation", _OPERATIONS, {"old": old, "first": first_id(old)}),
+        (None, _CALLS, {"month": month, "first": first_id(month)}),
+        (None, _LEFT, {"old": old}),
+        (None, _GROUPS, {"year": year}),
+        (None, _FIRES, {"old": old}),
+        (None, _DELIVERIES, {"old": old}),
+        (None, _TOLD, {"year": year, "first": first_id(year)}),
+    ):
+        rows = yield Statement(text, {**params, "want": want})
+        if subject is not None and rows:
+            yield from note_action(EVERY_TENANT, "prune", subject, "*", json.dumps({"rows": len(rows)}))
+        most = max(most, len(rows))
+    return most
+
+
+def first_id(at: int) -> str:
+    """The least id of a moment: ids sort by when they were made."""
+    digits = f"{max(0, at // 1000):012x}"
+    return f"{digits[:8]}-{digits[8:]}"
+
+
+TEN_MINUTES = 600_000_000
+
+_PACKED = "LIKE '{\"$holdfast\":%'"
+_STORED = "json_extract({text}, '$.\"$holdfast\".stored')"
+# What one notes of another's is the other's to leave.
+_LEAVE = (
+    "INSERT INTO leftover (tenant, ref, job_id, at, again_at) SELECT j.tenant, f.ref, j.id, p.now, p.now"
+    " FROM job j, present p, ("
+    f"SELECT id AS job_id, {_STORED.format(text='payload')} AS ref FROM job"
+    f" WHERE id IN (SELECT value FROM json_each(:ids)) AND payload {_PACKED}"
+    " UNION SELECT job_id, ref FROM result WHERE job_id IN (SELECT value FROM json_each(:ids))"
+    f" UNION SELECT job_id, {_STORED.format(text='value')} FROM result"
+    f" WHERE job_id IN (SELECT value FROM json_each(:ids)) AND value {_PACKED}"
+    " UNION SELECT job_id, ref FROM artifact WHERE job_id IN (SELECT value FROM json_each(:ids))) f"
+    " WHERE j.id = f.job_id AND f.ref LIKE 'artifact://%/' || j.id || '/%' ON CONFLICT DO NOTHING"
+)
+_ANY_DUE = "SELECT 1 FROM leftover WHERE again_at <= (SELECT now FROM present) AND (:any OR tenant = :tenant) LIMIT 1"
+_DUE = (
+    "SELECT tenant, job_id, ref FROM leftover WHERE again_at <= :now AND (:any OR tenant = :tenant)"
+    " ORDER BY again_at LIMIT :want"
+)
+_PUT_OFF = "UPDATE leftover SET again_at = ?1 + max(?2, (?1 - at) / 4) WHERE tenant = ?3 AND ref = ?4"
+# A retry that is a job of its own has the payload of the first try.
+_NAMED = (
+    "WITH RECURSIVE tries(id) AS (SELECT :job UNION SELECT j.id FROM tries t JOIN job j ON j.retry_of = t.id"
+    " WHERE j.retry_of IS NOT NULL)"
+    " SELECT 1 FROM tries t JOIN job j ON j.id = t.id WHERE instr(j.payload, :ref)"
+    " UNION ALL SELECT 1 FROM result WHERE job_id = :job AND (ref = :ref OR instr(value, :ref))"
+    " UNION ALL SELECT 1 FROM artifact WHERE job_id = :job AND ref = :ref LIMIT 1"
+)
+_FORGET = (
+    "DELETE FROM leftover WHERE ref IN (SELECT value FROM json_each(:refs)) AND (:any OR tenant = :tenant) RETURNING 1"
+)
+_FIND = (
+    "INSERT INTO leftover (tenant, ref, job_id, at, again_at) SELECT :whose, :ref, :job, :now, :now"
+    " WHERE (:any OR :whose = :tenant) AND :job < :first"
+    " AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = :job AND s.state <> 'cleaned')"
+    " ON CONFLICT DO NOTHING RETURNING 1"
+)
+
+
+def _none_due(_: object, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover] | None]:
+    """A duty that writes for nothing would rouse everybody."""
+    rows = yield Statement(_ANY_DUE, {"any": any_tenant(tenant), "tenant": tenant})
+    return None if rows else []
+
+
+class SqliteOrphans:
+    @duty([], _none_due)
+    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
+        now = yield from sign("retention")
+        rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        found = [Leftover(*row) for row in rows]
+        free: list[Leftover] = []
+        for each in found:
+            named = yield Statement(_NAMED, {"job": each.job_id, "ref": each.ref})
+            free += [] if named else [each]
+        if found:
+            yield Statement(_PUT_OFF, [(now, TEN_MINUTES, each.tenant, each.ref) for each in found], many=True)
+        yield from unsign()
+        return free
+
+    @flow()
+    def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield Statement(_FORGET, {"refs": ids_json(refs), "any": any_tenant(tenant), "tenant": tenant})
+        return len(rows)
+
+    @flow()
+    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign(None)
+        scope = {"any": any_tenant(tenant), "tenant": tenant, "now": now, "first": first_id(now - 7 * DAY)}
+        count = 0
+        for each in found:
+            rows = yield Statement(_FIND, {**scope, "whose": each.tenant, "ref": each.ref, "job": each.job_id})
+            count += len(rows)
+        yield from unsign()
+        return count
+
+
+def leave_behind(ids: str) -> Steps[None]:
+    """Before these jobs (as JSON) are emptied, inside a flow that has signed."""
+    yield Statement(_LEAVE, {"ids": ids})
+
+
+_THESE = "IN (SELECT value FROM json_each(:ids))"
+# A dead letter is discarded first: the table of steps knows no other way.
+_DISCARD = (
+    "UPDATE job_state SET state = 'cancelled', note = '{\"reason\": \"retention\"}'"
+    f" WHERE id {_THESE} AND state = 'dead_letter' RETURNING id"
+)
+_CLEAN = (
+    "UPDATE job_state SET state = 'cleaned', error_message = NULL,"
+    " note = json_object('was', CASE WHEN id IN (SELECT value FROM json_each(:dead)) THEN 'dead_letter' ELSE state END)"
+    f" WHERE id {_THESE}"
+)
+_EMPTY = f"UPDATE job SET payload = '{{}}' WHERE id {_THESE} AND payload <> '{{}}'"
+_CARRIED = ("result", "checkpoint", "artifact", "step")
+_KEYS = (
+    "DELETE FROM idempotency WHERE (tenant, kind, key, job_id) IN"
+    f" (SELECT tenant, kind, idempotency_key, id FROM job WHERE id {_THESE} AND idempotency_key IS NOT NULL)",
+    "DELETE FROM content WHERE (tenant, key, job_id) IN"
+    f" (SELECT tenant, content_key, id FROM job WHERE id {_THESE} AND content_key IS NOT NULL)",
+    "DELETE FROM job_tag WHERE (tenant, tag, job_id) IN"
+    f" (SELECT j.tenant, t.value, j.id FROM job j, json_each(j.tags) t WHERE j.id {_THESE} AND j.tags <> '[]')",
+)
+_OTHERS = ("place", "delivery", "redriven_as", "reference", "resealed", "quarantine")
+_PURGING_FIRES = (
+    "SELECT f.schedule_id, f.due_at, f.manual FROM made_from m JOIN fire f ON f.schedule_id = m.schedule_id"
+    f" AND f.due_at = m.due_at AND f.job_id = m.job_id WHERE m.job_id {_THESE}"
+)
+_DELETE_FIRE = "DELETE FROM fire WHERE schedule_id = ? AND due_at = ? AND manual = ?"
+_WORKFLOWS = (
+    "DELETE FROM workflow WHERE id IN (SELECT value FROM json_each(?))"
+    " AND NOT EXISTS (SELECT 1 FROM node o WHERE o.workflow_id = workflow.id)"
+)
+
+
+def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
+    """What a job carried goes; its facts but the payload, its keys, what people decided and its ledger stay."""
+    ids = ids_json(jobs)
+    dead = yield Statement(_DISCARD, {"ids": ids})
+    if dead:
+        yield ADVANCE  # a workflow is told of the discarding, not of the cleaning
+    yield Statement(_CLEAN, {"ids": ids, "dead": ids_json(row[0] for row in dead)})
+    yield from leave_behind(ids)  # what lies in the artifact store
+    yield Statement(_EMPTY, {"ids": ids})
+    for table in _CARRIED:
+        yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", {"ids": ids})
+
+
+def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
+    """A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every column)."""
+    these = {"ids": ids_json(jobs)}
+    gates = yield Statement(f"SELECT id FROM gate WHERE job_id {_THESE}", these)
+    flows = yield Statement(f"SELECT DISTINCT workflow_id FROM node WHERE job_id {_THESE}", these)
+    fires = yield Statement(_PURGING_FIRES, these)
+    for text in _KEYS:
+        yield Statement(text, these)
+    yield Statement(f"DELETE FROM job_state WHERE id {_THESE}", these)
+    yield Statement(f"DELETE FROM job WHERE id {_THESE}", these)
+    yield from record_removed(jobs)  # the seals over the ledger hold without them
+    yield Statement(f"DELETE FROM event WHERE job_id {_THESE}", these)
+    for table in (*_CARRIED, *_OTHERS):
+        yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", these)
+    yield Statement(f"DELETE FROM redriven_as WHERE new_id {_THESE}", these)
+    yield Statement(f"DELETE FROM app_event WHERE job_id {_THESE} AND {READ}", these)
+    if gates:
+        these_gates = {"ids": ids_json(row[0] for row in gates)}
+        yield Statement(f"DELETE FROM gate WHERE id {_THESE}", these_gates)
+        for table in ("vote", "gate_token"):
+            yield Statement(f"DELETE FROM {table} WHERE gate_id {_THESE}", these_gates)
+    yield Statement(f"DELETE FROM made_from WHERE job_id {_THESE}", these)
+    if fires:
+        yield Statement(_DELETE_FIRE, [tuple(row) for row in fires], many=True)
+    if flows:
+        yield Statement(f"DELETE FROM node WHERE job_id {_THESE}", these)
+        for end in ("child", "parent"):
+            yield Statement(f"DELETE FROM dependency WHERE {end} {_THESE}", these)
+        yield Statement(_WORKFLOWS, (ids_json(row[0] for row in flows),))

@@ -1,0 +1,185 @@
+"""Retention policies and usage in the database: port, shared reads and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, Protocol
+
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.retention.model import (
+    COUNTS,
+    GROUPS,
+    IDLE,
+    MILLION,
+    PREVIEWED,
+    By,
+    Keeping,
+    Leftover,
+    Preview,
+    Retention,
+    Swept,
+    Usage,
+)
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Flow, Row, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.reader import within
+
+"""Jobs that a preview looks at for each policy."""
+
+
+class RetentionStore(Protocol):
+    def remove(self, kind: str, state: str, actor: str, tenant: str) -> Flow[bool]: ...
+
+    def preview(self, tenant: str, most: int = PREVIEWED) -> Flow[list[Preview]]: ...
+
+    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Flow[Swept]:
+        """One slice of the pass whose turn it is; ``IDLE`` when it is nobody's."""
+        ...
+
+    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Flow[list[Leftover]]:
+        """What cleaned jobs had in the artifact store and no job names any more: whoever asks deletes it there, and
+        nobody else is given it for ten minutes."""
+        ...
+
+    def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Flow[int]:
+        """They were deleted."""
+        ...
+
+    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Flow[int]:
+        """Of what lies in the artifact store, put down what is of no job or of a cleaned one, and a week old; how many
+        of them were not known."""
+        ...
+
+    def set(self, keeping: Keeping, actor: str, tenant: str) -> Flow[Retention]:
+        """New, or in place of the one there is; one that is only declared leaves an operator's alone."""
+        ...
+
+    def list(self, tenant: str) -> Flow[list[Retention]]: ...
+
+
+class UsageStore(Protocol):
+    def count(self, want: int = 2000, begin: bool = False) -> Flow[int]:
+        """Add the next events of all tenants to the sums; how many. Nothing is counted before one said ``begin``."""
+        ...
+
+    def list(
+        self,
+        by: Sequence[By],
+        tenant: str,
+        since: date | None = None,
+        until: date | None = None,
+        kind: str | None = None,
+    ) -> Flow[list[Usage]]: ...
+
+
+_SUMMED = (*COUNTS, "run_time", "wait_time", "cost")
+_SUMS = ", ".join(f"sum(u.{name})" for name in _SUMMED)
+# SQLite adds up in 64 bits, and fails where that is not enough: no number counts for more than this.
+_MOST = 10**15
+_BOUNDED_SUMS = ", ".join(f"sum(max(-{_MOST}, min({_MOST}, u.{name})))" for name in _SUMMED)
+
+
+class RetentionReads(Reader):
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Retention]]:
+        """Those of this tenant, and those of every tenant: they hold for it, too."""
+        text = (
+            f"select {Record.columns(Retention, 'r.')} from {{retention}} r"
+            " where :tenant = '*' or r.tenant = :tenant or r.tenant = '*' order by r.tenant, r.kind, r.state"
+        )
+        rows = yield from self._ask(tenant, text)
+        decode = Record.decoder(Retention, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+
+class UsageReads(Reader):
+    @flow(writes=False)
+    def list(
+        self,
+        by: Sequence[By],
+        tenant: str,
+        since: date | None = None,
+        until: date | None = None,
+        kind: str | None = None,
+    ) -> Steps[list[Usage]]:
+        params: dict[str, Any] = {}
+        wanted = [within(tenant, "u.tenant")]
+        for name, condition, value in (
+            ("since", "u.day >= :since", since),
+            ("until", "u.day <= :until", until),
+            ("kind", "u.kind = :kind", kind),
+        ):
+            if value is not None:
+                wanted.append(condition)
+                params[name] = value.isoformat() if isinstance(value, date) else value
+        groups = ", ".join(f"u.{group}" for group in by)
+        chosen = ", ".join(f"u.{group}" if group in by else "null" for group in GROUPS)
+        ending = f" group by {groups} order by {groups}" if by else " having count(*) > 0"
+        sums = _SUMS if self.dialect.percent else _BOUNDED_SUMS
+        text = f"select {chosen}, {sums} from {{usage}} u where {' and '.join(wanted)}{ending}"
+        rows = yield from self._ask(tenant, text, **params)
+        return [_usage(row) for row in rows]
+
+
+def _usage(row: Row) -> Usage:
+    tenant, kind, day, *sums = row
+    counts, times = sums[: len(COUNTS)], sums[len(COUNTS) :]
+    try:
+        at = date.fromisoformat(day) if isinstance(day, str) else day
+    except ValueError:
+        at = date.min
+    return Usage(tenant, kind, at, *map(int, counts), *(int(each) / MILLION for each in times))
+
+
+class PostgresRetention(Calls, RetentionReads):
+    @flow(single=True)
+    def remove(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("delete_retention", "%s, %s, %s, %s", kind, state, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def preview(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
+        rows = yield self._call("preview_retention", "%s, %s", most, tenant)
+        decode = Record.decoder(Preview, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(single=True)
+    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
+        rows = yield self._call("sweep_retention", "%s, %s, %s", want, look, tenant)
+        return Swept(*rows[0]) if rows else IDLE
+
+    @flow(single=True)
+    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
+        rows = yield self._call("leftovers", "%s, %s", want, tenant)
+        return [Leftover(whose, str(job_id), ref) for whose, job_id, ref in rows]
+
+    @flow(single=True)
+    def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("forget_leftovers", "%s::text[], %s", list(refs), tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
+        lists = ([each.tenant for each in found], [each.job_id for each in found], [each.ref for each in found])
+        rows = yield self._call("find_leftovers", "%s::text[], %s::uuid[], %s::text[], %s", *lists, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def set(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
+        ages = (keeping.clean_after, keeping.purge_after, actor, tenant)
+        if keeping.declared:
+            rows = yield self._call("declare_retention", "%s, %s::float8, %s::float8, %s, %s", keeping.kind, *ages)
+        else:
+            facts = (keeping.kind, keeping.state, *ages)
+            rows = yield self._call("set_retention", "%s, %s, %s::float8, %s::float8, %s, %s", *facts)
+        return Record.decoder(Retention, self.dialect.codec)(rows[0])
+
+
+class PostgresUsage(Calls, UsageReads):
+    @flow(single=True)
+    def count(self, want: int = 2000, begin: bool = False) -> Steps[int]:
+        rows = yield self._call("count_usage", "%s, %s", want, begin)
+        return int(rows[0][0])

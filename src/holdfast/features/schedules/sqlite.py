@@ -1,0 +1,313 @@
+"""Schedules and templates on SQLite.
+
+Schedules (SC-9): defining them, and applying what was decided about their times.
+
+A decision is applied only to a schedule that is still as it was read. Its next time moves on in the same transaction
+in which the jobs are made, and (schedule, time) is a key: so a time is fired once, whoever fires it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.features.schedules.model import MOST_WAITING, Decision, Firing, Placed, Schedule, Template, TemplateDraft
+from holdfast.features.schedules.store import ScheduleReads, TemplateReads
+from holdfast.stores.codecs import micros
+from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.sqlite.admission import halted
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.enqueue import add
+from holdfast.stores.sqlite.insert_checks import no_room
+
+_ADD = (
+    "INSERT INTO template (tenant, name, version, kind, payload, options, removed, created_by, created_at)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_FORGET = "DELETE FROM template WHERE tenant = ? AND name = ? AND version <= ? - 1000"
+_MADE = "INSERT INTO made_from (job_id, tenant, template, template_version) VALUES (?, ?, ?, ?)"
+
+
+class SqliteTemplates(SqlitePart, TemplateReads):
+    @flow()
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        last = yield from self.get(name, tenant).start()
+        there = last is not None and not last.removed
+        if there and last is not None:
+            payload, options = json.dumps(last.payload), json.dumps(last.options)
+            yield Statement(_ADD, (tenant, name, last.version + 1, last.kind, payload, options, 1, actor, now))
+            yield Statement(_FORGET, (tenant, name, last.version + 1))
+        yield from unsign()
+        return there
+
+    @flow(tells=True)
+    def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
+        now = yield from sign(None)
+        answers = yield from add(specs, tenant, now)
+        made = [(answer.id, tenant, template, version) for answer in answers if answer.created]
+        if made:
+            yield Statement(_MADE, made, many=True)
+        yield from unsign()
+        return answers
+
+    @flow()
+    def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Steps[Template | None]:
+        now = yield from sign(actor)
+        last = yield from self.get(draft.name, tenant).start()
+        if last is not None and last.kind != draft.kind:
+            yield from unsign()
+            return None
+        same = last is not None and not last.removed and last.options == draft.options
+        if not same or last is None or last.payload != json.loads(draft.payload):
+            version = 1 if last is None else last.version + 1
+            options = json.dumps(draft.options)
+            yield Statement(_ADD, (tenant, draft.name, version, draft.kind, draft.payload, options, 0, actor, now))
+            yield Statement(_FORGET, (tenant, draft.name, version))
+        yield from unsign()
+        return (yield from self.get(draft.name, tenant).start())
+
+
+_PARTS = (
+    *("state", "timing", "zone", "kind", "template", "payload", "options", "missed", "overlap", "jitter"),
+    *("declared_by", "declared_hash", "anchor_at", "next_fire_at", "attend_at"),
+)
+_SCHEDULE_ADD = (
+    f"INSERT INTO schedule (id, tenant, name, {', '.join(_PARTS)}, created_by, created_at, updated_by, updated_at)"
+    f" SELECT :id, :tenant, :name, :{', :'.join(_PARTS)}, :actor, :now, :actor, :now WHERE NOT EXISTS"
+    " (SELECT 1 FROM schedule WHERE tenant = :tenant AND name = :name AND state <> 'deleted') RETURNING 1"
+)
+_CHANGE = (
+    f"UPDATE schedule SET {', '.join(f'{name} = :{name}' for name in _PARTS)}, problem = NULL, revision = revision + 1,"
+    " undeclared_at = CASE WHEN declared_hash IS :declared_hash THEN undeclared_at END,"
+    " updated_by = :actor, updated_at = :now"
+    " WHERE id = :id AND revision = :revision AND state <> 'deleted' AND (:any OR tenant = :tenant) RETURNING 1"
+)
+_OF_PROGRAM = "tenant = :tenant AND declared_by = :program AND state <> 'deleted'"
+_LISTED = "name IN (SELECT value FROM json_each(:names))"
+_DECLARED = f"UPDATE schedule SET undeclared_at = NULL WHERE {_OF_PROGRAM} AND undeclared_at IS NOT NULL AND {_LISTED}"
+_UNDECLARED = (
+    f"UPDATE schedule SET undeclared_at = :now WHERE {_OF_PROGRAM} AND undeclared_at IS NULL AND NOT {_LISTED}"
+    " RETURNING name"
+)
+_AS_READ = (
+    "SELECT overlap FROM schedule WHERE id = :id AND revision = :revision AND state = 'active'"
+    " AND next_fire_at IS :expected AND (:any OR tenant = :tenant)"
+)
+# The jobs that are over are marked, so that whether one runs is a look at those that are left.
+_MARK = (
+    "UPDATE fire SET ended = 1 WHERE schedule_id = ? AND status = 'fired' AND NOT ended AND NOT EXISTS (SELECT 1"
+    " FROM job_state s WHERE s.id = fire.job_id"
+    " AND s.state IN ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval'))"
+)
+_RUNNING = "SELECT 1 FROM fire WHERE schedule_id = ? AND status = 'fired' AND NOT ended LIMIT 1"
+_WAITING = "SELECT due_at FROM fire WHERE schedule_id = ? AND status = 'waiting' ORDER BY due_at"
+_DEALT_WITH = "SELECT 1 FROM fire WHERE schedule_id = ? AND due_at = ? AND NOT manual"
+# Its own time, also if somebody said so twice in one instant.
+_MANUAL = "SELECT max(?, coalesce(max(due_at) + 1, 0)) FROM fire WHERE schedule_id = ? AND manual"
+_ADD_FIRE = (
+    "INSERT INTO fire (schedule_id, due_at, manual, tenant, status, job_id, count, since_at, error_code, error_message,"
+    " actor, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_BECOME = (
+    "UPDATE fire SET status = ?, job_id = ?, error_code = ?, error_message = ?, at = ?"
+    " WHERE schedule_id = ? AND due_at = ? AND NOT manual AND status = 'waiting'"
+)
+_SCHEDULE_MADE = (
+    "INSERT INTO made_from (job_id, tenant, template, template_version, schedule_id, schedule, due_at)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_ADVANCE = (
+    "UPDATE schedule SET next_fire_at = :next, last_fire_at = coalesce(:last, last_fire_at), problem = :problem,"
+    " state = :state, attend_at = :attend WHERE id = :id"
+)
+_SKIP = (
+    "UPDATE job_state SET state = 'cancelled', finished_at = :now, due_at = NULL,"
+    " note = json_object('reason', 'skipped',"
+    " 'schedule', (SELECT m.schedule FROM made_from m WHERE m.job_id = job_state.id))"
+    " WHERE id IN (SELECT value FROM json_each(:ids))"
+)
+_SECOND = 1_000_000
+_SCHEDULER = "scheduler"
+
+
+class SqliteSchedules(SqlitePart, ScheduleReads):
+    @flow()
+    def add(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        whose = {"id": schedule.id, "name": schedule.draft.name, "tenant": tenant, "actor": actor, "now": now}
+        rows = yield Statement(_SCHEDULE_ADD, {**_columns(schedule, schedule.state), **whose})
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        whose = {"id": read.id, "revision": read.revision, "tenant": tenant, "any": any_tenant(tenant)}
+        rows = yield Statement(_CHANGE, {**_columns(becomes, state), **whose, "actor": actor, "now": now})
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Steps[list[str]]:
+        now = yield from sign(_SCHEDULER)
+        params = {"tenant": tenant, "program": declared_by, "names": ids_json(names), "now": now}
+        yield Statement(_DECLARED, params)
+        rows = yield Statement(_UNDECLARED, params)
+        yield from unsign()
+        return sorted(str(row[0]) for row in rows)
+
+    @flow(tells=True)
+    def fire(self, decisions: Sequence[Decision], tenant: str) -> Steps[int]:
+        now = yield from sign(_SCHEDULER)
+        applied, skipped = 0, list[str]()
+        off = yield from halted()
+        for decision in [] if off else sorted(decisions, key=lambda each: each.schedule.id):
+            read = decision.schedule
+            params = {"id": read.id, "revision": read.revision, "expected": _micros(read.next_fire_at)}
+            rows = yield Statement(_AS_READ, {**params, "any": any_tenant(tenant), "tenant": tenant})
+            if rows:
+                applied += 1
+                yield from _apply(decision, now, skipped)
+        yield from unsign()
+        if skipped:  # which have a state from now on
+            yield from sign(_SCHEDULER)
+            yield Statement(_SKIP, {"now": now, "ids": ids_json(skipped)})
+            yield from unsign()
+        return applied
+
+    @flow(tells=True)
+    def run(
+        self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
+    ) -> Steps[tuple[str | None, str | None, str | None]]:
+        now = yield from sign(actor)
+        text = "SELECT name FROM schedule WHERE id = ? AND state <> 'deleted' AND (? OR tenant = ?)"
+        names = yield Statement(text, (schedule_id, any_tenant(tenant), tenant))
+        found = None if not names else (yield from self.get(names[0][0], tenant).start())
+        answer: tuple[str | None, str | None, str | None] = (None, "schedule_not_found", None)
+        if found is not None and found.id == schedule_id:
+            busy = found.overlap != "allow" and not anyway and (yield from _is_running(found.id))
+            if busy:
+                answer = (None, "schedule_running", None)
+            else:
+                rows = yield Statement(_MANUAL, (now, found.id))
+                answer = (yield from _make(found, firing, rows[0][0], now, True, actor))[1:]
+        yield from unsign()
+        return answer
+
+
+def _apply(decision: Decision, now: int, skipped: list[str]) -> Steps[None]:
+    schedule = decision.schedule
+    running = yield from _is_running(schedule.id)
+    waiting = [row[0] for row in (yield Statement(_WAITING, (schedule.id,)))]
+    if waiting and not running and decision.spare is not None:
+        status, *_ = yield from _make(schedule, decision.spare, waiting.pop(0), now, False, _SCHEDULER, becomes=True)
+        running = status == "fired"
+    for firing in sorted(decision.firings, key=lambda each: each.due_at):
+        due = micros(firing.due_at)
+        if (yield Statement(_DEALT_WITH, (schedule.id, due))):
+            continue  # the key decides: a time there is a row of was dealt with
+        if firing.action != "fire":
+            since = _micros(firing.since_at)
+            said: tuple[Any, ...] = (
+                firing.action,
+                None,
+                firing.count,
+                since,
+                firing.code,
+                firing.message,
+                _SCHEDULER,
+                now,
+            )
+            yield Statement(_ADD_FIRE, (schedule.id, due, 0, schedule.tenant, *said))
+        elif schedule.overlap == "queue" and (running or waiting) and len(waiting) < MOST_WAITING:
+            said = ("waiting", None, 1, None, None, None, _SCHEDULER, now)
+            yield Statement(_ADD_FIRE, (schedule.id, due, 0, schedule.tenant, *said))
+            waiting.append(due)
+        else:
+            skip = schedule.overlap != "allow" and (running or bool(waiting))
+            status, job_id, *_ = yield from _make(schedule, firing, due, now, False, _SCHEDULER, skip=skip)
+            if status == "skipped" and job_id is not None:
+                skipped.append(job_id)
+            running = running or status == "fired"
+    fired = [firing.due_at for firing in decision.firings if firing.action != "missed"]
+    ended = decision.next_fire_at is None and not waiting
+    attend = None if ended else _micros(decision.attend_at)
+    if waiting:
+        attend = now + _SECOND if attend is None else min(attend, now + _SECOND)
+    params = {
+        "id": schedule.id,
+        "next": _micros(decision.next_fire_at),
+        "last": _micros(max(fired, default=None)),
+        "problem": decision.problem,
+        "state": "ended" if ended else "active",
+        "attend": attend,
+    }
+    yield Statement(_ADVANCE, params)
+
+
+def _is_running(schedule_id: str) -> Steps[bool]:
+    yield Statement(_MARK, (schedule_id,))
+    rows = yield Statement(_RUNNING, (schedule_id,))
+    return bool(rows)
+
+
+def _make(
+    schedule: Schedule,
+    firing: Firing,
+    due: int,
+    now: int,
+    manual: bool,
+    actor: str,
+    *,
+    skip: bool = False,
+    becomes: bool = False,
+) -> Steps[tuple[str, str | None, str | None, str | None]]:
+    """Make the job of one time, and say what became of it: the status, the job, and why there is none."""
+    assert firing.job is not None
+    full = yield from no_room(1, firing.job.kind, schedule.tenant, now)
+    if full is None:
+        answer = (yield from add([firing.job], schedule.tenant, now))[0]
+    else:  # said here, and the schedules of others go on
+        answer = Enqueued(None, False, full.code, None, str(full))
+    status, job_id, code, detail = "skipped" if skip else "fired", answer.id, None, None
+    if job_id is None or not answer.created:
+        status, job_id, code, detail = "failed", None, answer.reason or "refused", answer.detail
+    else:
+        template = schedule.template if firing.template_version is not None else None
+        made = (job_id, schedule.tenant, template, firing.template_version, schedule.id, schedule.name, due)
+        yield Statement(_SCHEDULE_MADE, made)
+    if becomes:
+        yield Statement(_BECOME, (status, job_id, code, detail, now, schedule.id, due))
+    else:
+        said = (status, job_id, 1, None, code, detail, actor, now)
+        yield Statement(_ADD_FIRE, (schedule.id, due, int(manual), schedule.tenant, *said))
+    return status, job_id, code, detail
+
+
+def _columns(placed: Placed, state: str) -> dict[str, Any]:
+    draft = placed.draft
+    return {
+        "state": state,
+        "timing": draft.timing.text,
+        "zone": draft.timing.zone,
+        "kind": draft.kind,
+        "template": draft.template,
+        "payload": draft.payload,
+        "options": json.dumps(draft.options),
+        "missed": draft.missed,
+        "overlap": draft.overlap,
+        "jitter": float(draft.jitter),
+        "declared_by": placed.declared_by,
+        "declared_hash": placed.declared_hash,
+        "anchor_at": micros(placed.anchor),
+        "next_fire_at": _micros(placed.next_fire_at),
+        "attend_at": _micros(placed.attend_at) if state == "active" else None,
+    }
+
+
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else micros(moment)

@@ -1,0 +1,395 @@
+"""Schedules and templates in the database: port, shared reads and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Protocol
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import OURS, Enqueued, JobSpec
+from holdfast.engine.names import Place
+from holdfast.features.schedules.model import (
+    Decision,
+    Fire,
+    Firing,
+    MadeFrom,
+    Placed,
+    Schedule,
+    Template,
+    TemplateDraft,
+    version_of,
+)
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Flow, Row, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.postgres.codec import enqueue_document, enqueued, job_document
+from holdfast.stores.reader import at_most, beyond, within
+
+
+class ScheduleStore(Protocol):
+    def add(self, schedule: Placed, actor: str, tenant: str) -> Flow[bool]:
+        """False when there is one of that name."""
+        ...
+
+    def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Flow[bool]:
+        """Define anew, pause, resume or delete what was read; False when it is not so any more."""
+        ...
+
+    def declared(self, declared_by: str, tenant: str) -> Flow[list[Schedule]]: ...
+
+    def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Flow[list[str]]:
+        """Say which schedules a program declares; answers those that it has stopped declaring."""
+        ...
+
+    def due(
+        self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
+    ) -> Flow[tuple[datetime, list[Schedule], frozenset[str]]]:
+        """The time, and schedules to look at: of these kinds, and of those that no live worker of ours names. The last
+        are kinds of them that somebody runs. ``held`` asks for those of these kinds that nobody knew so far."""
+        ...
+
+    def fire(self, decisions: Sequence[Decision], tenant: str) -> Flow[int]:
+        """Apply what was decided, where it was decided about what is still so; answers for how many."""
+        ...
+
+    def run(
+        self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
+    ) -> Flow[tuple[str | None, str | None, str | None]]:
+        """Run it now, besides its times: the job's id, or the reason why there is none and the words."""
+        ...
+
+    def get(self, name: str, tenant: str) -> Flow[Schedule | None]: ...
+
+    def fires(self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None) -> Flow[list[Fire]]:
+        """What became of its times, the latest first."""
+        ...
+
+    def list(
+        self,
+        tenant: str,
+        state: str | None = None,
+        kind: str | None = None,
+        after: Place | None = None,
+        limit: int | None = None,
+    ) -> Flow[list[Schedule]]:
+        """By their names, of several tenants one after the other."""
+        ...
+
+
+class TemplateStore(Protocol):
+    def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]: ...
+
+    def get(self, name: str, tenant: str, version: int | None = None) -> Flow[Template | None]:
+        """This version; without one the newest, which may say that the template was removed."""
+        ...
+
+    def versions(
+        self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
+    ) -> Flow[list[Template]]:
+        """The newest first, of several tenants one after the other. ``after`` has the number of a version as name."""
+        ...
+
+    def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Flow[list[Enqueued]]: ...
+
+    def made_from(self, job_id: str, tenant: str) -> Flow[MadeFrom | None]: ...
+
+    def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Flow[Template | None]:
+        """A new version, unless it says what the newest does; None when the template is of another kind."""
+        ...
+
+    def list(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Flow[list[Template]]:
+        """The newest version of each that was not removed, by their names, of several tenants one after the other."""
+        ...
+
+
+TEMPLATE_COLUMNS = Record.columns(Template, "t.")
+SCHEDULE_COLUMNS = Record.columns(Schedule, "s.")
+# Live workers that say which kinds they run, or that run any.
+ALIVE = "from {lease} l where l.ended_at is null and l.until > :now and"
+
+
+class ScheduleReads(Reader):
+    @cached_property
+    def _schedule(self) -> Callable[[Row], Schedule]:
+        return Record.decoder(Schedule, self.dialect.codec)
+
+    @flow(writes=False)
+    def get(self, name: str, tenant: str) -> Steps[Schedule | None]:
+        text = (
+            f"select {SCHEDULE_COLUMNS} from {{schedule}} s"
+            f" where s.name = :name and s.state <> 'deleted' and {within(tenant, 's.tenant')}"
+        )
+        rows = yield from self._ask(tenant, text, name=name)
+        return self._schedule(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def declared(self, declared_by: str, tenant: str) -> Steps[list[Schedule]]:
+        text = (
+            f"select {SCHEDULE_COLUMNS} from {{schedule}} s"
+            " where s.declared_by = :program and s.declared_by is not null"
+            f" and {within(tenant, 's.tenant')} and s.state <> 'deleted' order by s.name"
+        )
+        rows = yield from self._ask(tenant, text, program=declared_by)
+        return [self._schedule(row) for row in rows]
+
+    @flow(writes=False)
+    def fires(
+        self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None
+    ) -> Steps[list[Fire]]:
+        earlier = "" if before is None else " and f.due_at < :before"
+        text = (
+            f"select {Record.columns(Fire, 'f.')} from {{fire}} f where f.schedule_id = :id"
+            f" and {within(tenant, 'f.tenant')}{earlier} order by f.due_at desc, f.manual desc limit :limit"
+        )
+        moment = None if before is None else self.dialect.codec.moment(before)
+        rows = yield from self._ask(tenant, text, id=parse_id(schedule_id), limit=limit, before=moment)
+        decode = Record.decoder(Fire, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def due(
+        self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
+    ) -> Steps[tuple[datetime, list[Schedule], frozenset[str]]]:
+        """What another worker of ours that is alive has the handlers for is left to that one: it can check the
+        arguments. Workers of other languages fire nothing. Answers the kinds besides that any of them runs."""
+        codec, own = self.dialect.codec, within(tenant, "s.tenant")
+        rows = yield from self._ask(tenant, "select p.now from {present} p")
+        now: Any = rows[0][0]
+        mine = self.dialect.has(":kinds", "s.kind")
+        if held:
+            text = (
+                f"select {SCHEDULE_COLUMNS} from {{schedule}} s where s.problem = 'unknown_kind' and {mine}"
+                f" and s.next_fire_at <= :now and s.state = 'active' and {own} order by s.next_fire_at limit :want"
+            )
+            rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want)
+            if rows:
+                return codec.time(now), [self._schedule(row) for row in rows], frozenset()
+        # The order is what makes every planner walk the index, however few it thinks there are.
+        look = (
+            "select 1 from {schedule} s where s.attend_at <= :now and s.attend_at is not null"
+            f" and {own} order by s.attend_at limit 1"
+        )
+        if not (yield self.dialect.read(look, now=now, tenant=tenant)):
+            return codec.time(now), [], frozenset()
+        named = self.dialect.has("l.kinds", "s.kind")
+        text = (
+            f"select {SCHEDULE_COLUMNS}, (select count(*) {ALIVE} (l.kinds is null or {named})) from {{schedule}} s"
+            f" where s.attend_at <= :now and s.attend_at is not null and {own}"
+            f" and ({mine} or not exists (select 1 {ALIVE} l.kinds is not null and l.holder like :ours and {named}))"
+            " order by s.attend_at limit :want"
+        )
+        rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want, ours=OURS)
+        found = [(self._schedule(row[:-1]), row[-1]) for row in rows]
+        run = frozenset(schedule.kind for schedule, workers in found if workers)
+        return codec.time(now), [schedule for schedule, _ in found], run
+
+    @flow(writes=False)
+    def list(
+        self,
+        tenant: str,
+        state: str | None = None,
+        kind: str | None = None,
+        after: Place | None = None,
+        limit: int | None = None,
+    ) -> Steps[list[Schedule]]:
+        later, place = beyond(tenant, after, "s.tenant", "s.name")
+        conditions = [within(tenant, "s.tenant"), "s.state <> 'deleted'", later]
+        if state is not None:
+            conditions.append("s.state = :state")
+        if kind is not None:
+            conditions.append("s.kind = :kind")
+        text = (
+            f"select {SCHEDULE_COLUMNS} from {{schedule}} s where {' and '.join(conditions)}"
+            f" order by s.tenant, s.name{at_most(limit)}"
+        )
+        rows = yield from self._ask(tenant, text, state=state, kind=kind, **place)
+        return [self._schedule(row) for row in rows]
+
+
+class TemplateReads(Reader):
+    @cached_property
+    def _template(self) -> Callable[[Row], Template]:
+        return Record.decoder(Template, self.dialect.codec)
+
+    @flow(writes=False)
+    def get(self, name: str, tenant: str, version: int | None = None) -> Steps[Template | None]:
+        which = "" if version is None else " and t.version = :version"
+        text = (
+            f"select {TEMPLATE_COLUMNS} from {{template}} t"
+            f" where t.name = :name and {within(tenant, 't.tenant')}{which}"
+            " order by t.version desc limit 1"
+        )
+        rows = yield from self._ask(tenant, text, name=name, version=version)
+        return self._template(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def versions(
+        self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
+    ) -> Steps[list[Template]]:
+        older, place = "1 = 1", {}
+        if after is not None:
+            older = "(t.tenant > :after_tenant or t.tenant = :after_tenant and t.version < :after_version)"
+            place = {"after_tenant": after.tenant, "after_version": version_of(after)}
+        text = (
+            f"select {TEMPLATE_COLUMNS} from {{template}} t where t.name = :name and {within(tenant, 't.tenant')}"
+            f" and {older} order by t.tenant, t.version desc{at_most(limit)}"
+        )
+        rows = yield from self._ask(tenant, text, name=name, **place)
+        return [self._template(row) for row in rows]
+
+    @flow(writes=False)
+    def made_from(self, job_id: str, tenant: str) -> Steps[MadeFrom | None]:
+        text = (
+            f"select {Record.columns(MadeFrom, 'm.')} from {{made_from}} m"
+            f" where m.job_id = :id and {within(tenant, 'm.tenant')}"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        return Record.decoder(MadeFrom, self.dialect.codec)(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def list(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Steps[list[Template]]:
+        later, place = beyond(tenant, after, "t.tenant", "t.name")
+        text = (
+            f"select {TEMPLATE_COLUMNS} from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"
+            f" and {later} and not exists (select 1 from {{template}} n"
+            " where n.tenant = t.tenant and n.name = t.name and n.version > t.version)"
+            f" order by t.tenant, t.name{at_most(limit)}"
+        )
+        rows = yield from self._ask(tenant, text, **place)
+        return [self._template(row) for row in rows]
+
+
+class PostgresSchedules(Calls, ScheduleReads):
+    @flow(single=True)
+    def add(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
+        whose = {"id": schedule.id, "name": schedule.draft.name}
+        definition = _definition(schedule, schedule.state, **whose)
+        rows = yield self._call("add_schedule", "%s::json, %s, %s", definition, actor, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Steps[bool]:
+        definition = _definition(becomes, state)
+        rows = yield self._call(
+            "change_schedule", "%s, %s, %s::json, %s, %s", read.id, read.revision, definition, actor, tenant
+        )
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Steps[list[str]]:
+        rows = yield self._call("declare_schedules", "%s, %s::text[], %s", declared_by, list(names), tenant)
+        return sorted(str(row[0]) for row in rows)
+
+    @flow(single=True)
+    def fire(self, decisions: Sequence[Decision], tenant: str) -> Steps[int]:
+        document = "[" + ",".join(map(_decision, decisions)) + "]"
+        rows = yield self._call("fire_schedules", "%s::json, %s", document, tenant)
+        return len(rows)
+
+    @flow(single=True)
+    def run(
+        self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
+    ) -> Steps[tuple[str | None, str | None, str | None]]:
+        assert firing.job is not None
+        rows = yield self._call(
+            "run_schedule",
+            "%s, %s::json, %s, %s, %s, %s",
+            schedule_id,
+            job_document(firing.job),
+            firing.template_version,
+            anyway,
+            actor,
+            tenant,
+        )
+        job_id, reason, detail = rows[0]
+        return None if job_id is None else str(job_id), reason, detail
+
+
+class PostgresTemplates(Calls, TemplateReads):
+    @flow(single=True)
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("put_template", "%s, null, null, null, true, %s, %s", name, actor, tenant)
+        return rows[0][1] is None
+
+    @flow(single=True)
+    def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
+        document = enqueue_document(specs)
+        rows = yield self._call("enqueue_made", "%s::json, %s, %s, %s", document, template, version, tenant)
+        return enqueued(rows)
+
+    @flow()
+    def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Steps[Template | None]:
+        options = json.dumps(draft.options)
+        rows = yield self._call(
+            "put_template",
+            "%s, %s, %s::json, %s::jsonb, false, %s, %s",
+            draft.name,
+            draft.kind,
+            draft.payload,
+            options,
+            actor,
+            tenant,
+        )
+        if rows[0][1] is not None:
+            return None
+        return (yield from self.get(draft.name, tenant).start())
+
+
+def _definition(placed: Placed, state: str, **whose: str) -> str:
+    """The columns as one JSON text; the payload is JSON already and put in as it is."""
+    draft = placed.draft
+    columns = {
+        **whose,
+        "state": state,
+        "timing": draft.timing.text,
+        "zone": draft.timing.zone,
+        "kind": draft.kind,
+        "template": draft.template,
+        "options": draft.options,
+        "missed": draft.missed,
+        "overlap": draft.overlap,
+        "jitter": draft.jitter,
+        "declared_by": placed.declared_by,
+        "declared_hash": placed.declared_hash,
+        "anchor_at": _text(placed.anchor),
+        "next_fire_at": _text(placed.next_fire_at),
+        "attend_at": _text(placed.attend_at) if state == "active" else None,
+    }
+    return f'{{"payload":{draft.payload},{json.dumps(columns)[1:]}'
+
+
+def _decision(decision: Decision) -> str:
+    read = decision.schedule
+    columns = {
+        "schedule": read.id,
+        "revision": read.revision,
+        "expected": _text(read.next_fire_at),
+        "next_fire_at": _text(decision.next_fire_at),
+        "attend_at": _text(decision.attend_at),
+        "problem": decision.problem,
+    }
+    firings = ",".join(map(_firing, decision.firings))
+    spare = "" if decision.spare is None else f',"spare":{_firing(decision.spare)}'
+    return f'{json.dumps(columns)[:-1]}{spare},"firings":[{firings}]}}'
+
+
+def _firing(firing: Firing) -> str:
+    columns = {
+        "due_at": _text(firing.due_at),
+        "action": firing.action,
+        "template_version": firing.template_version,
+        "count": firing.count,
+        "since_at": _text(firing.since_at),
+        "code": firing.code,
+        "message": firing.message,
+    }
+    job = "" if firing.job is None else f',"job":{job_document(firing.job)}'
+    return f"{json.dumps(columns)[:-1]}{job}}}"
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

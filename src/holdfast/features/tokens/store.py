@@ -1,0 +1,221 @@
+"""Tokens in the database: port, shared reads, PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any, Protocol
+
+from holdfast.engine.ids import parse_id
+from holdfast.features.tokens.model import ApiToken, Issuing
+from holdfast.stores.codecs import Record, in_micros, micros
+from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.reader import within
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
+from holdfast.stores.sqlite.codec import SqliteCodec
+
+
+class TokenStore(Protocol):
+    def issue(self, new: Issuing, actor: str, tenant: str) -> Flow[ApiToken]: ...
+
+    def revoke(self, token_id: str, actor: str, tenant: str) -> Flow[ApiToken | None]:
+        """From now on it opens nothing, nor do its sessions; None when this tenant has no such token."""
+        ...
+
+    def find(self, token_hash: str) -> Flow[ApiToken | None]:
+        """The one that has this hash, of whatever tenant, if it is still good: whoever knows a hash held the token."""
+        ...
+
+    def used(self, token_hash: str) -> Flow[None]:
+        """Note that it was used; at most once a minute."""
+        ...
+
+    def open_session(
+        self, token_hash: str, session_id: str, session_hash: str, prefix: str, ttl: float
+    ) -> Flow[ApiToken | None]:
+        """A session that may what this token may, and no longer; None when the token is not good."""
+        ...
+
+    def end_session(self, session_hash: str) -> Flow[bool]: ...
+
+    def list(
+        self, tenant: str, sessions: bool = False, before: str | None = None, limit: int = 50
+    ) -> Flow[list[ApiToken]]:
+        """Newest first, those that are over among them; sessions only where they are asked for."""
+        ...
+
+
+class TokenReads(Reader):
+    @flow(writes=False)
+    def list(
+        self, tenant: str, sessions: bool = False, before: str | None = None, limit: int = 50
+    ) -> Steps[list[ApiToken]]:
+        kind = "" if sessions else " and t.parent_id is null"
+        older = "" if before is None else " and t.id < :before"
+        text = (
+            f"select {Record.columns(ApiToken, 't.')} from {{api_token}} t"
+            f" where {within(tenant, 't.tenant')}{kind}{older} order by t.id desc limit {max(1, min(limit, 1000)):d}"
+        )
+        place = {} if before is None else {"before": parse_id(before)}
+        rows = yield from self._ask(tenant, text, **place)
+        decode = Record.decoder(ApiToken, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+
+_COLUMNS = Record.columns(ApiToken)
+
+
+class PostgresTokens(Calls, TokenReads):
+    @flow(single=True)
+    def issue(self, new: Issuing, actor: str, tenant: str) -> Steps[ApiToken]:
+        rows = yield Statement(
+            f"select {_COLUMNS} from {self.dialect.schema}issue_token("
+            "%s, %s, %s::text[], %s::text[], %s, %s, %s::timestamptz, %s::interval, %s, %s)",
+            (
+                *(new.id, new.name, list(new.roles), list(new.scopes), new.hash, new.prefix),
+                *(new.expires_at, _span(new.lasting), actor, tenant),
+            ),
+        )
+        return self._tokens(rows)[0]
+
+    @flow(single=True)
+    def revoke(self, token_id: str, actor: str, tenant: str) -> Steps[ApiToken | None]:
+        rows = yield Statement(
+            f"select {_COLUMNS} from {self.dialect.schema}revoke_token(%s, %s, %s)", (parse_id(token_id), actor, tenant)
+        )
+        return next(iter(self._tokens(rows)), None)
+
+    @flow(single=True)
+    def find(self, token_hash: str) -> Steps[ApiToken | None]:
+        rows = yield Statement(f"select {_COLUMNS} from {self.dialect.schema}token_of(%s)", (token_hash,))
+        return next(iter(self._tokens(rows)), None)
+
+    @flow(single=True)
+    def used(self, token_hash: str) -> Steps[None]:
+        yield Statement(f"select {self.dialect.schema}token_used(%s)", (token_hash,))
+
+    @flow(single=True)
+    def open_session(
+        self, token_hash: str, session_id: str, session_hash: str, prefix: str, ttl: float
+    ) -> Steps[ApiToken | None]:
+        rows = yield Statement(
+            f"select {_COLUMNS} from {self.dialect.schema}open_session(%s, %s, %s, %s, %s::interval)",
+            (token_hash, session_id, session_hash, prefix, _span(ttl)),
+        )
+        return next(iter(self._tokens(rows)), None)
+
+    @flow(single=True)
+    def end_session(self, session_hash: str) -> Steps[bool]:
+        rows = yield Statement(f"select {self.dialect.schema}end_session(%s)", (session_hash,))
+        return bool(rows[0][0])
+
+    def _tokens(self, rows: Rows) -> list[ApiToken]:
+        decode = Record.decoder(ApiToken, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+MINUTE = 60_000_000
+_ISSUE = (
+    "INSERT INTO api_token"
+    " (id, tenant, name, roles, scopes, hash, prefix, parent_id, created_at, created_by, expires_at)"
+    " VALUES (:id, :tenant, :name, :roles, :scopes, :hash, :prefix, :parent, :now, :actor, :expires)"
+    f" RETURNING {_COLUMNS}"
+)
+_REVOKE = (
+    "UPDATE api_token SET revoked_at = :now, revoked_by = :actor"
+    " WHERE id = :id AND (:any OR tenant = :tenant) AND revoked_at IS NULL"
+)
+_ONE = f"SELECT {_COLUMNS} FROM api_token WHERE id = :id AND (:any OR tenant = :tenant)"
+_GOOD = (
+    f"SELECT {_COLUMNS} FROM api_token WHERE hash = ? AND revoked_at IS NULL"
+    " AND (expires_at IS NULL OR expires_at > (SELECT now FROM present))"
+)
+_STALE_USE = (
+    "SELECT p.now FROM api_token, present p WHERE hash = ?"
+    f" AND (last_used_at IS NULL OR last_used_at <= p.now - {MINUTE})"
+)
+_USED = (
+    "UPDATE api_token SET last_used_at = ?1"
+    f" WHERE hash = ?2 AND (last_used_at IS NULL OR last_used_at <= ?1 - {MINUTE})"
+)
+
+
+def _used_lately(_: object, token_hash: str) -> Steps[bool | None]:
+    """Whether there is nothing to write."""
+    return None if (yield Statement(_STALE_USE, (token_hash,))) else True
+
+
+class SqliteTokens(SqlitePart, TokenReads):
+    @flow()
+    def issue(self, new: Issuing, actor: str, tenant: str) -> Steps[ApiToken]:
+        now = yield from sign(actor)
+        at = None if new.expires_at is None else micros(new.expires_at)
+        expires = at if new.lasting is None else now + in_micros(new.lasting)
+        facts: dict[str, Any] = {
+            "id": new.id,
+            "tenant": tenant,
+            "name": new.name,
+            "hash": new.hash,
+            "prefix": new.prefix,
+        }
+        facts |= {"roles": json.dumps(new.roles), "scopes": json.dumps(new.scopes), "parent": None}
+        rows = yield Statement(_ISSUE, {**facts, "now": now, "actor": actor, "expires": expires})
+        yield from unsign()
+        return _tokens(rows)[0]
+
+    @flow()
+    def revoke(self, token_id: str, actor: str, tenant: str) -> Steps[ApiToken | None]:
+        now = yield from sign(actor)
+        which: dict[str, Any] = {"id": parse_id(token_id), "any": any_tenant(tenant), "tenant": tenant}
+        yield Statement(_REVOKE, {**which, "now": now, "actor": actor})
+        rows = yield Statement(_ONE, which)
+        yield from unsign()
+        return next(iter(_tokens(rows)), None)
+
+    @flow(writes=False)
+    def find(self, token_hash: str) -> Steps[ApiToken | None]:
+        return next(iter(_tokens((yield Statement(_GOOD, (token_hash,))))), None)
+
+    @flow(peek=_used_lately)
+    def used(self, token_hash: str) -> Steps[None]:
+        now = yield from sign(None)
+        yield Statement(_USED, (now, token_hash))
+        yield from unsign()
+
+    @flow()
+    def open_session(
+        self, token_hash: str, session_id: str, session_hash: str, prefix: str, ttl: float
+    ) -> Steps[ApiToken | None]:
+        token = next(iter(_tokens((yield Statement(_GOOD, (token_hash,))))), None)
+        if token is None or token.is_session:
+            return None
+        now = yield from sign(token.name)
+        last = now + in_micros(ttl)
+        facts = {"id": session_id, "tenant": token.tenant, "name": token.name, "hash": session_hash, "prefix": prefix}
+        facts |= {"roles": json.dumps(token.roles), "scopes": json.dumps(token.scopes), "parent": token.id}
+        expires = last if token.expires_at is None else min(last, micros(token.expires_at))
+        rows = yield Statement(_ISSUE, {**facts, "now": now, "actor": token.name, "expires": expires})
+        yield from unsign()
+        return _tokens(rows)[0]
+
+    @flow()
+    def end_session(self, session_hash: str) -> Steps[bool]:
+        session = next(iter(_tokens((yield Statement(_GOOD, (session_hash,))))), None)
+        if session is None or not session.is_session:
+            return False
+        now = yield from sign(session.name)
+        which = {"id": session.id, "any": 0, "tenant": session.tenant}
+        yield Statement(_REVOKE, {**which, "now": now, "actor": session.name})
+        yield from unsign()
+        return True
+
+
+def _tokens(rows: Rows) -> list[ApiToken]:
+    decode = Record.decoder(ApiToken, SqliteCodec())
+    return [decode(row) for row in rows]

@@ -1,0 +1,282 @@
+"""Webhook endpoints in the database: port, shared reads, PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.engine.ids import parse_id
+from holdfast.features.webhooks.model import (
+    KEPT,
+    KEPT_DAYS,
+    Endpoint,
+    EndpointDelivery,
+    EndpointDraft,
+    subscription_names,
+)
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.reader import within
+from holdfast.stores.sqlite.base import SqlitePart, sign, unsign
+
+if TYPE_CHECKING:
+    from holdfast.features.events.store import SubscriptionStore
+
+
+class WebhookStore(Protocol):
+    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Flow[bool]:
+        """False when there is one of that name. Its subscriptions are saved beside it, in the same transaction."""
+        ...
+
+    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Flow[bool]:
+        """False when there is none of that name."""
+        ...
+
+    def disable(self, name: str, reason: str, actor: str, tenant: str) -> Flow[bool]:
+        """Nothing more is made for it, and ``endpoint.disabled`` is told. Whoever was first stands."""
+        ...
+
+    def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Flow[bool]:
+        """Go on with what it has missed, or (``skip``) without it."""
+        ...
+
+    def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]:
+        """With its subscriptions and the log of its deliveries."""
+        ...
+
+    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Flow[bool]:
+        """Keep what became of an attempt, and forget the oldest; False when the endpoint is gone."""
+        ...
+
+    def get(self, name: str, tenant: str) -> Flow[Endpoint | None]: ...
+
+    def deliveries(
+        self,
+        endpoint_id: str,
+        tenant: str,
+        limit: int,
+        before: str | None = None,
+        message: str | None = None,
+        failed: bool = False,
+    ) -> Flow[list[EndpointDelivery]]:
+        """Attempts, the newest first, before the one named; of one message, or those that failed."""
+        ...
+
+    def list(self, tenant: str) -> Flow[list[Endpoint]]: ...
+
+
+MOST = 1_000
+
+
+class WebhookReads(Reader):
+    @flow(writes=False)
+    def get(self, name: str, tenant: str) -> Steps[Endpoint | None]:
+        text = (
+            f"select {Record.columns(Endpoint, 'e.')} from {{endpoint}} e"
+            f" where e.name = :name and {within(tenant, 'e.tenant')} order by e.tenant limit 1"
+        )
+        rows = yield from self._ask(tenant, text, name=name)
+        return Record.decoder(Endpoint, self.dialect.codec)(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def deliveries(
+        self,
+        endpoint_id: str,
+        tenant: str,
+        limit: int,
+        before: str | None = None,
+        message: str | None = None,
+        failed: bool = False,
+    ) -> Steps[list[EndpointDelivery]]:
+        asked = [within(tenant, "d.tenant"), "d.endpoint_id = :endpoint"]
+        params: dict[str, object] = {"endpoint": parse_id(endpoint_id)}
+        if before is not None:
+            asked.append("d.id < :before")
+            params["before"] = parse_id(before)
+        if message is not None:
+            asked.append("d.message = :message")
+            params["message"] = message
+        if failed:
+            asked.append("d.error_code is not null")
+        text = (
+            f"select {Record.columns(EndpointDelivery, 'd.')} from {{endpoint_delivery}} d"
+            f" where {' and '.join(asked)} order by d.id desc limit {max(1, min(limit, MOST)):d}"
+        )
+        rows = yield from self._ask(tenant, text, **params)
+        decode = Record.decoder(EndpointDelivery, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Endpoint]]:
+        text = (
+            f"select {Record.columns(Endpoint, 'e.')} from {{endpoint}} e where {within(tenant, 'e.tenant')}"
+            f" order by e.name, e.tenant limit {MOST:d}"
+        )
+        rows = yield from self._ask(tenant, text)
+        decode = Record.decoder(Endpoint, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+
+class PostgresWebhooks(Calls, WebhookReads):
+    def _asked(self, name: str, arguments: str, *params: Any) -> Steps[bool]:
+        rows = yield Statement(f"select {self.dialect.schema}{name}({arguments})", params)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
+        return (
+            yield from self._asked(
+                "add_endpoint",
+                "%s, %s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s",
+                *(id, *_facts(draft), actor, tenant),
+            )
+        )
+
+    @flow(single=True)
+    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
+        return (
+            yield from self._asked(
+                "change_endpoint",
+                "%s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s",
+                *(*_facts(draft), actor, tenant),
+            )
+        )
+
+    @flow(single=True)
+    def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
+        return (yield from self._asked("disable_endpoint", "%s, %s, %s, %s", name, reason, actor, tenant))
+
+    @flow(single=True)
+    def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
+        return (yield from self._asked("enable_endpoint", "%s, %s, %s, %s", name, skip, actor, tenant))
+
+    @flow(single=True)
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
+        return (yield from self._asked("remove_endpoint", "%s, %s, %s", name, actor, tenant))
+
+    @flow(single=True)
+    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
+        facts = (entry.id, entry.endpoint_id, entry.message, entry.type, entry.job_id, entry.attempt)
+        ends = (entry.status, entry.error_code, entry.duration_ms, entry.excerpt)
+        return (
+            yield from self._asked(
+                "note_endpoint_delivery",
+                "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, make_interval(days => %s), %s",
+                *(*facts, *ends, KEPT, KEPT_DAYS, tenant),
+            )
+        )
+
+
+def _facts(draft: EndpointDraft) -> tuple[Any, ...]:
+    options = json.dumps(draft.job_options, sort_keys=True)
+    return draft.name, draft.url, list(draft.secrets), list(draft.wants), draft.kind, options
+
+
+_ADD = (
+    "INSERT INTO endpoint (id, tenant, name, url, secrets, wants, kind, job_options, created_by, created_at,"
+    " updated_at)"
+    " VALUES (:id, :tenant, :name, :url, :secrets, :wants, :kind, :job_options, :actor, :now, :now)"
+    " ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
+)
+_CHANGE = (
+    "UPDATE endpoint SET url = :url, secrets = :secrets, wants = :wants, kind = :kind, job_options = :job_options,"
+    " updated_at = :now WHERE tenant = :tenant AND name = :name RETURNING 1"
+)
+_DISABLE = (
+    "UPDATE endpoint SET disabled_reason = CASE WHEN disabled_at IS NULL THEN :reason ELSE disabled_reason END,"
+    " disabled_by = coalesce(disabled_by, :actor), disabled_at = coalesce(disabled_at, :now), updated_at = :now"
+    " WHERE tenant = :tenant AND name = :name RETURNING 1"
+)
+_ENABLE = (
+    "UPDATE endpoint SET disabled_reason = NULL, disabled_by = NULL, disabled_at = NULL, updated_at = :now"
+    " WHERE tenant = :tenant AND name = :name RETURNING 1"
+)
+_NOTE = (
+    "INSERT INTO endpoint_delivery (id, tenant, endpoint_id, message, type, job_id, attempt, status, error_code,"
+    " duration_ms, excerpt, at)"
+    " SELECT :id, e.tenant, e.id, :message, :type, :job_id, :attempt, :status, :error_code, :duration_ms, :excerpt,"
+    " :now"
+    " FROM endpoint e WHERE e.id = :endpoint_id AND e.tenant = :tenant RETURNING 1"
+)
+# The oldest go: those behind the newest thousand, and of the oldest few those that are a month old.
+_TRIM = (
+    "DELETE FROM endpoint_delivery WHERE endpoint_id = :endpoint_id AND id <= (SELECT d.id FROM endpoint_delivery d"
+    " WHERE d.endpoint_id = :endpoint_id ORDER BY d.id DESC LIMIT 1 OFFSET :kept)"
+)
+_AGED = (
+    "DELETE FROM endpoint_delivery WHERE at < :old AND id IN (SELECT d.id FROM endpoint_delivery d"
+    " WHERE d.endpoint_id = :endpoint_id ORDER BY d.id LIMIT 100)"
+)
+_DAY = 86_400_000_000
+
+
+class SqliteWebhooks(SqlitePart, WebhookReads):
+    def __init__(self, subscriptions: SubscriptionStore) -> None:
+        self._subscriptions = subscriptions
+
+    @flow()
+    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        rows = yield Statement(_ADD, {"id": id, **_endpoint_facts(draft), "actor": actor, "now": now, "tenant": tenant})
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        rows = yield Statement(_CHANGE, {**_endpoint_facts(draft), "now": now, "tenant": tenant})
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
+        for each in subscription_names(name):
+            yield from self._subscriptions.pause(each, reason, actor, tenant).start()
+        now = yield from sign(actor)
+        params = {"name": name, "reason": reason, "actor": actor, "now": now, "tenant": tenant}
+        rows = yield Statement(_DISABLE, params)
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
+        for each in subscription_names(name):
+            yield from self._subscriptions.resume(each, skip, tenant, actor).start()
+        now = yield from sign(actor)
+        rows = yield Statement(_ENABLE, {"name": name, "now": now, "tenant": tenant})
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
+        for each in subscription_names(name):
+            yield from self._subscriptions.remove(each, tenant, actor).start()
+        yield from sign(actor)
+        rows = yield Statement("DELETE FROM endpoint WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
+        yield from unsign()
+        return bool(rows)
+
+    @flow()
+    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
+        now = yield from sign(None)
+        names = ("id", "endpoint_id", "message", "type", "job_id", "attempt", "status", "error_code", "duration_ms")
+        params: dict[str, Any] = {name: getattr(entry, name) for name in (*names, "excerpt")}
+        rows = yield Statement(_NOTE, params | {"now": now, "tenant": tenant})
+        if rows:
+            yield Statement(_TRIM, {"endpoint_id": entry.endpoint_id, "kept": KEPT})
+            yield Statement(_AGED, {"endpoint_id": entry.endpoint_id, "old": now - KEPT_DAYS * _DAY})
+        yield from unsign()
+        return bool(rows)
+
+
+def _endpoint_facts(draft: EndpointDraft) -> dict[str, Any]:
+    return {
+        "name": draft.name,
+        "url": draft.url,
+        "secrets": json.dumps(draft.secrets),
+        "wants": json.dumps(draft.wants),
+        "kind": draft.kind,
+        "job_options": json.dumps(draft.job_options, sort_keys=True),
+    }

@@ -1,0 +1,102 @@
+"""Rows of limits, as part of a write that is signed: ``put_limit``, ``drop_limit`` and the sweep over parked jobs."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast.features.limits.model import Bucket, Limit, Rule
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Row, Statement, Steps
+from holdfast.stores.sqlite.admission import go_on
+
+LOOKED_AT = 200  # limits in one sweep
+
+COLUMNS = Record.columns(Limit, skip=("running", "waiting"))
+_SET = (
+    f"INSERT INTO job_limit ({COLUMNS})"
+    " VALUES (:tenant, :scope, :name, :concurrency, :rate, :per, :burst, :actor, :now, :now)"
+    " ON CONFLICT DO UPDATE SET concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per,"
+    " burst = excluded.burst, set_by = excluded.set_by, updated_at = excluded.updated_at"
+    " WHERE (job_limit.concurrency, job_limit.rate, job_limit.per, job_limit.burst)"
+    " IS NOT (excluded.concurrency, excluded.rate, excluded.per, excluded.burst)"
+)
+_ONE = f"SELECT {COLUMNS} FROM job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name"
+_SWITCH_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
+# What runs already counts.
+_COUNT_RUNNING = (
+    "INSERT INTO place (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
+    "SELECT s.id, s.tenant, CASE :scope WHEN 'all' THEN '*' WHEN 'queue' THEN s.queue WHEN 'kind' THEN s.kind"
+    " WHEN 'tenant' THEN s.tenant WHEN 'agent' THEN s.agent END AS name"
+    " FROM job_state s WHERE s.state IN ('leased', 'in_progress')"
+    " UNION ALL"
+    " SELECT s.id, s.tenant, substr(u.value, length(:scope) + 2)"
+    " FROM job_state s JOIN job j ON j.n = s.n, json_each(j.uses) u"
+    " WHERE s.state IN ('leased', 'in_progress') AND j.uses IS NOT NULL AND u.value LIKE :scope || ':%') w"
+    " WHERE w.name IS NOT NULL AND (:tenant = '*' OR w.tenant = :tenant) AND (:name = '*' OR w.name = :name)"
+    " ON CONFLICT DO NOTHING"
+)
+_REMOVE = "DELETE FROM job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING 1"
+_FORGET = (
+    "DELETE FROM {table} WHERE tenant = :tenant AND scope = :scope AND NOT EXISTS (SELECT 1 FROM job_limit l"
+    " WHERE l.tenant = {table}.tenant AND l.scope = {table}.scope AND (l.name = {table}.name OR l.name = '*')"
+    " AND l.{what} IS NOT NULL)"
+)
+NEXT_PARKED = (
+    "SELECT held_by FROM job_state INDEXED BY parked WHERE held_by > ? AND held_by IS NOT NULL AND due_at IS NOT NULL"
+    " AND state = 'queued' ORDER BY held_by LIMIT 1"
+)
+RULE = (
+    "SELECT scope, ?, concurrency, rate, per, burst FROM job_limit WHERE tenant = ? AND scope = ? AND name IN (?, '*')"
+    " ORDER BY name = '*' LIMIT 1"
+)
+
+
+def put_limit(rule: Rule, actor: str, tenant: str, now: int) -> Steps[Row]:
+    """As part of a write that is signed."""
+    per = None if rule.rate is None else (rule.per or 1.0)
+    burst = None if rule.rate is None else (rule.burst or rule.rate)
+    facts = {"tenant": tenant, "scope": rule.scope, "name": rule.name}
+    limits = {"concurrency": rule.concurrency, "rate": rule.rate, "per": per, "burst": burst}
+    yield Statement(_SET, {**facts, **limits, "actor": actor, "now": now})
+    yield _SWITCH_ON
+    if rule.concurrency is not None:
+        yield Statement(_COUNT_RUNNING, facts)
+    yield from sweep(now, 1000, beginning_of(tenant, rule.scope))
+    rows = yield Statement(_ONE, facts)
+    return rows[0]
+
+
+def drop_limit(scope: str, name: str, tenant: str, now: int) -> Steps[bool]:
+    facts = {"tenant": tenant, "scope": scope, "name": name}
+    rows = yield Statement(_REMOVE, facts)
+    if rows:
+        yield Statement(_FORGET.format(table="place", what="concurrency"), facts)
+        yield Statement(_FORGET.format(table="meter", what="rate"), facts)
+        yield from sweep(now, 1000, beginning_of(tenant, scope))
+    return bool(rows)
+
+
+def beginning_of(tenant: str, scope: str) -> str:
+    """What the texts of all buckets of a scope begin with."""
+    return Bucket(tenant, scope, "").text[:-3]
+
+
+def sweep(now: int, want: int, beginning: str | None = None) -> Steps[int]:
+    """Look at limits that jobs are parked for, from where the last look ended, and let go on whoever can."""
+    place = beginning
+    if place is None:
+        ((place,),) = yield Statement("SELECT swept FROM dispatch")
+    count = 0
+    for _ in range(LOOKED_AT):
+        rows = yield Statement(NEXT_PARKED, (place,))
+        if not rows or count >= want or (beginning is not None and not rows[0][0].startswith(beginning)):
+            place = "" if not rows else place
+            break
+        place = rows[0][0]
+        bucket = Bucket(*json.loads(place))
+        rules = [] if beginning else (yield Statement(RULE, (bucket.name, *bucket)))
+        if not rules or rules[0][3] is None:  # who waits for a token is woken when there is one
+            count += yield from go_on(bucket, want - count, now)
+    if beginning is None:
+        yield Statement("UPDATE dispatch SET swept = :place WHERE swept <> :place", {"place": place})
+    return count
