@@ -26,7 +26,7 @@ from bench.subjects import Ours
 from bench.waiting import Beside
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import open_store
-from holdfast.features.retention.model import Keeping
+from holdfast.features.retention.model import RetentionRule
 from holdfast.worker.maintenance import sweep
 
 
@@ -68,7 +68,7 @@ def _age(ours: Ours, place: Place, subject: Subject, count: int) -> None:
     store = ours.store
     store.run(store.clock.set(timedelta(days=40), None))
     # What drains leave behind while this runs is younger, and stays.
-    store.run(store.retention.set(Keeping.of(purge_after="30d"), "bench", EVERY_TENANT))
+    store.run(store.retention.set(RetentionRule.of(purge_after="30d"), "bench", EVERY_TENANT))
     _count(ours)
     store.run(store.leases.renew(ours.lease, 86_400.0, EVERY_TENANT))
 

@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import holdfast
-from holdfast import App, Context
 from holdfast.stores.postgres.verbs import PostgresVerbs
 from holdfast.stores.sqlite.verbs import SqliteVerbs
+
+import holdfast
+from holdfast import App, Context
 
 SRC = Path(holdfast.__file__).parent
 CONTRIBUTING = SRC.parents[1] / "CONTRIBUTING.md"

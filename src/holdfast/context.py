@@ -24,10 +24,10 @@ from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, extend_workflow
 from holdfast.steps.calls import CHECKPOINT_LIMIT, AwaitedCalls, BlockingCalls, Checkpoints, Here, SyncCheckpoints
-from holdfast.steps.driver import Durable, Lent, Plan
+from holdfast.steps.driver import Durable, Plan, StepTools
 from holdfast.steps.transaction import Completion, Ending, Transaction
 from holdfast.stores.flow import Flow
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.telemetry import tracing
 from holdfast.telemetry.job_log import JobLog
 from holdfast.worker.shutdown import Stop
@@ -35,7 +35,7 @@ from holdfast.worker.shutdown import Stop
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
 
-_current: ContextVar[Unmade | None] = ContextVar("holdfast_context", default=None)
+_current: ContextVar[LazyContext | None] = ContextVar("holdfast_context", default=None)
 _making = threading.Lock()
 
 
@@ -45,14 +45,14 @@ class BaseContext(Facts):
     is lost. ``report``, ``prepare`` and ``lent`` come from the runtime: how progress is written, how a child is made,
     what durable calls are carried out with."""
 
-    client: Client = field(repr=False)
+    client: Session = field(repr=False)
     logger: logging.Logger = field(repr=False)
     stop: Stop = field(default_factory=Stop, repr=False)
     redact: Redact = field(default_factory=Redactor, repr=False)
     report: Callable[[str], None] | None = field(default=None, repr=False)
     prepare: Callable[..., Prepared[Any]] | None = field(default=None, repr=False)
     completion: Completion = field(default_factory=Completion, repr=False)
-    lent: Lent | None = field(default=None, repr=False)
+    lent: StepTools | None = field(default=None, repr=False)
     halt: ClassVar[type[BaseException]] = Stopped
     _plan: Plan | None = field(default=None, init=False, repr=False)
 
@@ -309,7 +309,7 @@ class SyncContext(BlockingCalls, BaseContext):
 MakeContext = Callable[[Claim, Stop, asyncio.AbstractEventLoop], BaseContext]
 
 
-class Unmade:
+class LazyContext:
     """The context of a handler, made when something asks for it: where the handler takes none, hardly anything does.
     ``seen`` is what it was asked for, if it was."""
 
@@ -336,7 +336,7 @@ def current() -> BaseContext | None:
     return None if found is None else found.made()
 
 
-def enter(context: Unmade, claim: Claim, client: Client) -> None:
+def enter(context: LazyContext, claim: Claim, client: Session) -> None:
     """Bind the context, and the tenant of its job, to this task or thread; they end with it."""
     _current.set(context)
     client.belong_to(claim.tenant)

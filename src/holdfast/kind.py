@@ -26,7 +26,7 @@ from holdfast.features.payloads.model import NO_RULE, Effective
 from holdfast.steps.approvals import Asking
 from holdfast.steps.signature import Signature
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 
 P = ParamSpec("P")
@@ -85,7 +85,7 @@ class Kind(Generic[P, R]):
     """Made by ``@app.job``. Calling it calls the handler itself, as ordinary code."""
 
     name: str
-    client: Client = dataclasses.field(repr=False)
+    client: Session = dataclasses.field(repr=False)
     signature: Signature = dataclasses.field(repr=False)
     function: Callable[..., Any] = dataclasses.field(repr=False)
     defaults: Options = dataclasses.field(default_factory=Options)
@@ -174,7 +174,7 @@ def pack_payload(spec: JobSpec, tenant: str, rule: Effective, vault: Vault) -> N
 
 
 def make_spec(
-    kind: str, payload: str, options: Options, client: Client, retry_given: bool = False
+    kind: str, payload: str, options: Options, client: Session, retry_given: bool = False
 ) -> tuple[JobSpec, str]:
     """Check the options and put the job together. Inside a handler a new job is the running one's child (DP-10)."""
     parent = context.current()

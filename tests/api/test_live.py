@@ -15,7 +15,7 @@ from holdfast.engine.job import Event
 from holdfast.errors import EventsGone
 from holdfast.features.tokens.model import scopes_of
 from holdfast.server.auth import Identity
-from holdfast.server.live import Here, Lagged, Live
+from holdfast.server.live import FeedItem, LedgerFeed, ListenerBehind
 from holdfast.stores.flow import Flow
 from tests.api.serving import auntil, events_of, serving
 from tests.support.retention import keep, sweep
@@ -39,7 +39,7 @@ async def told_until(told: AsyncIterator[dict[str, str]], field: str) -> AsyncIt
 @pytest.mark.req("JF-14", "DP-12")
 async def test_each_listener_hears_of_its_own_tenant_in_order_and_from_its_own_place(app: App) -> None:
     app.client.make_ready()
-    live = Live(app.client)
+    live = LedgerFeed(app.client)
     early = [app.enqueue("early", {"n": n}).id for n in range(3)]
     begin = app.client.run(app.client.store.ledger.read(None, 1, "default"))[0].cursor
     async with (
@@ -62,7 +62,7 @@ async def test_each_listener_hears_of_its_own_tenant_in_order_and_from_its_own_p
 @pytest.mark.req("JF-14", "DP-12")
 async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(app: App) -> None:
     app.client.make_ready()
-    live = Live(app.client, queue=5)
+    live = LedgerFeed(app.client, queue=5)
     async with aclosing(live.follow("default")) as slow, aclosing(live.follow("default")) as quick:
         beginning = [asyncio.create_task(take(each, 1)) for each in (slow, quick)]
         await auntil(lambda: live.listeners == 2, "both listen")
@@ -74,8 +74,10 @@ async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(ap
             made += [app.enqueue("many", {"n": n}).id for n in range(3)]
             heard = await take(quick, 3)
             assert [event.job_id for event in heard] == made[-3:]
-        told: list[Event | Lagged] = []
-        while Lagged() not in told or len(told) <= len(made):  # whether it is told before or after is as it may be
+        told: list[Event | ListenerBehind] = []
+        while ListenerBehind() not in told or len(told) <= len(
+            made
+        ):  # whether it is told before or after is as it may be
             told += await take(slow, 1)
         assert [event.job_id for event in told if isinstance(event, Event)] == made
 
@@ -85,7 +87,7 @@ async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(ap
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app.client.make_ready()
-    live = Live(app.client)
+    live = LedgerFeed(app.client)
     asked, arun = [0], app.store.arun
 
     async def counted(flow: Flow[Any]) -> Any:
@@ -117,9 +119,9 @@ async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypa
 @pytest.mark.req("JF-14")
 async def test_whoever_listens_is_let_go_when_the_service_ends(app: App) -> None:
     app.client.make_ready()
-    live = Live(app.client)
+    live = LedgerFeed(app.client)
 
-    async def all_of(events: AsyncGenerator[Event | Lagged | Here, None]) -> list[Any]:
+    async def all_of(events: AsyncGenerator[Event | ListenerBehind | FeedItem, None]) -> list[Any]:
         return [event async for event in events]
 
     task = asyncio.create_task(all_of(live.follow("default")))
@@ -163,7 +165,7 @@ async def test_from_the_middle_of_what_was_committed_together_nothing_is_missed(
     monkeypatch.setattr("holdfast.server.live.PAGE", 3)
     half = app.client.run(app.client.store.ledger.read(None, 3, "default"))[1].cursor
     later = [app.enqueue("later", {"n": n}).id for n in range(2)]
-    async with aclosing(Live(app.client).follow("default", after=half)) as events:
+    async with aclosing(LedgerFeed(app.client).follow("default", after=half)) as events:
         told = [event.job_id for event in await take(events, 7)]
     assert told == [*(handle.id for handle in together[2:]), *later]
 
@@ -200,7 +202,7 @@ async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monke
     """The service could not read the ledger for longer than retention keeps it: nobody who listened skips it."""
     app.client.make_ready()
     monkeypatch.setattr("holdfast.server.live.LATE", -1.0)
-    live = Live(app.client)
+    live = LedgerFeed(app.client)
     async with aclosing(live.follow("default")) as events:
         first = asyncio.create_task(take(events, 1))
         await auntil(lambda: live.listeners == 1, "it listens")

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, Retry
 from holdfast.engine.states import State
-from holdfast.server.live import Live
+from holdfast.server.live import LedgerFeed
 from holdfast.server.pages import below
 from holdfast.server.rendering import THEME
 from tests.api.conftest import client_of
@@ -154,7 +154,7 @@ async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
     from holdfast.server.pages import signals
 
     app.client.make_ready()
-    live = Live(app.client)
+    live = LedgerFeed(app.client)
     told = signals(live, "default", always, gentle=0.2, quiet=0.3)
     assert "event: here" in await anext(told)
     assert "event: here" in await anext(told)

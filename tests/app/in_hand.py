@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from holdfast import App, Context, State
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from tests.support.stores import claim, open_lease
 
 
@@ -14,7 +14,7 @@ def in_hand(app: App) -> Context:
     handle = app.enqueue("by_hand")
     taken = claim(app.store, open_lease(app.store))[0]
     assert taken.id == handle.id
-    client = Client(app.store, tenant="*", name="tests", actor="tester")
+    client = Session(app.store, tenant="*", name="tests", actor="tester")
     return Context(taken, client, logging.getLogger("holdfast.job.by_hand"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, State
-from holdfast.engine.job import Turn
+from holdfast.engine.job import Exchange
 from holdfast.errors import InvalidSetting
 from holdfast.stores.flow import Flow
 from holdfast.worker.worker import WorkerOptions
@@ -163,7 +163,7 @@ def test_what_comes_in_while_a_worker_stops_is_not_begun(app: App, monkeypatch: 
 
         async def arun(flow: Flow[Any]) -> Any:
             answer = await usual(flow)
-            if isinstance(answer, Turn) and answer.claims:
+            if isinstance(answer, Exchange) and answer.claims:
                 worker.stop_now()
             return answer
 

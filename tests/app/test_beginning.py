@@ -11,7 +11,7 @@ from holdfast import App, Handle
 from holdfast.features.assembly import Store
 from holdfast.stores.listener import Names
 from holdfast.worker import worker
-from holdfast.worker.maintenance import Duty
+from holdfast.worker.maintenance import MaintenanceTask
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -40,7 +40,7 @@ class Day:
             self.seen.append("look")
             return 0
 
-        work_off(self.app, concurrency=2, extra_duties=(Duty("look", 60.0, run=look),))
+        work_off(self.app, concurrency=2, extra_duties=(MaintenanceTask("look", 60.0, run=look),))
         return self.seen
 
 

@@ -12,7 +12,7 @@ from holdfast import App, Context, Handle, Progress, Retry, State, SyncContext
 from holdfast.engine.job import Claim
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import StoreUnavailable
-from holdfast.worker.writers import Reporter
+from holdfast.worker.writers import ProgressWriter
 from tests.app.conftest import NewApp
 from tests.app.running import work_off, working
 from tests.app.waiting import until
@@ -81,7 +81,7 @@ async def test_at_most_one_is_written_at_a_time_and_the_latest_wins() -> None:
         written.append(report)
         return True
 
-    reporter = Reporter(CLAIM, write, every=0.05)
+    reporter = ProgressWriter(CLAIM, write, every=0.05)
     for number in range(1000):
         reporter(str(number))
         if number % 100 == 0:
@@ -101,7 +101,7 @@ async def test_what_is_said_long_before_the_end_is_written_without_waiting_for_i
             there.set()
         return True
 
-    reporter = Reporter(CLAIM, write, every=0.02)
+    reporter = ProgressWriter(CLAIM, write, every=0.02)
     reporter("first")
     reporter("second")  # the same second: it has to wait
     await asyncio.wait_for(there.wait(), 10)
@@ -120,7 +120,7 @@ async def test_an_outage_loses_nothing_but_time() -> None:
         there.set()
         return True
 
-    reporter = Reporter(CLAIM, write, every=0.01)
+    reporter = ProgressWriter(CLAIM, write, every=0.01)
     reporter("word")
     await asyncio.wait_for(there.wait(), 10)
     await reporter.close()
@@ -134,7 +134,7 @@ async def test_a_store_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.M
         await asyncio.sleep(60)
         return True
 
-    reporter = Reporter(CLAIM, write)
+    reporter = ProgressWriter(CLAIM, write)
     reporter("word")
     await asyncio.wait_for(reporter.close(), 10)
 

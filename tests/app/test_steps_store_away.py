@@ -13,7 +13,7 @@ from holdfast.engine.retry import RetryPolicy
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import StaleLease
 from holdfast.stores.flow import Flow
-from holdfast.worker.writers import Recorder
+from holdfast.worker.writers import StepWriter
 from tests.app.away import Away
 from tests.app.running import work_off, working
 from tests.app.test_steps import steps_of, told
@@ -103,7 +103,7 @@ def test_an_attempt_that_is_over_does_not_speak_for_the_next_one(app: App) -> No
     assert settle(app.store, first, Failed("broken", "again")) == []
     app.store.run(app.store.leases.promote())
     (second,) = claim(app.store, lease)
-    recorder = Recorder(app.store, "*")
+    recorder = StepWriter(app.store, "*")
     old, new = recorder.save(first, [entry(1, '"old"')]), recorder.save(second, [entry(1, '"new"'), entry(2)])
     stale, kept = asyncio.run(all_of_them(app, old, new))
     assert [answer.fate for answer in stale] == ["stale"]
@@ -117,7 +117,7 @@ def test_a_lease_that_nobody_knows_is_told_to_all_who_wrote_under_it(app: App) -
         put_one(app.store)
     lease = open_lease(app.store, tenant="default")
     claims = claim(app.store, lease, 3, tenant="default")
-    recorder = Recorder(app.store, "another")
+    recorder = StepWriter(app.store, "another")
     answers = asyncio.run(all_of_them(app, *(recorder.save(each, [entry(1)]) for each in claims)))
     assert [type(answer) for answer in answers] == [StaleLease] * 3
 
@@ -156,7 +156,7 @@ def test_an_attempt_can_be_ended_while_another_is_written_for_it(app: App) -> No
     app.store.run(app.store.leases.end(lease, "gone", "*"))
     app.store.run(app.store.leases.reap())
     app.store.run(app.store.leases.promote())
-    (answer,) = asyncio.run(all_of_them(app, Recorder(app.store, "*").save(late, [entry(1)])))
+    (answer,) = asyncio.run(all_of_them(app, StepWriter(app.store, "*").save(late, [entry(1)])))
     assert [each.fate for each in answer] == ["stale"]
     assert steps_of(app, late.id) == []
     assert [each.id for each in work(app.store)] == [late.id]

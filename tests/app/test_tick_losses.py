@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import App, State
 from holdfast.features.assembly import Store
-from holdfast.worker.maintenance import Duty
+from holdfast.worker.maintenance import MaintenanceTask
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked
 from tests.app.waiting import until
@@ -178,7 +178,7 @@ def test_a_duty_that_fails_keeps_no_job_from_being_run(shop: App, monkeypatch: p
     async def fails(store: Store) -> int:
         raise ValueError("one bad row")
 
-    monkeypatch.setattr(shop, "duties", lambda *_: (Duty("bad", 0, run=fails),))
+    monkeypatch.setattr(shop, "duties", lambda *_: (MaintenanceTask("bad", 0, run=fails),))
     handle = shop.enqueue("add", {"a": 1})
     done = shop.tick()
     assert (done.taken, done.succeeded) == (1, 1)

@@ -18,7 +18,7 @@ from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask
-from holdfast.features.retention.model import Keeping, policy_for
+from holdfast.features.retention.model import RetentionRule, policy_for
 from holdfast.features.tokens.model import new_token
 from holdfast.stores.requests import JobFilter
 from tests.support.audit import flaws, seal
@@ -266,10 +266,10 @@ def test_small_slices_and_many_sweepers_do_the_same(store: Store, store_url: str
 @pytest.mark.req("DP-16")
 def test_policies_are_checked_replaced_and_removed(store: Store) -> None:
     with pytest.raises(InvalidSetting, match="cleaned before"):
-        Keeping.of(clean_after="2d", purge_after="1d")
+        RetentionRule.of(clean_after="2d", purge_after="1d")
     with pytest.raises(InvalidSetting, match="no state that retention knows"):
-        Keeping.of(state="queued")
-    declared = Keeping.of("mail", purge_after="30d", declared=True)
+        RetentionRule.of(state="queued")
+    declared = RetentionRule.of("mail", purge_after="30d", declared=True)
     assert store.run(store.retention.set(declared, "prog", "acme")).declared
     assert keep(store, "1d", kind="mail", tenant="acme").purge_after is None
     assert store.run(store.retention.set(declared, "prog", "acme")).clean_after == 86_400, "an operator's word stands"

@@ -28,10 +28,10 @@ from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Pausing, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.payloads.store import SealedPart
-from holdfast.features.retention.model import Keeping
+from holdfast.features.retention.model import RetentionRule
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec
-from holdfast.server.maintenance import Attending
+from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, Telling
 from tests.api.serving import auntil
@@ -417,8 +417,8 @@ def verbs(
         "tenants.set_fair": lambda: run(store.tenants.set_fair(["elsewhere"], "ada")),
         "tenants.fair_queues": lambda: run(store.tenants.fair_queues()),
         "tenants.next_share": lambda: run(store.tenants.next_share(ids["queued"], tenant)),
-        "retention.set": lambda: run(store.retention.set(Keeping.of("slow", purge_after="9d"), "ada", tenant)),
-        "declare_retention": lambda: run(store.retention.set(Keeping.of("slow", declared=True), "ada", tenant)),
+        "retention.set": lambda: run(store.retention.set(RetentionRule.of("slow", purge_after="9d"), "ada", tenant)),
+        "declare_retention": lambda: run(store.retention.set(RetentionRule.of("slow", declared=True), "ada", tenant)),
         "retention.remove": lambda: run(store.retention.remove("slow", "*", "ada", tenant)),
         "retention.list": lambda: run(store.retention.list(tenant)),
         "retention.preview": lambda: run(store.retention.preview(tenant)),
@@ -623,7 +623,7 @@ async def test_a_service_whose_role_may_not_says_so_once_and_leaves_the_duties_a
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(App(as_role(place.url, VIEWER))) as app:
-        attending = Attending(app, "*")
+        attending = BackgroundMaintenance(app, "*")
         with caplog.at_level(logging.WARNING, "holdfast"):
             attending.begin()
             await auntil(lambda: "left to workers" in caplog.text, "it is said")

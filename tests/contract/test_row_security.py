@@ -25,7 +25,7 @@ from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.postgres import PostgresStore
-from holdfast.features.retention.model import Keeping, Leftover
+from holdfast.features.retention.model import Leftover, RetentionRule
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
@@ -126,7 +126,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             connect(store, tenant=tenant)
             told = endpoint(store, tenant=tenant)
             assert store.run(store.webhooks.note_delivery(sent(told.id, running.id), tenant))
-            store.run(store.retention.set(Keeping.of("slow", clean_after="9d"), "ada", tenant))
+            store.run(store.retention.set(RetentionRule.of("slow", clean_after="9d"), "ada", tenant))
             store.run(store.payload_rules.set(RuleDraft.of("heal", restricted=True), "ada", tenant))
             was, becomes = (f'{{"$holdfast":{{"key":"{key}","sealed":"AAAA"}}}}' for key in ("k1", "k2"))
             sealed = put_one(store, "heal", payload=json.loads(was), references=References("s3://x"), tenant=tenant)

@@ -15,7 +15,7 @@ from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Pausing, Rule, named
-from holdfast.features.retention.model import Keeping
+from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.people import asks, entry
@@ -155,7 +155,7 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     store.run(store.queues.set_aging("default", 1.0, 1, 100, "ada", "default"))
     asking = take_one(store)
     apply(store, asking.lease, asks(asking, new_id(), n=1, expires_in=5.0))
-    store.run(store.retention.set(Keeping.of(clean_after=1.0), "ada", "default"))
+    store.run(store.retention.set(RetentionRule.of(clean_after=1.0), "ada", "default"))
     store.run(store.operations.start(Starting(new_id(), "redrive"), JobFilter(tenant="default"), "ada", "default"))
     switch = pause(store, "the disk is full", everything=True)
     assert switch.halts

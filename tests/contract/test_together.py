@@ -15,7 +15,7 @@ import pytest_asyncio
 from holdfast import App
 from holdfast.errors import InvalidInput, StoreError
 from holdfast.features.postgres import PostgresStore
-from holdfast.stores.flow import Flow, Statement, Steps, side_by_side
+from holdfast.stores.flow import Flow, Statement, Steps, read_together
 from holdfast.stores.postgres import connections, pipeline
 from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 from holdfast.stores.postgres.pipeline import PREPARE_AFTER
@@ -200,9 +200,9 @@ async def test_what_is_no_read_of_ours_has_its_transaction(store: PostgresStore)
 
 
 def _several() -> Steps[Any]:
-    inner = side_by_side(reading("acme", BOUND), reading("acme", "select 2"))
+    inner = read_together(reading("acme", BOUND), reading("acme", "select 2"))
     others = (reading("beta", BOUND), _leaves(), reading("acme", "select 3"))
-    return (yield from side_by_side(inner, *others))
+    return (yield from read_together(inner, *others))
 
 
 async def test_side_by_side_each_gets_its_own_answer_under_its_own_tenant(store: PostgresStore) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.engine.job import Claim, Holding, Turn
+from holdfast.engine.job import Claim, Exchange, Holding
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
@@ -31,7 +31,7 @@ def turn(
     want: int = 10,
     queues: tuple[str, ...] = ("default",),
     after: Mapping[str, tuple[int, int]] | None = None,
-) -> Turn:
+) -> Exchange:
     request = ClaimRequest(lease=lease, queues=queues, want=want, after=after or {})
     return store.run(store.leases.exchange(ended, request))
 
@@ -63,7 +63,7 @@ def test_it_may_do_only_one_of_them_or_neither(store: Store) -> None:
     lease = open_lease(store)
     (job,) = turn(store, lease, want=1).claims
     assert turn(store, lease, done(job), want=0).claims == []
-    assert turn(store, lease, want=0) == Turn([], [], True, 0)
+    assert turn(store, lease, want=0) == Exchange([], [], True, 0)
     assert states(store, *ids) == [State.SUCCEEDED, State.QUEUED]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import open_store
-from holdfast.worker.maintenance import Duty, run_once, standard_duties
+from holdfast.worker.maintenance import MaintenanceTask, run_once, standard_tasks
 from tests.faults.workplace import Fresh, Line, OverAProxy
 from tests.support.ledger import check_ledger, read_events
 from tests.support.retention import keep
@@ -87,9 +87,9 @@ def _prepare(url: str) -> None:
 
 async def _do(app: App) -> None:
     """As a worker does them, one after another."""
-    duties = (*app.duties(EVERY_TENANT, 0, 0), *standard_duties(EVERY_TENANT, promote_every=0, sweep_every=0))
+    duties = (*app.duties(EVERY_TENANT, 0, 0), *standard_tasks(EVERY_TENANT, promote_every=0, sweep_every=0))
     for first in duties:
-        each: Duty | None = first
+        each: MaintenanceTask | None = first
         while each is not None:
             await run_once(each, app.store)
             each = each.then

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.engine.job import Claim, Turn
+from holdfast.engine.job import Claim, Exchange
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import HoldfastError, StaleLease
@@ -100,7 +100,7 @@ def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
             answer = store.run(flow)
         except StaleLease:
             answer = None
-        if isinstance(answer, Turn):
+        if isinstance(answer, Exchange):
             assert not answer.claims
             answer = answer.stale
         elif verb == "steps.save" and answer is not None:

@@ -12,7 +12,7 @@ import pytest
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.model import Anchor
 from holdfast.features.audit.operations import Audit, verify_file
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from tests.support.audit import anchor, flaws, seal, unguarded, verify
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.stores import BROKEN, put, spec, work
@@ -146,7 +146,7 @@ def test_an_action_that_was_edited_or_deleted_is_named(store: Store, owner: ByHa
 
 @pytest.mark.slow
 def test_an_exported_file_is_checked_by_itself(store: Store, owner: ByHand, tmp_path: Path) -> None:
-    audit = Audit(Client(store, tenant="*", name="tests", actor="ada"))
+    audit = Audit(Session(store, tenant="*", name="tests", actor="ada"))
     audit.seal()
     assert audit.export(tmp_path / "trail.jsonl") == 4
     report = verify_file(tmp_path / "trail.jsonl", [audit.anchor()])

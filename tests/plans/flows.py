@@ -18,7 +18,7 @@ from holdfast.features.assembly import Store
 from holdfast.features.audit.store import EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.features.jobs.views import why
-from holdfast.features.retention.model import Keeping
+from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, Telling
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
@@ -302,7 +302,7 @@ def sweeping(store: Store) -> Flow[Any]:
     """Retention on PostgreSQL, all in one transaction: a policy, clean ten, purge them, count fifty events."""
 
     def steps() -> Steps[list[Any]]:
-        yield from store.retention.set(Keeping.of(purge_after=0.001), "ada", "*").start()
+        yield from store.retention.set(RetentionRule.of(purge_after=0.001), "ada", "*").start()
         yield Statement("update holdfast.upkeep set prune_at = 'infinity'")
         swept = yield from store.retention.sweep(10, 100).start()
         for join in ("seqscan", "hashjoin", "mergejoin"):  # as the sweep itself has it

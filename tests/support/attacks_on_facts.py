@@ -33,7 +33,7 @@ _FACTS = {
     "created_at": (NOW, NOW),
 }
 
-_WRITTEN = "written once, when its job succeeds"
+_ONCE = "written once, when its job succeeds"
 _VALUES = "(job_id, tenant, value) values"
 
 FACTS = [
@@ -51,9 +51,9 @@ FACTS = [
         says="a result never",
     ),
     both("delete a result", "delete from result where job_id = :returned", says="only retention takes results away"),
-    both("answer for a job that runs", f"insert into result {_VALUES} (:running, 'default', '1')", says=_WRITTEN),
-    both("answer for a job that failed", f"insert into result {_VALUES} (:dead, 'default', '1')", says=_WRITTEN),
-    both("answer for another tenant", f"insert into result {_VALUES} (:succeeded, 'acme', '1')", says=_WRITTEN),
+    both("answer for a job that runs", f"insert into result {_VALUES} (:running, 'default', '1')", says=_ONCE),
+    both("answer for a job that failed", f"insert into result {_VALUES} (:dead, 'default', '1')", says=_ONCE),
+    both("answer for another tenant", f"insert into result {_VALUES} (:succeeded, 'acme', '1')", says=_ONCE),
     only_postgres("empty all results", "truncate result", says="never changed"),
     both("change the payload", """update job set payload = '{"to": "mallory"}' where id = :queued""", says=_PAYLOAD),
     both("change the payload of a cleaned job", "update job set payload = '[1]' where id = :cleaned", says=_PAYLOAD),

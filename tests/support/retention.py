@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.units import Duration
 from holdfast.features.assembly import Store
-from holdfast.features.retention.model import Keeping, Retention
+from holdfast.features.retention.model import Retention, RetentionRule
 from tests.support.by_hand import ByHand
 
 
@@ -18,7 +18,7 @@ def keep(
     state: str | None = None,
     tenant: str = EVERY_TENANT,
 ) -> Retention:
-    return store.run(store.retention.set(Keeping.of(kind, state, clean, purge), "ada", tenant))
+    return store.run(store.retention.set(RetentionRule.of(kind, state, clean, purge), "ada", tenant))
 
 
 def sweep(store: Store, *, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> dict[str, int]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.features.assembly import Store, open_store
-from holdfast.worker.maintenance import Duty, Maintenance
+from holdfast.worker.maintenance import Maintenance, MaintenanceTask
 
 pytestmark = pytest.mark.req("JF-3", "SC-13")
 
@@ -21,7 +21,7 @@ class Watched:
         self.looked: list[str] = []
         self._news = asyncio.Event()
 
-    def duty(self, name: str, *, readies: bool = True) -> Duty:
+    def duty(self, name: str, *, readies: bool = True) -> MaintenanceTask:
         async def run(store: Store) -> int:
             self.at_it.add(name)
             self.most = max(self.most, len(self.at_it))
@@ -30,9 +30,9 @@ class Watched:
             self.at_it.discard(name)
             return 0
 
-        return Duty(name, 60.0, run=run, readies=readies)
+        return MaintenanceTask(name, 60.0, run=run, readies=readies)
 
-    async def begin(self, *duties: Duty, leaving: asyncio.Event) -> list[asyncio.Task[None]]:
+    async def begin(self, *duties: MaintenanceTask, leaving: asyncio.Event) -> list[asyncio.Task[None]]:
         store = open_store("sqlite:///:memory:")
 
         def looked(name: str) -> None:
@@ -64,7 +64,9 @@ async def test_one_that_goes_slowly_is_waited_for_by_nobody() -> None:
         await go_on.wait()
         return 0
 
-    tasks = await watched.begin(Duty("slow", 60.0, run=slow, readies=False), watched.duty("after"), leaving=leaving)
+    tasks = await watched.begin(
+        MaintenanceTask("slow", 60.0, run=slow, readies=False), watched.duty("after"), leaving=leaving
+    )
     async with asyncio.timeout(20):
         await watched.has_looked("after")
         assert "slow" not in watched.looked

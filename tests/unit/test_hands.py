@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.worker.task_pool import Hands
+from holdfast.worker.task_pool import TaskPool
 
 pytestmark = pytest.mark.req("JF-7")
 
@@ -22,7 +22,7 @@ class Bench:
     """Runs things, and knows which task each had and how each ended."""
 
     def __init__(self) -> None:
-        self.hands: Hands[Work, object] = Hands(self._begin, self._over)
+        self.hands: TaskPool[Work, object] = TaskPool(self._begin, self._over)
         self.ends: list[object] = []
         self._news = asyncio.Event()
         self.unwanted: list[Work] = []

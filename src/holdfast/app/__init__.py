@@ -17,13 +17,13 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.operations import Audit
-from holdfast.features.connectors.outbound import Reach, SecretProvider
+from holdfast.features.connectors.outbound import Outbound, SecretProvider
 from holdfast.features.connectors.report import Sources
 from holdfast.features.dead_letters.operations import Operations
 from holdfast.features.events.operations import Consumers, Declarations, Subscriptions
 from holdfast.features.limits.operations import Limits, Queues, Reservations
 from holdfast.features.payloads.operations import PayloadRules
-from holdfast.features.retention.operations import Metering, Retentions
+from holdfast.features.retention.operations import RetentionPolicies, UsageReport
 from holdfast.features.schedules.firing import Scheduler
 from holdfast.features.tenants.operations import Tenants
 from holdfast.features.webhooks.operations import Endpoints
@@ -31,7 +31,7 @@ from holdfast.outgoing import EgressPolicy
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
 from holdfast.stores.ids import new_id
 from holdfast.stores.port import POOL_SIZE
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 from holdfast.telemetry.tracing import outgoing_headers
 
@@ -57,7 +57,7 @@ class App(Acting, Running):
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self.schema, self.strict, named = schema, strict, config.database_url(url)
-        self.client = Client(
+        self.client = Session(
             open_store(named, schema=schema, answer_within=limit, pool_size=pool_size),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
@@ -72,8 +72,8 @@ class App(Acting, Running):
         self.reservations = Reservations(self.client)
         self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
         self.executors, self.tenants = Executors(self.client), Tenants(self.client)
-        self.retention = Retentions(self.client, self.client.vault.artifacts)
-        self.usage = Metering(self.client)
+        self.retention = RetentionPolicies(self.client, self.client.vault.artifacts)
+        self.usage = UsageReport(self.client)
         self.operations = Operations(self.client, new_id)
         self.endpoints = Endpoints(self.client)
         self.declared = Declarations()
@@ -82,7 +82,7 @@ class App(Acting, Running):
         self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
         self.egress = egress or EgressPolicy(allow=config.egress_networks(), proxy=config.egress_proxy())
         self.reach, self.reports = (
-            Reach(self.egress, secrets or config.tenant_secret, self.redactor, lambda _: outgoing_headers()),
+            Outbound(self.egress, secrets or config.tenant_secret, self.redactor, lambda _: outgoing_headers()),
             Sources(),
         )
         self.all_kinds = ChainMap(self.kinds, self._built_in())

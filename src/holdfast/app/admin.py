@@ -11,18 +11,18 @@ from holdfast.engine.units import Duration
 from holdfast.errors import Refused
 from holdfast.features.assembly import Store
 from holdfast.features.connectors.operations import Connectors
-from holdfast.features.health.model import USUAL, Health, Thresholds, check_thresholds, with_concerns
+from holdfast.features.health.model import DEFAULT_THRESHOLDS, Health, Thresholds, check_thresholds, with_concerns
 from holdfast.features.limits.model import Named, Switch
 from holdfast.features.limits.operations import Switches
 from holdfast.features.tokens.operations import Tokens
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 log = logging.getLogger("holdfast.worker")
 
 
 class Operating:
-    client: Client
+    client: Session
     strict: bool
     _role_checked = False
 
@@ -61,12 +61,12 @@ class Operating:
         """Go on with it: ``app.resume(queue="mail")``."""
         self.switches.resume(**what)
 
-    def health(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
+    def health(self, *, tenant: str | None = None, when: Thresholds = DEFAULT_THRESHOLDS) -> Health:
         """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
         found = self.client.run(self.client.store.health.get(tenant or self.client.tenant, check_thresholds(when)))
         return with_concerns(found, self.client.store.conditions(when))
 
-    async def ahealth(self, *, tenant: str | None = None, when: Thresholds = USUAL) -> Health:
+    async def ahealth(self, *, tenant: str | None = None, when: Thresholds = DEFAULT_THRESHOLDS) -> Health:
         found = await self.client.arun(
             self.client.store.health.get(tenant or self.client.tenant, check_thresholds(when))
         )

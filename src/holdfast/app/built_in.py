@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.features.connectors.http_request import REQUEST, check_request, requester
-from holdfast.features.connectors.outbound import Reach
+from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.connectors.report import GENERATE, Sources, check_report, generator
 from holdfast.features.webhooks.delivery import deliverer
 from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
@@ -20,7 +20,7 @@ Made = tuple[str, Callable[..., Any], Signature, Options]
 _signatures: dict[str, Signature] = {}
 
 
-def built_in(reach: Reach, reports: Sources) -> Iterator[Made]:
+def built_in(reach: Outbound, reports: Sources) -> Iterator[Made]:
     """Name, handler, signature and options of each."""
     deliver, request, generate = deliverer(reach), requester(reach), generator(reports)
     if not _signatures:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from holdfast import config
-from holdfast.app.handlers import Declared, Means, wants_context
+from holdfast.app.handlers import Declared, HandlerTools, wants_context
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Outcome, Settled, Succeeded
@@ -34,34 +34,34 @@ from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.features.assembly import open_store, stand_in
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
-from holdfast.steps.driver import Lent
+from holdfast.steps.driver import StepTools
 from holdfast.steps.signature import Signature
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import failure
 from holdfast.worker import startup
-from holdfast.worker.executor import Handler, RuleBook, execute
+from holdfast.worker.executor import Handler, PayloadRuleCache, execute
 from holdfast.worker.processes import sandbox
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.processes.protocol import Message, frame, outcome_to_json, record_from_json
 from holdfast.worker.shutdown import Stop
 from holdfast.worker.startup import put_right
 from holdfast.worker.threads import Threads
-from holdfast.worker.writers import Recorder
+from holdfast.worker.writers import StepWriter
 
 
 @dataclass(slots=True)
-class Bench:
+class ChildRuntime:
     """What is set up once and serves every job of this child."""
 
-    client: Client
+    client: Session
     threads: Threads
     handlers: dict[str, Handler]
     memory: int | None
     notify: str | None = None
     spent: bool = False
-    rules: RuleBook = field(default_factory=RuleBook)
+    rules: PayloadRuleCache = field(default_factory=PayloadRuleCache)
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ async def _serve(link: socket.socket) -> None:
     await bench.client.store.aclose()
 
 
-def _set_up(hello: Message) -> Bench:
+def _set_up(hello: Message) -> ChildRuntime:
     sys.argv = hello["argv"]
     os.nice(hello["niceness"])
     sandbox.set_up_logging(hello["log"])
@@ -106,9 +106,9 @@ def _set_up(hello: Message) -> Bench:
     if hello["home"] is not None:  # a test: the app that is about to be imported must not reach its own database
         stand_in(hello["home"], store)
     vault = Vault.of(config.artifact_place(hello["url"]), config.key_text())
-    client = Client(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"], vault=vault)
+    client = Session(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"], vault=vault)
     # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
-    bench = Bench(client, Threads(), {}, hello["memory"], hello["notify"])
+    bench = ChildRuntime(client, Threads(), {}, hello["memory"], hello["notify"])
     try:
         bench.rules.load(client.run(client.store.payload_rules.list(hello["tenant"])))
     except HoldfastError:
@@ -116,7 +116,7 @@ def _set_up(hello: Message) -> Bench:
     return bench
 
 
-async def _answer(bench: Bench, message: Message) -> Message:
+async def _answer(bench: ChildRuntime, message: Message) -> Message:
     outcome: Outcome | Settled
     try:
         if "prepare" in message:
@@ -130,7 +130,7 @@ async def _answer(bench: Bench, message: Message) -> Message:
     return {"outcome": outcome_to_json(outcome), "spent": bench.spent}
 
 
-def _handler(bench: Bench, wanted: Message) -> Handler:
+def _handler(bench: ChildRuntime, wanted: Message) -> Handler:
     found = find(wanted)
     function = found.function if isinstance(found, Kind) else found
     kind, defaults = wanted["kind"], found.defaults if isinstance(found, Kind) else Options()
@@ -139,8 +139,8 @@ def _handler(bench: Bench, wanted: Message) -> Handler:
     declared = Declared(Kind(kind, bench.client, signature, function, defaults, rule=rule))
     # The worker looks for secrets once more: it knows those that were told to its app.
     client, prepare = bench.client, partial(_prepare, bench.client)
-    lent = Lent(Recorder(client.store, client.scope), bench.threads, lambda: bench.notify)
-    handler = declared.handler(Means(client, bench.threads, Children(1), "", prepare, lent, rules=bench.rules))
+    lent = StepTools(StepWriter(client.store, client.scope), bench.threads, lambda: bench.notify)
+    handler = declared.handler(HandlerTools(client, bench.threads, Children(1), "", prepare, lent, rules=bench.rules))
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         try:
@@ -156,7 +156,7 @@ def _handler(bench: Bench, wanted: Message) -> Handler:
     return replace(handler, call=call)
 
 
-def _prepare(client: Client, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
+def _prepare(client: Session, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
     """For ``ctx.spawn``: a kind and its arguments, or a name and a payload, which is checked by whoever runs it."""
     if isinstance(kind, Kind):
         return kind.using(**options).prepare(*args)

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, over
 
 from holdfast import config
 from holdfast.app.built_in import built_in
-from holdfast.app.handlers import Declared, Way, wants_context
+from holdfast.app.handlers import Declared, RunMode, wants_context
 from holdfast.app.process_handlers import ProcessOptions, target_of
 from holdfast.context import Context, SyncContext
 from holdfast.engine.job import DEFAULT_RETRY, Enqueued
@@ -16,7 +16,7 @@ from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, Size, seconds
 from holdfast.errors import InvalidSetting
-from holdfast.features.connectors.outbound import Reach
+from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.connectors.program import CommandSettings, Program, command_parts
 from holdfast.features.connectors.report import Source, Sources, add_source
 from holdfast.features.events.operations import Declarations, Following
@@ -24,14 +24,14 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import RuleOptions
 from holdfast.features.payloads.operations import PayloadRules
-from holdfast.features.retention.model import Keeping, check_cost
-from holdfast.features.retention.operations import Retentions
+from holdfast.features.retention.model import RetentionRule, check_cost
+from holdfast.features.retention.operations import RetentionPolicies
 from holdfast.features.schedules.firing import Scheduler
 from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
 from holdfast.kind import Kind, Options, Prepared, RetryAs
 from holdfast.steps.approvals import Asking, asking, check_notifier
 from holdfast.steps.signature import Signature
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.telemetry.logs import trust
 
 T = TypeVar("T")
@@ -105,11 +105,11 @@ def declare_marked(scheduler: Scheduler, function: Callable[..., Any], kind: str
         declare(kind)
 
 
-class Desk:
+class TemplateMaker:
     """What templates are lent: kinds to check arguments against, and handles for what was enqueued."""
 
     def __init__(
-        self, client: Client, kinds: Mapping[str, Declared], prepare: Callable[[str, Any, Any], Prepared[Any]]
+        self, client: Session, kinds: Mapping[str, Declared], prepare: Callable[[str, Any, Any], Prepared[Any]]
     ) -> None:
         self._client = client
         self._kinds = kinds
@@ -134,14 +134,14 @@ S = TypeVar("S", bound=Source)
 
 
 class Declaring:
-    client: Client
+    client: Session
     kinds: dict[str, Declared]
     scheduler: Scheduler
     declared: Declarations
-    retention: Retentions
+    retention: RetentionPolicies
     payload_rules: PayloadRules
     redactor: Redactor
-    reach: Reach
+    reach: Outbound
     reports: Sources
     notifier: str | None
 
@@ -193,7 +193,7 @@ class Declaring:
         limit = None if timeout is None else seconds(timeout, "timeout")
         way = ProcessOptions.of(process, memory, recycle, niceness)
         gate = asking(requires_approval)
-        kept = None if keep is None else Keeping.of(purge_after=keep, declared=True)
+        kept = None if keep is None else RetentionRule.of(purge_after=keep, declared=True)
         spent = None if cost is None else check_cost(cost)
         said = (name, options, limit, at_most_once, way, gate, kept, spent, rule)
         return JobDecorator(lambda function: self.declare(function, *said))
@@ -230,9 +230,9 @@ class Declaring:
         options: Options,
         timeout: float | None,
         at_most_once: bool = False,
-        way: Way | None = None,
+        way: RunMode | None = None,
         approval: Asking | None = None,
-        keep: Keeping | None = None,
+        keep: RetentionRule | None = None,
         cost: float | None = None,
         rule: RuleOptions | None = None,
     ) -> Kind[..., Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
 from holdfast.app import enqueue_many
-from holdfast.app.declarations import Desk
+from holdfast.app.declarations import TemplateMaker
 from holdfast.app.handlers import Declared
 from holdfast.context import current
 from holdfast.engine.job import JobSpec
@@ -23,13 +23,13 @@ from holdfast.features.workflows.operations import Workflows
 from holdfast.features.workflows.run import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 R = TypeVar("R")
 
 
 class Enqueuing:
-    client: Client
+    client: Session
     kinds: dict[str, Declared]
     all_kinds: Mapping[str, Declared]
 
@@ -87,7 +87,7 @@ class Enqueuing:
     @property
     def templates(self) -> Templates:
         """Job definitions with a name and versions: ``app.templates.put(…)``, ``.enqueue("name", …)``."""
-        return Templates(self.client, Desk(self.client, self.all_kinds, self._prepare))
+        return Templates(self.client, TemplateMaker(self.client, self.all_kinds, self._prepare))
 
     @property
     def schedules(self) -> Schedules:

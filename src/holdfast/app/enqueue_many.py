@@ -13,7 +13,7 @@ from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.jobs.handle import Handle
 from holdfast.kind import Prepared
 from holdfast.stores.flow import Flow, Steps
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 R = TypeVar("R")
 
@@ -22,7 +22,7 @@ PART = 1_000
 LONGEST = 3600.0
 
 
-def enqueue_many(client: Client, calls: Iterable[Prepared[R]], connection: object | None = None) -> list[Handle[R]]:
+def enqueue_many(client: Session, calls: Iterable[Prepared[R]], connection: object | None = None) -> list[Handle[R]]:
     """All in one transaction a tenant, or none; the answers are in the order of the calls."""
     rest = _prepared(calls)
     first = list(islice(rest, PART))
@@ -37,7 +37,7 @@ def enqueue_many(client: Client, calls: Iterable[Prepared[R]], connection: objec
 
 
 async def aenqueue_many(
-    client: Client, calls: Iterable[Prepared[R]], connection: object | None = None
+    client: Session, calls: Iterable[Prepared[R]], connection: object | None = None
 ) -> list[Handle[R]]:
     gathered = list(_prepared(calls))
     on = _shared(gathered, connection)
@@ -64,12 +64,12 @@ def _not_prepared(what: object) -> InvalidInput:
     )
 
 
-def _all_at_once(client: Client, calls: Sequence[Prepared[R]]) -> list[Handle[R]]:
+def _all_at_once(client: Session, calls: Sequence[Prepared[R]]) -> list[Handle[R]]:
     _shared(calls, None, ours=True)
     return _handles(client, calls, _answers(client, calls))
 
 
-def _answers(client: Client, calls: Sequence[Prepared[Any]]) -> dict[str, Iterator[Enqueued]]:
+def _answers(client: Session, calls: Sequence[Prepared[Any]]) -> dict[str, Iterator[Enqueued]]:
     return {tenant: iter(client.add(specs, tenant)) for tenant, specs in _groups(calls).items()}
 
 
@@ -80,7 +80,7 @@ def _groups(calls: Sequence[Prepared[Any]]) -> dict[str, list[JobSpec]]:
     return groups
 
 
-def _handles(client: Client, calls: Sequence[Prepared[R]], answers: dict[str, Iterator[Enqueued]]) -> list[Handle[R]]:
+def _handles(client: Session, calls: Sequence[Prepared[R]], answers: dict[str, Iterator[Enqueued]]) -> list[Handle[R]]:
     return [client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
 
 
@@ -95,7 +95,7 @@ def _shared(calls: Sequence[Prepared[Any]], connection: object | None, *, ours: 
     return connection
 
 
-def _in_parts(client: Client, first: list[Prepared[R]], rest: Iterator[Prepared[R]]) -> list[Handle[R]]:
+def _in_parts(client: Session, first: list[Prepared[R]], rest: Iterator[Prepared[R]]) -> list[Handle[R]]:
     """One transaction that is fed from here. Those of other tenants come after it, in transactions of their own."""
     tenant = first[0].tenant
     feed = _Feed()
@@ -141,7 +141,7 @@ class _Feed:
         self._given.put(None)
 
 
-def _transaction(client: Client, feed: _Feed, tenant: str) -> Flow[list[Enqueued]]:
+def _transaction(client: Session, feed: _Feed, tenant: str) -> Flow[list[Enqueued]]:
     def steps() -> Steps[list[Enqueued]]:
         answers: list[Enqueued] = []
         for part in feed:

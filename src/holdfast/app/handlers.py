@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from holdfast.app.process_handlers import ProcessOptions, process_caller, recipe_for
-from holdfast.context import BaseContext, Context, SyncContext, Unmade, enter
+from holdfast.context import BaseContext, Context, LazyContext, SyncContext, enter
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.outcome import Settled, Succeeded
 from holdfast.engine.payload import look_at
@@ -23,35 +23,35 @@ from holdfast.features.connectors.program import Program, command_caller
 from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.kind import Kind, Prepared
 from holdfast.steps.approvals import Asking
-from holdfast.steps.driver import Durable, Lent, Plan
+from holdfast.steps.driver import Durable, Plan, StepTools
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
-from holdfast.worker.executor import Handler, RuleBook, pack_result
+from holdfast.worker.executor import Handler, PayloadRuleCache, pack_result
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.shutdown import Stop
 from holdfast.worker.threads import Threads
-from holdfast.worker.writers import Reporter
+from holdfast.worker.writers import ProgressWriter
 
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
-Way = ProcessOptions | Program
+RunMode = ProcessOptions | Program
 
 SHOWN_LIMIT = 32_768
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class HandlerTools:
     """What a worker has to run handlers with."""
 
-    client: Client
+    client: Session
     threads: Threads
     children: Children
     schema: str
     prepare: Prepare
-    lent: Lent
+    lent: StepTools
     redact: Redactor = field(default_factory=Redactor)
-    rules: RuleBook = field(default_factory=RuleBook)
+    rules: PayloadRuleCache = field(default_factory=PayloadRuleCache)
 
     def handlers(self, kinds: Mapping[str, Declared]) -> dict[str, Handler]:
         return {name: declared.handler(self) for name, declared in kinds.items()}
@@ -68,10 +68,10 @@ class Declared:
 
     kind: Kind[..., Any]
     timeout: float | None = None
-    way: Way | None = None
+    way: RunMode | None = None
     cost: float | None = None
 
-    def handler(self, means: Means) -> Handler:
+    def handler(self, means: HandlerTools) -> Handler:
         """What runs in a process of its own keeps its timeout itself: it counts from when the process is ready."""
         kind = self.kind
         retry = as_policy(kind.defaults.get("retry", DEFAULT_RETRY))
@@ -100,7 +100,7 @@ def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call
     return lambda claim, _: call(claim)
 
 
-def chain_of(client: Client) -> Callable[[Claim], Awaitable[list[str]]]:
+def chain_of(client: Session) -> Callable[[Claim], Awaitable[list[str]]]:
     async def before(claim: Claim) -> list[str]:
         return [
             job.id for job in await client.arun(client.store.jobs.chain(claim.id, claim.tenant)) if job.id != claim.id
@@ -109,7 +109,7 @@ def chain_of(client: Client) -> Callable[[Claim], Awaitable[list[str]]]:
     return before
 
 
-def _approved(call: Call, kind: Kind[..., Any], means: Means) -> Call:
+def _approved(call: Call, kind: Kind[..., Any], means: HandlerTools) -> Call:
     """Ask before the handler is run at all, where the kind or the job's agent requires it. A job that is not approved
     never comes further than here."""
     asking = kind.approval
@@ -124,7 +124,7 @@ def _approved(call: Call, kind: Kind[..., Any], means: Means) -> Call:
     return straight_on if asking is None else gated
 
 
-async def ask_first(means: Means, claim: Claim, asking: Asking | None, rule: Effective, stop: Stop) -> None:
+async def ask_first(means: HandlerTools, claim: Claim, asking: Asking | None, rule: Effective, stop: Stop) -> None:
     """Raises ``Suspended`` until people have approved, where the kind (``asking``) or the job's agent wants that."""
     if asking is None and await means.client.arun(means.client.store.steps.asks_first(claim.agent or "", claim.tenant)):
         asking = Asking()
@@ -147,7 +147,7 @@ def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:
     return {"payload": {name: "***" if redact.looks_secret(name) else value for name, value in payload.items()}}
 
 
-def _caller(kind: Kind[..., Any], means: Means) -> Call:
+def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
     """From a claim to the handler's result: bind the context, rebuild the arguments, call, encode."""
     logger = logging.getLogger(f"holdfast.job.{kind.name}")
     takes_context = wants_context(kind.function)
@@ -162,7 +162,7 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
         rule = rules.of(claim.tenant, claim.kind, kind.rule)
         redact = JobRedactor(means.redact, claim.payload, rule.restricted)
         completion = Completion(pack, partial(_ended, vault, rule, claim))
-        reporter = Reporter(claim, write, loop=loop)
+        reporter = ProgressWriter(claim, write, loop=loop)
         context = kind_of_context(
             claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent
         )
@@ -174,7 +174,7 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
     client, function, unpack = means.client, kind.function, kind.signature.unpack
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        unmade = Unmade(context_of, claim, stop)
+        unmade = LazyContext(context_of, claim, stop)
         enter(unmade, claim, client)
         args, kwargs = unpack(claim.payload)
         if takes_context:
@@ -196,7 +196,7 @@ def _caller(kind: Kind[..., Any], means: Means) -> Call:
         finally:
             stop.over()
             context = unmade.seen
-            if context is not None and isinstance(context.report, Reporter) and context.report.used:
+            if context is not None and isinstance(context.report, ProgressWriter) and context.report.used:
                 await context.report.close()
         if context is None:
             return None if value is None else pack(value)
@@ -239,7 +239,7 @@ async def completed(context: BaseContext, error: BaseException | None = None) ->
     return done
 
 
-async def _write(client: Client, claim: Claim, report: str) -> bool:
+async def _write(client: Session, claim: Claim, report: str) -> bool:
     save = client.store.steps.save_checkpoint
     return await client.arun(save(claim.id, claim.lease, claim.attempt, RESERVED, report, client.scope))
 

@@ -20,7 +20,7 @@ from holdfast.engine.outcome import Crashed, Failed, Settled, Succeeded
 from holdfast.engine.units import Size, in_bytes, in_words
 from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.worker.processes.child import Child, ChildDied, Recipe
 from holdfast.worker.processes.pool import Children, ready
 from holdfast.worker.processes.protocol import Message, outcome_from_json, record_to_json
@@ -80,7 +80,7 @@ def target_of(kind: str, function: Callable[..., Any]) -> Message:
     return {"kind": kind, "module": module, "name": name, "main": where if module == "__main__" else None}
 
 
-def recipe_for(client: Client, schema: str, options: ProcessOptions, notify: str | None = None) -> Recipe:
+def recipe_for(client: Session, schema: str, options: ProcessOptions, notify: str | None = None) -> Recipe:
     if client.store.url.endswith(":memory:"):
         raise InvalidSetting(
             "a database in memory cannot be shared with another process",

@@ -10,24 +10,24 @@ from typing import Any, Unpack
 from holdfast.app.admin import Operating
 from holdfast.app.declarations import Declaring
 from holdfast.app.enqueue import Enqueuing
-from holdfast.app.handlers import Means
+from holdfast.app.handlers import HandlerTools
 from holdfast.app.repository import JobRepository
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.events.operations import Subscriptions
-from holdfast.steps.driver import Lent, Reached
-from holdfast.stores.flow import aside
+from holdfast.steps.driver import Reached, StepTools
+from holdfast.stores.flow import in_thread
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.worker import startup
-from holdfast.worker.maintenance import BATCHES, Duty, clear
+from holdfast.worker.maintenance import BATCHES, MaintenanceTask, clear
 from holdfast.worker.options import Ticking, TickOptions, TickSummary
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.startup import when_there
 from holdfast.worker.threads import Threads
 from holdfast.worker.tick import Tick
 from holdfast.worker.worker import Worker, WorkerOptions
-from holdfast.worker.writers import Recorder
+from holdfast.worker.writers import StepWriter
 
 
 class Running(Declaring, Enqueuing, Operating):
@@ -68,7 +68,7 @@ class Running(Declaring, Enqueuing, Operating):
         self.retention.put_down(tenant)
         self.payload_rules.put_down(tenant)
 
-    def duties(self, tenant: str, promote_every: float, sweep_every: float) -> tuple[Duty, ...]:
+    def duties(self, tenant: str, promote_every: float, sweep_every: float) -> tuple[MaintenanceTask, ...]:
         """What an app adds to the duties of its store: its schedules fire, and what cleaned jobs had in its artifact
         store goes, if it has one."""
         fire = self.scheduler.duty(tenant, promote_every)
@@ -76,16 +76,16 @@ class Running(Declaring, Enqueuing, Operating):
         if artifacts is None:
             return (fire,)
         run = partial(clear, artifacts=artifacts, tenant=tenant, batches=BATCHES if sweep_every else 1)
-        return (fire, Duty("leftovers", sweep_every, run=run, readies=False))
+        return (fire, MaintenanceTask("leftovers", sweep_every, run=run, readies=False))
 
     def means(
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
-    ) -> Means:
+    ) -> HandlerTools:
         """What a worker runs the kinds declared here with. It is to be closed."""
         own, threads, children = self.client, threads or Threads(), Children(concurrency)
-        serving = Client(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home, vault=own.vault)
-        lent = Lent(Recorder(self.store, tenant), threads, lambda: self.notifier, reached)
-        return Means(
+        serving = Session(self.store, tenant=tenant, name=own.name, actor=own.actor, home=own.home, vault=own.vault)
+        lent = StepTools(StepWriter(self.store, tenant), threads, lambda: self.notifier, reached)
+        return HandlerTools(
             serving, threads, children, self.schema, self._child, lent, self.knowing(), self.payload_rules.book
         )
 
@@ -123,8 +123,8 @@ class Running(Declaring, Enqueuing, Operating):
         """The same on the loop that is running. Setting ``stop`` hands back what runs, as if the time were up."""
         wanted = TickOptions.of(limit, **options)
         await self.client.amake_ready()
-        await aside(self.check_role)
-        await aside(self.put_down, wanted.tenant)
+        await in_thread(self.check_role)
+        await in_thread(self.put_down, wanted.tenant)
         means = self.means(wanted.tenant, wanted.concurrency)
         try:
             duties = self.duties(wanted.tenant, 0, 0)

@@ -30,7 +30,7 @@ from holdfast.cli.session import NAME, load_app, refuse_absent, scope, wait_read
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import HoldfastError, InvalidSetting, Refused, StoreUnavailable
 from holdfast.server.problems import problem
-from holdfast.stores.flow import Patience, patience_of
+from holdfast.stores.flow import WaitLimit, patience_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -374,7 +374,7 @@ async def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> No
 class Patient:
     """A service all of whose requests are under one patience, which ends when the service leaves."""
 
-    def __init__(self, service: ASGIApp, patience: Patience) -> None:
+    def __init__(self, service: ASGIApp, patience: WaitLimit) -> None:
         self._service, self._patience = service, patience
 
     def leave(self, seconds: float) -> None:

@@ -25,7 +25,7 @@ from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting, NotFound, SchemaMismatch
 from holdfast.features.assembly import Store, open_store
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.startup import when_there
 
@@ -35,7 +35,7 @@ Columns = Mapping[str, Callable[[T], Cell]]
 """The heads of a table, and what stands below each of them."""
 
 
-class Session:
+class CommandSession:
     url: str | None
     schema: str
     as_json: bool
@@ -46,12 +46,12 @@ class Session:
         return DEFAULT_TENANT
 
     @contextmanager
-    def connect(self, tenant: str | None = None) -> Iterator[Client]:
+    def connect(self, tenant: str | None = None) -> Iterator[Session]:
         """A client for a database that is there and has our tables."""
         whose = self.scope if tenant is None else tenant
         with store_at(self.url, self.schema) as store:
             refuse_unready(store)
-            yield Client(store, tenant=whose, name=NAME, actor=config.operating_user())
+            yield Session(store, tenant=whose, name=NAME, actor=config.operating_user())
 
     def answer(self, data: Any, words: str) -> None:
         """What was done: as data for a program, or in words for a person."""
@@ -84,7 +84,7 @@ class Session:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoTenant(Session):
+class NoTenant(CommandSession):
     """Of the database as a whole."""
 
     url: options.Url = None
@@ -93,7 +93,7 @@ class NoTenant(Session):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneTenant(Session):
+class OneTenant(CommandSession):
     url: options.Url = None
     tenant: options.Tenant = None
     schema: options.Schema = options.SCHEMA
@@ -105,7 +105,7 @@ class OneTenant(Session):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnyTenant(Session):
+class AnyTenant(CommandSession):
     """Of one, or with ``--all-tenants`` of every one."""
 
     url: options.Url = None

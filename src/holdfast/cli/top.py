@@ -36,7 +36,7 @@ from holdfast.features.health.model import CAP
 from holdfast.features.health.statistics import Pulse, QueuePulse, WorkerPulse
 from holdfast.features.jobs.timeline import short
 from holdfast.stores.requests import JobFilter
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 NARROW = 80
 OLD = 300.0
@@ -262,7 +262,7 @@ def top(
             _live(client, whose, every)
 
 
-def look(client: Client, tenant: str) -> Look:
+def look(client: Session, tenant: str) -> Look:
     """One look. What cannot be read just now is said, and looked for again."""
     began = time.perf_counter()
     store = client.store
@@ -294,7 +294,7 @@ class _Keys:
                 self.held = not self.held
 
 
-def _live(client: Client, tenant: str, every: float) -> None:
+def _live(client: Session, tenant: str, every: float) -> None:
     screen, keys = console(soft_wrap=False), _Keys()
     found = look(client, tenant)
     live = Live(console=screen, screen=True, auto_refresh=False)

@@ -151,7 +151,7 @@ def log_fields(claim: Claim) -> dict[str, object]:
 
 
 @dataclass(slots=True)
-class Turn:
+class Exchange:
     """What a worker's turn brought: jobs to run, and the settlements that came too late.
 
     ``live`` is False when the lease has run out: nothing can be taken under it until it is renewed. ``pick_us``

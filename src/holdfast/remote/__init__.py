@@ -9,11 +9,11 @@ from __future__ import annotations
 from holdfast.remote.client import AsyncClient, Client
 from holdfast.remote.handle import Call, JobHandle, JobOptions
 from holdfast.remote.link import Retrying
-from holdfast.remote.runners import Awaiting, Blocking
+from holdfast.remote.runners import AsyncRunner, SyncRunner
 from holdfast.remote.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 
-Handle = JobHandle[Blocking]
-AsyncHandle = JobHandle[Awaiting]
+Handle = JobHandle[SyncRunner]
+AsyncHandle = JobHandle[AsyncRunner]
 
 __all__ = [
     "AsyncClient",

@@ -21,12 +21,12 @@ from holdfast.features.tenants.model import Tenant
 from holdfast.features.tokens.model import ApiToken
 from holdfast.remote.handle import aware, policy
 from holdfast.remote.requests import Request, Steps, delete, get, given, post, put, segment
-from holdfast.remote.runners import Noun, Runner, verb
+from holdfast.remote.runners import RemoteNamespace, Runner, verb
 
 C = TypeVar("C", bound=Runner)
 
 
-class PayloadRules(Noun[C], Generic[C]):
+class PayloadRules(RemoteNamespace[C], Generic[C]):
     @verb
     def set(self, /, kind: str = EACH_KIND, **says: Any) -> Steps[PayloadRule]:
         """``client.payload_rules.set("pay", restricted=True, max_bytes="64KB")``."""
@@ -42,7 +42,7 @@ class PayloadRules(Noun[C], Generic[C]):
         return (yield from self._pages(PayloadRule, "/payload-rules"))
 
 
-class Retentions(Noun[C], Generic[C]):
+class Retentions(RemoteNamespace[C], Generic[C]):
     @verb
     def set(
         self,
@@ -71,7 +71,7 @@ class Retentions(Noun[C], Generic[C]):
         return (yield from self._pages(Preview, "/retention/preview"))
 
 
-class Audit(Noun[C], Generic[C]):
+class Audit(RemoteNamespace[C], Generic[C]):
     @verb
     def actions(
         self,
@@ -93,7 +93,7 @@ class Audit(Noun[C], Generic[C]):
         return Anchor.of((yield from self._read(str, get("/audit/anchor"))))
 
 
-class Subscriptions(Noun[C], Generic[C]):
+class Subscriptions(RemoteNamespace[C], Generic[C]):
     """Events that make jobs."""
 
     @verb
@@ -131,7 +131,7 @@ class Subscriptions(Noun[C], Generic[C]):
         return (yield from self._items(Delivery, get(f"{_at(name)}/deliveries", refused=refused, limit=limit)))
 
 
-class Consumers(Noun[C], Generic[C]):
+class Consumers(RemoteNamespace[C], Generic[C]):
     """Who reads events with a place that is kept in the database."""
 
     @verb
@@ -159,7 +159,7 @@ def _span(given: Duration | None) -> float | None:
     return None if given is None else seconds(given, "time to keep")
 
 
-class Agents(Noun[C], Generic[C]):
+class Agents(RemoteNamespace[C], Generic[C]):
     @verb
     def register(self, /, id: str, **definition: Any) -> Steps[Agent]:
         """``client.agents.register("billing", retry=Retry(max_attempts=3), requires_approval=True)``."""
@@ -185,7 +185,7 @@ class Agents(Noun[C], Generic[C]):
         return (yield from self._read(Agent, post(f"{_agent(id)}/enable")))
 
 
-class Limits(Noun[C], Generic[C]):
+class Limits(RemoteNamespace[C], Generic[C]):
     @verb
     def set(self, /, **options: Any) -> Steps[Limit]:
         """``client.limits.set(queue="mail", concurrency=5, rate="100/m")``."""
@@ -200,7 +200,7 @@ class Limits(Noun[C], Generic[C]):
         return (yield from self._pages(Limit, "/limits"))
 
 
-class Tenants(Noun[C], Generic[C]):
+class Tenants(RemoteNamespace[C], Generic[C]):
     """For those who run the whole; one tenant sees itself."""
 
     @verb
@@ -220,7 +220,7 @@ class Tenants(Noun[C], Generic[C]):
         yield from self._ask(delete(f"/tenants/{segment(name)}"))
 
 
-class Executors(Noun[C], Generic[C]):
+class Executors(RemoteNamespace[C], Generic[C]):
     @verb
     def add(self, label: str, role: str = "executor") -> Steps[Executor]:
         return (yield from self._read(Executor, _again(put(f"/executors/{segment(label)}", {"role": role}))))
@@ -242,7 +242,7 @@ class IssuedToken:
     token: ApiToken
 
 
-class Tokens(Noun[C], Generic[C]):
+class Tokens(RemoteNamespace[C], Generic[C]):
     @verb
     def issue(
         self,

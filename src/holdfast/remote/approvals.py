@@ -17,7 +17,7 @@ from holdfast.remote.handle import aware
 from holdfast.remote.jobs import JobsWanted
 from holdfast.remote.requests import Pause, Steps, get, given, post, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import Items, Noun, Runner, many, verb
+from holdfast.remote.runners import Items, RemoteNamespace, Runner, many, verb
 
 C = TypeVar("C", bound=Runner)
 
@@ -34,7 +34,7 @@ class GroupsWanted(TypedDict, total=False):
     resolved: bool
 
 
-class DeadLetters(Noun[C], Generic[C]):
+class DeadLetters(RemoteNamespace[C], Generic[C]):
     """What failed for good, in groups that failed for one reason."""
 
     @verb
@@ -89,7 +89,7 @@ class DeadLetters(Noun[C], Generic[C]):
         return str(answer["redriven_as"])
 
 
-class Operations(Noun[C], Generic[C]):
+class Operations(RemoteNamespace[C], Generic[C]):
     """Something done to all jobs that match, by the workers, in small batches."""
 
     @verb
@@ -161,7 +161,7 @@ class GatesWanted(TypedDict, total=False):
     job: str
 
 
-class Approvals(Noun[C], Generic[C]):
+class Approvals(RemoteNamespace[C], Generic[C]):
     @verb
     def list(self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GatesWanted]) -> Steps[list[Gate]]:
         """Open gates, the oldest first: ``client.approvals.list(approver="ada@example.com")``."""
@@ -194,5 +194,5 @@ class Approvals(Noun[C], Generic[C]):
         return read(dict[str, str], answer)["token"]
 
 
-def decided(noun: Noun[Any], word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Gate]:
+def decided(noun: RemoteNamespace[Any], word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Gate]:
     return (yield from noun._read(Gate, post(f"/gates/{segment(gate)}/{word}", given(comment=comment, data=data))))

@@ -35,7 +35,7 @@ from holdfast.remote.leases import Leases
 from holdfast.remote.limits import Asked, AsyncReserving, Queues, Reservations, Reserving, Switches
 from holdfast.remote.link import Base, Link, Retrying
 from holdfast.remote.requests import Steps, get, given, post
-from holdfast.remote.runners import Awaiting, Blocking, Runner, verb
+from holdfast.remote.runners import AsyncRunner, Runner, SyncRunner, verb
 from holdfast.remote.schedules import Schedules, Templates, WorkflowPlan, Workflows, more_of, new_plan
 from holdfast.remote.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 from holdfast.stores.requests import Sent
@@ -202,7 +202,7 @@ class _Everything(Jobs[C], Generic[C]):
         return (yield from self._read(TickSummary, request))
 
 
-class Client(_Everything[Blocking]):
+class Client(_Everything[SyncRunner]):
     """``Client("https://jobs.example.com", token="hf_…")``. Threads may share one; close it, or use it in a ``with``.
 
     Without arguments HOLDFAST_API_URL and HOLDFAST_API_TOKEN are used. ``tenant`` is for tokens of every tenant, and
@@ -220,7 +220,7 @@ class Client(_Everything[Blocking]):
         retrying: Retrying | None = None,
         transport: Transport | None = None,
     ) -> None:
-        super().__init__(Blocking(_link(url, token, tenant, timeout, retrying), transport or HttpxTransport()))
+        super().__init__(SyncRunner(_link(url, token, tenant, timeout, retrying), transport or HttpxTransport()))
 
     def reserve(
         self,
@@ -250,7 +250,7 @@ class Client(_Everything[Blocking]):
         self.close()
 
 
-class AsyncClient(_Everything[Awaiting]):
+class AsyncClient(_Everything[AsyncRunner]):
     """The same with ``await``, ``async for`` and ``async with``."""
 
     def __init__(
@@ -263,7 +263,7 @@ class AsyncClient(_Everything[Awaiting]):
         retrying: Retrying | None = None,
         transport: AsyncTransport | None = None,
     ) -> None:
-        super().__init__(Awaiting(_link(url, token, tenant, timeout, retrying), transport or AsyncHttpxTransport()))
+        super().__init__(AsyncRunner(_link(url, token, tenant, timeout, retrying), transport or AsyncHttpxTransport()))
 
     def reserve(
         self,

@@ -28,7 +28,7 @@ from holdfast.remote.requests import (
     post,
 )
 from holdfast.remote.responses import checked, read, read_page, strange, unreadable
-from holdfast.remote.runners import Items, Noun, Runner, many
+from holdfast.remote.runners import Items, RemoteNamespace, Runner, many
 from holdfast.stores.requests import Sent
 
 _END = re.compile(r"\r\n|\n|\r")  # and no other: JSON may hold what Python also takes for the end of a line
@@ -123,7 +123,7 @@ class EventsWanted(TypedDict, total=False):
     job: str | Sequence[str]
 
 
-class Events(Noun[C], Generic[C]):
+class Events(RemoteNamespace[C], Generic[C]):
     @many
     def list(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventsWanted]) -> Items[Event]:
         """Those after a cursor, in the order of their commits, until there are none. Each has the ``cursor`` to go on
@@ -182,7 +182,9 @@ def _before_the_next(parser: Parser, request: Request, link: Link, silent: int) 
     return pause
 
 
-def told(noun: Noun[Any], name: str, data: dict[str, Any] | None, key: str | None, job: str | None) -> Steps[Sent]:
+def told(
+    noun: RemoteNamespace[Any], name: str, data: dict[str, Any] | None, key: str | None, job: str | None
+) -> Steps[Sent]:
     request = post("/events", given(name=check_name(name, "event"), data=data, key=key, job=job))
     # Told twice under the same key it is told once, so that it may be sent again.
     return (yield from noun._read(Sent, dataclasses.replace(request, repeatable=key is not None)))

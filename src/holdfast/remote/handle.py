@@ -22,7 +22,7 @@ from holdfast.errors import InvalidSetting, JobFailed, Refused, WaitTimeout
 from holdfast.kind import PAYLOAD_LIMIT
 from holdfast.remote.requests import Pause, Steps, get, given, post, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import Awaiting, Noun, Runner, verb
+from holdfast.remote.runners import AsyncRunner, RemoteNamespace, Runner, verb
 
 
 class JobOptions(TypedDict, total=False):
@@ -142,7 +142,7 @@ class Outcome:
     error_message: str | None = None
 
 
-class JobHandle(Noun[C], Generic[C]):
+class JobHandle(RemoteNamespace[C], Generic[C]):
     """``created`` is False when an earlier job stands for this one, or when one of many was refused; ``reason`` then
     says why, and ``detail`` in words where there is more to say."""
 
@@ -201,7 +201,7 @@ class JobHandle(Noun[C], Generic[C]):
             )
         return outcome.value
 
-    def __await__(self: JobHandle[Awaiting]) -> Generator[Any, None, Any]:
+    def __await__(self: JobHandle[AsyncRunner]) -> Generator[Any, None, Any]:
         return self.result().__await__()
 
     def _ended(self, timeout: Duration | None) -> Steps[Outcome]:
@@ -257,14 +257,14 @@ class JobHandle(Noun[C], Generic[C]):
 # --- what handles and the client both do ---
 
 
-def one_job(noun: Noun[Any], job_id: str) -> Steps[Job]:
+def one_job(noun: RemoteNamespace[Any], job_id: str) -> Steps[Job]:
     answer = yield from noun._ask(get(f"/jobs/{segment(job_id)}"))
     return read(Job, answer.get("job") if isinstance(answer, dict) else None)
 
 
-def history_of(noun: Noun[Any], job_id: str) -> Steps[list[Event]]:
+def history_of(noun: RemoteNamespace[Any], job_id: str) -> Steps[list[Event]]:
     return (yield from noun._pages(Event, f"/jobs/{segment(job_id)}/history"))
 
 
-def changed(noun: Noun[Any], job_id: str, word: str, body: dict[str, Any]) -> Steps[Verdict]:
+def changed(noun: RemoteNamespace[Any], job_id: str, word: str, body: dict[str, Any]) -> Steps[Verdict]:
     return (yield from noun._read(Verdict, post(f"/jobs/{segment(job_id)}/{word}", body)))

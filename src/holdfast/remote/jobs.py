@@ -25,7 +25,7 @@ from holdfast.remote.handle import (
 )
 from holdfast.remote.requests import Steps, get, given, post, segment
 from holdfast.remote.responses import unreadable
-from holdfast.remote.runners import Items, Noun, Runner, many, verb
+from holdfast.remote.runners import Items, RemoteNamespace, Runner, many, verb
 
 C = TypeVar("C", bound=Runner)
 
@@ -53,7 +53,7 @@ class JobsWanted(TypedDict, total=False):
     until: datetime
 
 
-class Jobs(Noun[C], Generic[C]):
+class Jobs(RemoteNamespace[C], Generic[C]):
     """What the client itself can do: ``client.enqueue(…)``, ``client.get(id)``."""
 
     # --- enqueuing ---

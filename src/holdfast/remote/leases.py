@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 from holdfast.engine.units import Duration, seconds
 from holdfast.remote.requests import Request, Steps, delete, given, post, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import Noun, Runner, verb
+from holdfast.remote.runners import RemoteNamespace, Runner, verb
 
 C = TypeVar("C", bound=Runner)
 
@@ -92,7 +92,7 @@ class ErrorSaid(TypedDict, total=False):
     code: str
 
 
-class Leases(Noun[C], Generic[C]):
+class Leases(RemoteNamespace[C], Generic[C]):
     """``lease = client.leases.open(kinds=["resize"])``, and then ``claim``, ``checkpoint``, ``settle`` under it."""
 
     @verb

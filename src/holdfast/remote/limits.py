@@ -38,7 +38,7 @@ from holdfast.features.limits.model import (
 from holdfast.remote.handle import aware
 from holdfast.remote.requests import Steps, delete, get, given, post, put, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import Awaiting, Blocking, Noun, Runner, verb
+from holdfast.remote.runners import AsyncRunner, RemoteNamespace, Runner, SyncRunner, verb
 
 C = TypeVar("C", bound=Runner)
 
@@ -46,7 +46,7 @@ _Switches = list[Switch]  # inside the classes the word is a method
 _Settings = list[QueueSetting]
 
 
-class Switches(Noun[C], Generic[C]):
+class Switches(RemoteNamespace[C], Generic[C]):
     """What is paused. A tenant's token pauses what is the tenant's; ``every_tenant`` is for those who run the whole."""
 
     @verb
@@ -90,7 +90,7 @@ class Switches(Noun[C], Generic[C]):
         return (yield from self._pages(Switch, "/switches"))
 
 
-class Queues(Noun[C], Generic[C]):
+class Queues(RemoteNamespace[C], Generic[C]):
     @verb
     def list(self) -> Steps[_Settings]:
         """The queues in which waiting counts."""
@@ -120,7 +120,7 @@ class Asked:
         return dataclasses.asdict(self)
 
 
-class Reservations(Noun[C], Generic[C]):
+class Reservations(RemoteNamespace[C], Generic[C]):
     @verb
     def list(self, *, ended: bool = False, limit: int = 50) -> Steps[list[Reservation]]:
         return (yield from self._items(Reservation, get("/reservations", ended=ended, limit=limit)))
@@ -216,10 +216,10 @@ class _Block(Generic[C]):
             raise outlived()
 
 
-class Reserving(_Block[Blocking]):
+class Reserving(_Block[SyncRunner]):
     """``with client.reserve("gpu-0") as mine:``"""
 
-    def __init__(self, runner: Blocking, asked: Asked, wait: Duration | None, at_once: bool) -> None:
+    def __init__(self, runner: SyncRunner, asked: Asked, wait: Duration | None, at_once: bool) -> None:
         super().__init__(runner, asked, wait, at_once)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -262,7 +262,7 @@ class Reserving(_Block[Blocking]):
                     return
 
 
-class AsyncReserving(_Block[Awaiting]):
+class AsyncReserving(_Block[AsyncRunner]):
     """``async with client.reserve("gpu-0") as mine:``. A loop that is blocked for longer than ``ttl`` loses it."""
 
     _task: asyncio.Task[None] | None = None

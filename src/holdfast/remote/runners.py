@@ -1,9 +1,7 @@
 """``RemoteNamespace``, paging helpers, the two runners, retries and redirects.
 
-Nouns of the service, and descriptors that give their methods a colour.
-
-A noun (``Jobs``, ``Approvals`` …) is written once, as methods that make flows. On a noun that has a ``Blocking`` runner
-the method answers; on one that has an ``Awaiting`` runner it is awaited. The type checker sees the same.
+Namespaces of the remote client (``Jobs``, ``Approvals`` …) are written once, as methods that make flows. With a
+``SyncRunner`` a method returns its result; with an ``AsyncRunner`` it is awaited. The type checker sees both forms.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ class Runner:
         self.link = link
 
 
-class Blocking(Runner):
+class SyncRunner(Runner):
     """In the caller's thread. Several may use it at once."""
 
     def __init__(self, link: Link, transport: Transport) -> None:
@@ -88,7 +86,7 @@ class Blocking(Runner):
         return self.link.outgoing(step.request)
 
 
-class Awaiting(Runner):
+class AsyncRunner(Runner):
     """On the event loop that is running."""
 
     def __init__(self, link: Link, transport: AsyncTransport) -> None:
@@ -160,7 +158,7 @@ MOST = 200
 C = TypeVar("C", bound=Runner)
 
 
-class Noun(Generic[C]):
+class RemoteNamespace(Generic[C]):
     """Something the service knows, with the runner that its calls go through."""
 
     def __init__(self, runner: C) -> None:
@@ -233,9 +231,11 @@ class verb(Generic[P, T]):  # it is used as a decorator
         self.__doc__ = flow.__doc__
 
     @overload
-    def __get__(self, noun: Noun[Blocking], owner: object = None) -> Callable[P, T]: ...
+    def __get__(self, noun: RemoteNamespace[SyncRunner], owner: object = None) -> Callable[P, T]: ...
     @overload
-    def __get__(self, noun: Noun[Awaiting], owner: object = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(
+        self, noun: RemoteNamespace[AsyncRunner], owner: object = None
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, noun: Any, owner: object = None) -> Any:
         if noun is None:
             return self
@@ -255,9 +255,9 @@ class many(Generic[P, T]):
         self.__doc__ = flow.__doc__
 
     @overload
-    def __get__(self, noun: Noun[Blocking], owner: object = None) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, noun: RemoteNamespace[SyncRunner], owner: object = None) -> Callable[P, Iterator[T]]: ...
     @overload
-    def __get__(self, noun: Noun[Awaiting], owner: object = None) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, noun: RemoteNamespace[AsyncRunner], owner: object = None) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, noun: Any, owner: object = None) -> Any:
         if noun is None:
             return self

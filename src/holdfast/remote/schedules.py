@@ -16,7 +16,7 @@ from holdfast.features.workflows.model import Graph, OnFailure, Swept, Workflow
 from holdfast.remote.handle import JobHandle, JobOptions, Placed, aware, new_key, policy, prepared
 from holdfast.remote.requests import Steps, delete, get, given, patch, post, put, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import Items, Noun, Runner, many, verb
+from holdfast.remote.runners import Items, RemoteNamespace, Runner, many, verb
 
 C = TypeVar("C", bound=Runner)
 
@@ -26,7 +26,7 @@ _Fires = list[Fire]
 _Times = list[Coming]
 
 
-class Schedules(Noun[C], Generic[C]):
+class Schedules(RemoteNamespace[C], Generic[C]):
     @verb
     def create(self, /, name: str, timing: str, **definition: Any) -> Steps[Schedule]:
         """``client.schedules.create("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``."""
@@ -81,7 +81,7 @@ class Schedules(Noun[C], Generic[C]):
         return (yield from self._items(Coming, get(f"{_schedule(name)}/next", count=count)))
 
 
-class Templates(Noun[C], Generic[C]):
+class Templates(RemoteNamespace[C], Generic[C]):
     def __init__(self, runner: C, version: int | None = None, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(runner)
         self._version, self._options = version, dict(options or {})
@@ -151,7 +151,7 @@ class StartedWorkflow:
     jobs: dict[str, str] = field(default_factory=dict)
 
 
-class Workflows(Noun[C], Generic[C]):
+class Workflows(RemoteNamespace[C], Generic[C]):
     @verb
     def list(
         self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
@@ -180,7 +180,7 @@ class Workflows(Noun[C], Generic[C]):
         return (yield from self._read(Swept, post(f"/workflows/{segment(id)}/resume", given(reason=reason))))
 
 
-class WorkflowPlan(Noun[C], Generic[C]):
+class WorkflowPlan(RemoteNamespace[C], Generic[C]):
     """``wf = client.workflow("publish"); a = wf.add("fetch", {"n": 7}); wf.add("render", after=a); wf.start()``."""
 
     def __init__(self, runner: C, path: str, options: dict[str, Any]) -> None:

@@ -24,8 +24,8 @@ from holdfast.features.webhooks import routes as webhooks
 from holdfast.features.workflows import routes as workflows
 from holdfast.server import leases, metrics
 from holdfast.server.api_problems import add_problems, add_the_rest
-from holdfast.server.claims import HandingOut
-from holdfast.server.maintenance import Attending
+from holdfast.server.claims import ClaimBroker
+from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.server.openapi import add_document
 from holdfast.server.parameters import PREFIX
 from holdfast.server.sessions import Tokens
@@ -87,5 +87,5 @@ async def leave_off(service: FastAPI) -> None:
     and the notes of which tokens were used."""
     state = service.state
     for beside in (state.attending, getattr(state, "handing_out", None), state.authenticate):
-        if isinstance(beside, Attending | HandingOut | Tokens):
+        if isinstance(beside, BackgroundMaintenance | ClaimBroker | Tokens):
             await beside.aclose()

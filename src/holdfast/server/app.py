@@ -15,16 +15,16 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from holdfast.app import App
-from holdfast.features.jobs.routes import AtOnce
+from holdfast.features.jobs.routes import FastEnqueue
 from holdfast.server.api import add_api, leave_off
-from holdfast.server.auth import Authenticate, Gate, Paths
+from holdfast.server.auth import Authenticate, AuthMiddleware, Paths
 from holdfast.server.dashboard import Below, make_dashboard
-from holdfast.server.live import Live
-from holdfast.server.maintenance import Attending
+from holdfast.server.live import LedgerFeed
+from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.server.metrics import observe_queues
-from holdfast.server.middleware import TIMEOUT, BodyLimit, Heads, PageHeaders
+from holdfast.server.middleware import TIMEOUT, BodyLimit, HeadRequests, PageHeaders
 from holdfast.server.request_log import Measure, RequestLog
-from holdfast.stores.flow import Patience, aside
+from holdfast.stores.flow import WaitLimit, in_thread
 from holdfast.worker.startup import when_there
 
 LAST_DUTY = 5.0
@@ -47,13 +47,13 @@ def make_service(
     ``body_timeout``: seconds that a request body may take to arrive; a large one has more, by its size."""
     measures: list[Measure] = []
 
-    live = Live(app.client)
-    patience = Patience()  # of what is done beside the answers, and of those where a server of ours runs
-    attending = None if duties is None else Attending(app, duties, patience)
+    live = LedgerFeed(app.client)
+    patience = WaitLimit()  # of what is done beside the answers, and of those where a server of ours runs
+    attending = None if duties is None else BackgroundMaintenance(app, duties, patience)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await aside(when_there, app.client.make_ready)
+        await in_thread(when_there, app.client.make_ready)
         app.knowing()
         observe_queues(app)
         if attending is not None:
@@ -73,12 +73,14 @@ def make_service(
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         middleware=[
-            Middleware(Heads),
+            Middleware(HeadRequests),
             Middleware(RequestLog, measures),
             Middleware(PageHeaders),
             Middleware(BodyLimit, open_to_all=OPEN, timeout=body_timeout),
-            Middleware(Gate, app.client, authenticate, open_to_all=OPEN, login="/login" if dashboard else None),
-            Middleware(AtOnce),
+            Middleware(
+                AuthMiddleware, app.client, authenticate, open_to_all=OPEN, login="/login" if dashboard else None
+            ),
+            Middleware(FastEnqueue),
             # The highest level, which is the usual one, takes three times as long for a twentieth less.
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4),
         ],

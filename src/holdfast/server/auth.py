@@ -30,13 +30,13 @@ from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, Refused
 from holdfast.features.tokens.model import EVERY_SCOPE, ROLES, Role, Scope, scopes_of
 from holdfast.server.problems import problem, refusal_of
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 __all__ = [
     "AGAIN",
     "Authenticate",
     "EVERY_SCOPE",
-    "Gate",
+    "AuthMiddleware",
     "Identity",
     "LOCAL_NAMES",
     "Lasting",
@@ -141,14 +141,14 @@ class Paths:
         return path in self._exact or path.startswith(self._below)
 
 
-class Gate:
+class AuthMiddleware:
     """``open_to_all`` are the paths that need no credentials.
     ``login`` is where a browser that nobody knows is sent, if there is such a page."""
 
     def __init__(
         self,
         inner: ASGIApp,
-        client: Client,
+        client: Session,
         authenticate: Authenticate,
         *,
         open_to_all: Paths,
@@ -273,7 +273,7 @@ class Lasting:
         if time.monotonic() - self._asked < self._again:
             return True
         gate, then = self._request.scope["state"].get("holdfast_gate"), identity_of(self._request)
-        if not isinstance(gate, Gate):  # whoever let them in did so without us
+        if not isinstance(gate, AuthMiddleware):  # whoever let them in did so without us
             return True
         try:
             now = await gate.who(self._request)
@@ -286,7 +286,7 @@ class Lasting:
 TENANT_HEADER = "holdfast-tenant"
 
 
-def at_this_machine(client: Client) -> Authenticate:
+def at_this_machine(client: Session) -> Authenticate:
     """Everything is allowed to whoever can reach loopback, as the program's own user. ``Holdfast-Tenant`` names another
     tenant than the program's, or ``*`` to look at all of them."""
     identity = Identity(client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)

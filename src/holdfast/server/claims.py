@@ -42,13 +42,13 @@ from holdfast.features.retention.model import check_cost
 from holdfast.kind import Kind
 from holdfast.steps.approvals import Asking
 from holdfast.steps.transaction import RESULT_LIMIT
-from holdfast.stores.flow import ENDLESS, Patience, patience_of
+from holdfast.stores.flow import NO_LIMIT, WaitLimit, patience_of
 from holdfast.stores.requests import ClaimRequest
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.stores.vault import is_packed
 from holdfast.telemetry.tracebacks import failure
-from holdfast.worker.executor import Handler, RuleBook, packed, unpacked
-from holdfast.worker.maintenance import Duty, run_once, standard_duties
+from holdfast.worker.executor import Handler, PayloadRuleCache, packed, unpacked
+from holdfast.worker.maintenance import MaintenanceTask, run_once, standard_tasks
 from holdfast.worker.refusals import set_aside
 from holdfast.worker.shutdown import Stop, Suspended
 
@@ -59,17 +59,17 @@ RULES_EVERY = 5.0
 MOST_TENANTS = 1_000
 
 
-class HandingOut:
+class ClaimBroker:
     """One a service. ``attends``: the duties are done by those who claim, since nobody else is known to."""
 
-    def __init__(self, app: App, *, attends: bool = True, patience: Patience = ENDLESS) -> None:
+    def __init__(self, app: App, *, attends: bool = True, patience: WaitLimit = NO_LIMIT) -> None:
         self._app, self._attends, self._patience = app, attends, patience
         self._attended: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self._books: OrderedDict[str, tuple[float, RuleBook]] = OrderedDict()
+        self._books: OrderedDict[str, tuple[float, PayloadRuleCache]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Session:
         return self._app.client
 
     async def claim(self, request: ClaimRequest) -> list[dict[str, Any]]:
@@ -121,9 +121,9 @@ class HandingOut:
     def redactor(self) -> Redactor:
         return self._app.knowing()
 
-    async def book(self, tenant: str) -> RuleBook:
+    async def book(self, tenant: str) -> PayloadRuleCache:
         """The rules for this tenant's payloads, at most a few seconds old."""
-        until, book = self._books.get(tenant, (0.0, RuleBook()))
+        until, book = self._books.get(tenant, (0.0, PayloadRuleCache()))
         if until <= time.monotonic():
             book.load(await self.client.arun(self.client.store.payload_rules.list(tenant)))
             self._books[tenant] = (time.monotonic() + RULES_EVERY, book)
@@ -204,9 +204,9 @@ class HandingOut:
 
     async def _sweep(self, tenant: str) -> None:
         patience_of.set(self._patience)  # when the service leaves, a database that does not answer is not waited for
-        duties = standard_duties(tenant, promote_every=ATTEND_EVERY, sweep_every=SWEEP_EVERY)
+        duties = standard_tasks(tenant, promote_every=ATTEND_EVERY, sweep_every=SWEEP_EVERY)
         for duty in (*duties, self._app.scheduler.duty(tenant, SWEEP_EVERY)):
-            each: Duty | None = duty
+            each: MaintenanceTask | None = duty
             while each is not None:
                 await run_once(each, self.client.store)
                 each = each.then
@@ -279,7 +279,7 @@ class Verdict:
     reason: str | None = None
 
 
-async def settle_all(out: HandingOut, lease: str, said: Sequence[Said], tenant: str) -> list[Verdict]:
+async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant: str) -> list[Verdict]:
     """In one transaction, whatever comes of each; said twice, it is answered as the first time."""
     client = out.client
     decided: list[tuple[Settlement | None, str | None]] = []
@@ -303,14 +303,14 @@ async def settle_all(out: HandingOut, lease: str, said: Sequence[Said], tenant: 
     ]
 
 
-async def _verdict(out: HandingOut, said: Said, found: Settlement, reason: str | None, tenant: str) -> Verdict:
+async def _verdict(out: ClaimBroker, said: Said, found: Settlement, reason: str | None, tenant: str) -> Verdict:
     ending: str | None = found.ending if reason is None else None
     if reason == "stale_lease":
         ending = await _ended_before(out, found, tenant)
     return Verdict(found.id, said.attempt, ending is not None, ending, None if ending is not None else reason)
 
 
-async def _ended_before(out: HandingOut, found: Settlement, tenant: str) -> str | None:
+async def _ended_before(out: ClaimBroker, found: Settlement, tenant: str) -> str | None:
     """How this very attempt has ended already, by the ledger, if it was so: the answer was lost, and it is said again.
     What would be decided now may differ, since the job has a try less than it had then."""
     events = await out.client.arun(out.client.store.jobs.history(found.id, tenant))
@@ -322,7 +322,7 @@ async def _ended_before(out: HandingOut, found: Settlement, tenant: str) -> str 
     return found.ending if verb != "fail" else next(decided, found.ending)
 
 
-async def _settlement(out: HandingOut, lease: str, said: Said, job: Job) -> Settlement:
+async def _settlement(out: ClaimBroker, lease: str, said: Said, job: Job) -> Settlement:
     claim = _claim(job, lease, said.attempt)
     handler = await out.handler_for(claim)
     if said.unfinished:

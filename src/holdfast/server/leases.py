@@ -28,7 +28,7 @@ from holdfast.errors import InvalidInput, NotFound, StaleLease
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.bodies import Body
-from holdfast.server.claims import LOOK_EVERY, HandingOut, Said, Verdict, settle_all
+from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, Verdict, settle_all
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.steps.calls import CHECKPOINT_LIMIT
@@ -50,15 +50,15 @@ def _attended(state: State) -> bool:
     return state.attending is not None and state.attending.tenant == EVERY_TENANT
 
 
-def _handing_out(request: Request) -> HandingOut:
+def _handing_out(request: Request) -> ClaimBroker:
     state = request.app.state
     if not hasattr(state, "handing_out"):
-        state.handing_out = HandingOut(state.app, attends=not _attended(state), patience=state.patience)
-    found: HandingOut = state.handing_out
+        state.handing_out = ClaimBroker(state.app, attends=not _attended(state), patience=state.patience)
+    found: ClaimBroker = state.handing_out
     return found
 
 
-Out = Annotated[HandingOut, Depends(_handing_out)]
+Out = Annotated[ClaimBroker, Depends(_handing_out)]
 
 
 class OpenLease(Body):
@@ -218,7 +218,7 @@ async def claim(request: Request, app: TheApp, out: Out, lease: str, wanted: Cla
 
 
 async def _waited(
-    request: Request, app: App, out: HandingOut, asked: ClaimRequest, wanted: ClaimJobs
+    request: Request, app: App, out: ClaimBroker, asked: ClaimRequest, wanted: ClaimJobs
 ) -> list[dict[str, Any]]:
     loop = asyncio.get_running_loop()
     deadline, renewed = loop.time() + wanted.wait, loop.time()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.errors import EventsGone, Refused
 from holdfast.features.events.read import check_gone
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 log = logging.getLogger("holdfast.live")
 
@@ -39,21 +39,21 @@ LATE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lagged:
+class ListenerBehind:
     """This listener was too slow. What comes next was read for it from its own place on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class FeedItem:
     """Everything up to this cursor was told."""
 
     cursor: str
 
 
-class Live:
+class LedgerFeed:
     """``async for event in live.follow(tenant, after=cursor)``; ``tenant`` is one, or ``*`` for every tenant's."""
 
-    def __init__(self, client: Client, *, queue: int = QUEUE) -> None:
+    def __init__(self, client: Session, *, queue: int = QUEUE) -> None:
         self._client = client
         self._queue = queue
         self._watchers: dict[str, _Watcher] = {}
@@ -81,7 +81,7 @@ class Live:
 
     async def follow(
         self, tenant: str, *, after: str | None = None, skip: bool = False, marks: bool = False
-    ) -> AsyncGenerator[Event | Lagged | Here, None]:
+    ) -> AsyncGenerator[Event | ListenerBehind | FeedItem, None]:
         """Every event of the tenant after this place (from now on, without one), until the service ends; with ``marks``
         also how far that was, now and then. ``EventsGone`` where retention was faster, unless that is to be skipped."""
         place = await self.place(tenant) if after is None else after
@@ -96,7 +96,7 @@ class Live:
                     yield event
                     place = event.cursor
                 if marks:
-                    yield Here(place)
+                    yield FeedItem(place)
             listener = _Listener(tenant, self._queue)
             try:
                 await watcher.add(listener)
@@ -111,7 +111,7 @@ class Live:
                         yield event
                         place = event.cursor
                     if marks:
-                        yield Here(place)
+                        yield FeedItem(place)
                     behind = len(seen) > self._queue
                 while not behind and (events := await listener.take()) is not None:
                     read_at = time.monotonic()
@@ -120,12 +120,12 @@ class Live:
                             yield event
                             place = event.cursor
                     if marks:
-                        yield Here(place)
+                        yield FeedItem(place)
             finally:
                 watcher.remove(listener)
             if listener.lagged:
                 behind = True
-                yield Lagged()
+                yield ListenerBehind()
 
     async def aclose(self) -> None:
         """Every listener comes to its end."""
@@ -196,7 +196,7 @@ class _Listener:
 class _Watcher:
     """Reads one scope's events while somebody listens, and hands them on."""
 
-    def __init__(self, client: Client, scope: str) -> None:
+    def __init__(self, client: Session, scope: str) -> None:
         self._client = client
         self._scope = scope
         self._listeners: dict[str, set[_Listener]] = {}

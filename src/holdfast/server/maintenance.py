@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from holdfast.app import App
 from holdfast.errors import Refused
-from holdfast.stores.flow import ENDLESS, Patience, patience_of
+from holdfast.stores.flow import NO_LIMIT, WaitLimit, patience_of
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.options import WorkerOptions
 
@@ -24,10 +24,10 @@ log = logging.getLogger("holdfast.service")
 AGAIN = 1.0
 
 
-class Attending:
+class BackgroundMaintenance:
     """The duties for ``tenant``, at the pace of a worker, from ``begin`` to ``aclose``."""
 
-    def __init__(self, app: App, tenant: str, patience: Patience = ENDLESS) -> None:
+    def __init__(self, app: App, tenant: str, patience: WaitLimit = NO_LIMIT) -> None:
         self._app, self.tenant, self._patience = app, tenant, patience
         self._leaving = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -202,7 +202,7 @@ class PageHeaders:
         await self._inner(scope, receive, with_headers)
 
 
-class Heads:
+class HeadRequests:
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
 

@@ -28,7 +28,7 @@ from holdfast.engine.payload import DEFAULT_LIMIT
 from holdfast.errors import HoldfastError, InvalidInput, Refused
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, Lasting, identity_of, require
-from holdfast.server.live import Live
+from holdfast.server.live import LedgerFeed
 from holdfast.server.problems import status_of
 from holdfast.server.rendering import SAID, render, the_app
 from holdfast.server.request_log import CLOSED, pattern_of
@@ -134,13 +134,13 @@ QUIET = 15.0
 
 async def changes(request: Request) -> Response:
     require(request, Scope.READ)
-    live: Live = request.app.state.live
+    live: LedgerFeed = request.app.state.live
     told = signals(live, the_app(request).client.tenant, Lasting(request, Scope.READ).holds)
     return StreamingResponse(told, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 async def signals(
-    live: Live, tenant: str, holds: Callable[[], Awaitable[bool]], gentle: float = GENTLE, quiet: float = QUIET
+    live: LedgerFeed, tenant: str, holds: Callable[[], Awaitable[bool]], gentle: float = GENTLE, quiet: float = QUIET
 ) -> AsyncGenerator[str, None]:
     """Until whoever looks may not any more (``holds``), or the service ends."""
     yield "retry: 3000\n\nevent: here\ndata: -\n\n"

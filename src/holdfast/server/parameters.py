@@ -16,7 +16,7 @@ from holdfast.engine.states import State
 from holdfast.features.jobs.search import NEVER, Search, moment, names_a_time, narrowed, parse
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, identity_of, require, require_one, require_whole
-from holdfast.server.live import Live
+from holdfast.server.live import LedgerFeed
 
 T = TypeVar("T")
 
@@ -90,9 +90,9 @@ async def _app(request: Request) -> App:
     return app
 
 
-async def _live(request: Request) -> Live:
+async def _live(request: Request) -> LedgerFeed:
     live = request.app.state.live
-    assert isinstance(live, Live)
+    assert isinstance(live, LedgerFeed)
     return live
 
 
@@ -133,7 +133,7 @@ async def _who(request: Request) -> Identity:
 
 
 TheApp = Annotated[App, Depends(_app)]
-TheLive = Annotated[Live, Depends(_live)]
+TheLive = Annotated[LedgerFeed, Depends(_live)]
 Who = Annotated[Identity, Depends(_who)]
 
 

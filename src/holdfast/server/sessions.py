@@ -33,7 +33,7 @@ from holdfast.server.auth import Identity, comes_from_here, require
 from holdfast.server.pages import below, field, go
 from holdfast.server.rendering import THEME, THEMES, render
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 log = logging.getLogger("holdfast.access")
 
@@ -56,7 +56,7 @@ class _Known:
 class Tokens:
     """An ``Authenticate``; also opens and ends sessions, for the page to log in at."""
 
-    def __init__(self, client: Client, remember: float = REMEMBERED) -> None:
+    def __init__(self, client: Session, remember: float = REMEMBERED) -> None:
         self._client, self._remember = client, remember
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._noting: set[asyncio.Task[None]] = set()

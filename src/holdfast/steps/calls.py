@@ -23,7 +23,7 @@ from holdfast.steps.driver import Plan, running
 from holdfast.steps.program import Durably
 from holdfast.steps.values import AppEvent, is_async, label_of
 from holdfast.stores.flow import Flow
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.worker.shutdown import Suspended
 
 P = ParamSpec("P")
@@ -311,7 +311,7 @@ CHECKPOINT_LIMIT: Final = 1_048_576
 @dataclass(frozen=True, slots=True)
 class _Saved:
     claim: Claim
-    client: Client
+    client: Session
 
     def _save(self, value: Any, name: str) -> Flow[bool]:
         if check_name(name, "checkpoint") == RESERVED:

@@ -36,10 +36,10 @@ from holdfast.steps.approvals import Asking, decision, question
 from holdfast.steps.program import Durably, Know, Nap, Run, Save
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.worker.shutdown import Stop, Suspended
 from holdfast.worker.threads import Threads
-from holdfast.worker.writers import Recorder
+from holdfast.worker.writers import StepWriter
 
 T = TypeVar("T")
 
@@ -53,10 +53,10 @@ Reached = Callable[[Claim, str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class StepTools:
     """What a worker lends its handlers for durable calls. ``notify`` names the kind of job that tells people."""
 
-    recorder: Recorder
+    recorder: StepWriter
     threads: Threads
     notify: Callable[[], str | None]
     reached: Reached | None = None
@@ -71,8 +71,8 @@ class Durable:
     """
 
     claim: Claim
-    client: Client
-    lent: Lent
+    client: Session
+    lent: StepTools
     redact: Redact
     stop: Stop
     halt: type[BaseException] = asyncio.CancelledError

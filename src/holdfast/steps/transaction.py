@@ -25,7 +25,7 @@ from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidSetting, StaleLease
 from holdfast.stores.flow import Flow
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.worker.shutdown import Stop
 
 log = logging.getLogger("holdfast.worker")
@@ -82,7 +82,7 @@ class Ending:
     """The settlement of one claim as succeeded, on a connection that is not the worker's."""
 
     claim: Claim
-    client: Client
+    client: Session
     completion: Completion = field(repr=False)
     stop: Stop = field(default_factory=Stop, repr=False)
 

@@ -158,12 +158,12 @@ C = TypeVar("C")
 
 
 @overload
-def side_by_side(first: Steps[A], second: Steps[B], /) -> Steps[tuple[A, B]]: ...
+def read_together(first: Steps[A], second: Steps[B], /) -> Steps[tuple[A, B]]: ...
 @overload
-def side_by_side(first: Steps[A], second: Steps[B], third: Steps[C], /) -> Steps[tuple[A, B, C]]: ...
+def read_together(first: Steps[A], second: Steps[B], third: Steps[C], /) -> Steps[tuple[A, B, C]]: ...
 @overload
-def side_by_side(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]: ...
-def side_by_side(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]:
+def read_together(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]: ...
+def read_together(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]:
     """Answers what each of them does, in their order. Whatever asks something that is no read of ours
     does so last, and from then on by itself: it may count on its transaction."""
     parts = [_Part(steps) for steps in reads]
@@ -189,7 +189,7 @@ def side_by_side(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]:
 
 def beside(*flows: Flow[Any]) -> Flow[tuple[Any, ...]]:
     """The same as a flow of its own, for a page that shows several things."""
-    return Flow(lambda: side_by_side(*(each.start() for each in flows)), writes=False)
+    return Flow(lambda: read_together(*(each.start() for each in flows)), writes=False)
 
 
 class _Part:
@@ -232,7 +232,7 @@ LOOK: Final = 0.5
 """Seconds; it may be ended earlier than was said when somebody began to wait."""
 
 
-class Patience:
+class WaitLimit:
     """``until`` is a moment of the monotonic clock. It is set by one and read by many, in whatever thread."""
 
     __slots__ = ("until",)
@@ -255,11 +255,11 @@ class Patience:
             await asyncio.wait(waiting, timeout=LET_GO)
 
 
-ENDLESS = Patience()
-patience_of: ContextVar[Patience] = ContextVar("holdfast_patience", default=ENDLESS)
+NO_LIMIT = WaitLimit()
+patience_of: ContextVar[WaitLimit] = ContextVar("holdfast_patience", default=NO_LIMIT)
 
 
-async def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What it answers or raises. Whoever is cancelled here does not wait for it any longer; it goes on."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()

@@ -17,7 +17,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.stores.flow import Row, Rows, Statement
-from holdfast.stores.guests import POSTGRESQL, SQLITE, Frame, Guest, Standing, adrive, colon, drive, percent
+from holdfast.stores.guests import (
+    POSTGRESQL,
+    SQLITE,
+    BorrowedConnection,
+    FlowFrame,
+    TransactionState,
+    adrive,
+    colon,
+    drive,
+    percent,
+)
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -32,7 +42,7 @@ class SqliteGuest:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def run(self, frame: Frame[T]) -> T:
+    def run(self, frame: FlowFrame[T]) -> T:
         return drive(frame(standing(self._connection)), self._execute)
 
     def _execute(self, statement: Statement) -> Rows:
@@ -52,7 +62,7 @@ class AiosqliteGuest:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def arun(self, frame: Frame[T]) -> T:
+    async def arun(self, frame: FlowFrame[T]) -> T:
         return await adrive(frame(standing(self._connection)), self._execute)
 
     async def _execute(self, statement: Statement) -> Rows:
@@ -68,7 +78,7 @@ class AiosqliteGuest:
             await cursor.close()
 
 
-def standing(connection: Any) -> Standing:
+def standing(connection: Any) -> TransactionState:
     """Of a ``sqlite3`` connection, or one that looks like it.
 
     In its legacy mode Python says BEGIN before an INSERT, UPDATE or DELETE when nothing is open, and a later
@@ -76,12 +86,12 @@ def standing(connection: Any) -> Standing:
     that Python would say is said first.
     """
     if connection.in_transaction:
-        return Standing(SQLITE, in_transaction=True)
+        return TransactionState(SQLITE, in_transaction=True)
     level = connection.isolation_level
     legacy = getattr(connection, "autocommit", LEGACY) == LEGACY
     if not legacy or level is None:
-        return Standing(SQLITE, in_transaction=False)
-    return Standing(SQLITE, in_transaction=False, begin=f"BEGIN {level}".rstrip())
+        return TransactionState(SQLITE, in_transaction=False)
+    return TransactionState(SQLITE, in_transaction=False, begin=f"BEGIN {level}".rstrip())
 
 
 def in_text(rows: list[Row]) -> Rows:
@@ -99,7 +109,7 @@ class SqlalchemyGuest:
     def __init__(self, given: Any) -> None:
         self._given = given
 
-    def run(self, frame: Frame[T]) -> T:
+    def run(self, frame: FlowFrame[T]) -> T:
         return run_on(self._given, frame)
 
 
@@ -109,12 +119,12 @@ class AsyncSqlalchemyGuest:
     def __init__(self, given: Any) -> None:
         self._given = given
 
-    async def arun(self, frame: Frame[T]) -> T:
+    async def arun(self, frame: FlowFrame[T]) -> T:
         result: T = await self._given.run_sync(run_on, frame)
         return result
 
 
-def run_on(given: Any, frame: Frame[T]) -> T:
+def run_on(given: Any, frame: FlowFrame[T]) -> T:
     connection = given.connection() if hasattr(given, "get_bind") else given
     if connection.dialect.name == SQLITE:
 
@@ -132,7 +142,7 @@ def run_on(given: Any, frame: Frame[T]) -> T:
         return _rows(connection.execute(text(sql), values, execution_options=WHOLE))
 
     autocommit = getattr(connection.connection.dbapi_connection, "autocommit", False)
-    return drive(frame(Standing(connection.dialect.name, in_transaction=not autocommit)), execute_text)
+    return drive(frame(TransactionState(connection.dialect.name, in_transaction=not autocommit)), execute_text)
 
 
 def _rows(result: Any) -> Rows:
@@ -143,7 +153,7 @@ class PsycopgGuest:
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
 
-    def run(self, frame: Frame[T]) -> T:
+    def run(self, frame: FlowFrame[T]) -> T:
         return drive(frame(_standing(self._connection)), self._execute)
 
     def _execute(self, statement: Statement) -> Rows:
@@ -160,7 +170,7 @@ class AsyncPsycopgGuest:
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection
 
-    async def arun(self, frame: Frame[T]) -> T:
+    async def arun(self, frame: FlowFrame[T]) -> T:
         return await adrive(frame(_standing(self._connection)), self._execute)
 
     async def _execute(self, statement: Statement) -> Rows:
@@ -172,12 +182,12 @@ class AsyncPsycopgGuest:
             return list(await cursor.fetchall()) if cursor.description else []
 
 
-def _standing(connection: Connection[Any] | AsyncConnection[Any]) -> Standing:
+def _standing(connection: Connection[Any] | AsyncConnection[Any]) -> TransactionState:
     """Without autocommit the first statement opens a transaction, ours as well as any other."""
     from psycopg.pq import TransactionStatus
 
     idle = connection.info.transaction_status == TransactionStatus.IDLE
-    return Standing(POSTGRESQL, in_transaction=not (connection.autocommit and idle))
+    return TransactionState(POSTGRESQL, in_transaction=not (connection.autocommit and idle))
 
 
 IDLE = 0
@@ -187,9 +197,9 @@ class Psycopg2Guest:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def run(self, frame: Frame[T]) -> T:
+    def run(self, frame: FlowFrame[T]) -> T:
         idle = self._connection.get_transaction_status() == IDLE
-        standing = Standing(POSTGRESQL, in_transaction=not (self._connection.autocommit and idle))
+        standing = TransactionState(POSTGRESQL, in_transaction=not (self._connection.autocommit and idle))
         return drive(frame(standing), self._execute)
 
     def _execute(self, statement: Statement) -> Rows:
@@ -205,9 +215,9 @@ class AsyncpgGuest:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def arun(self, frame: Frame[T]) -> T:
+    async def arun(self, frame: FlowFrame[T]) -> T:
         return await adrive(
-            frame(Standing(POSTGRESQL, in_transaction=self._connection.is_in_transaction())), self._execute
+            frame(TransactionState(POSTGRESQL, in_transaction=self._connection.is_in_transaction())), self._execute
         )
 
     async def _execute(self, statement: Statement) -> Rows:
@@ -218,11 +228,11 @@ class AsyncpgGuest:
 
 
 class DjangoGuest:
-    def __init__(self, wrapper: Any, recognise: Callable[[object], Guest]) -> None:
+    def __init__(self, wrapper: Any, recognise: Callable[[object], BorrowedConnection]) -> None:
         self._wrapper = wrapper
         self._recognise = recognise
 
-    def run(self, frame: Frame[T]) -> T:
+    def run(self, frame: FlowFrame[T]) -> T:
         self._wrapper.validate_thread_sharing()
         self._wrapper.ensure_connection()
         self._wrapper.validate_no_broken_transaction()

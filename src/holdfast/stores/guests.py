@@ -28,7 +28,7 @@ POSTGRESQL, SQLITE = "postgresql", "sqlite"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TransactionState:
     """Where a borrowed connection stands before our first statement: ``database`` is the kind it is to.
 
     ``in_transaction``: what we do is kept or undone by somebody's COMMIT or ROLLBACK to come. ``begin``: what the
@@ -49,19 +49,19 @@ def ended() -> Conflict:
     )
 
 
-Frame = Callable[[Standing], Steps[T]]
+FlowFrame = Callable[[TransactionState], Steps[T]]
 
 
-class Guest(Protocol):
+class BorrowedConnection(Protocol):
     """A connection of sync code."""
 
-    def run(self, frame: Frame[T]) -> T: ...
+    def run(self, frame: FlowFrame[T]) -> T: ...
 
 
 class AsyncGuest(Protocol):
     """A connection of async code."""
 
-    async def arun(self, frame: Frame[T]) -> T: ...
+    async def arun(self, frame: FlowFrame[T]) -> T: ...
 
 
 def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:
@@ -113,7 +113,7 @@ SUPPORTED = (
 )
 
 
-def guest(connection: object) -> Guest:
+def guest(connection: object) -> BorrowedConnection:
     """For sync code."""
     found = _recognised(connection)
     if not hasattr(found, "run"):
@@ -122,7 +122,7 @@ def guest(connection: object) -> Guest:
             code="async_connection",
             fix="Await the call that begins with a: aenqueue, aenqueue_many, acomplete.",
         )
-    known: Guest = found
+    known: BorrowedConnection = found
     return known
 
 

@@ -23,7 +23,7 @@ CLOSE_WITHIN = 0.5
 Names = Callable[[], Iterable[str]]
 
 
-class Ear(abc.ABC):
+class Listener(abc.ABC):
     def __init__(self) -> None:
         self._heard: dict[int, tuple[Callable[[str], None], Names | None]] = {}
         self._numbers = itertools.count()

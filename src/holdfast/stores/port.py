@@ -19,6 +19,7 @@ from holdfast.engine.job import (
     Claim,
     Enqueued,
     Event,
+    Exchange,
     Holding,
     Job,
     JobSpec,
@@ -26,7 +27,6 @@ from holdfast.engine.job import (
     References,
     Result,
     Sweep,
-    Turn,
     Verdict,
 )
 from holdfast.engine.order import Move
@@ -35,7 +35,7 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry
 from holdfast.features.agents.model import Circumstances
 from holdfast.features.events.model import SentEvent
-from holdfast.features.health.model import USUAL, Concern, Thresholds
+from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.due import DueWork
 from holdfast.stores.flow import Flow
@@ -152,11 +152,11 @@ class Database(Protocol):
 
     def migration_sql(self) -> str: ...
     def diagnose(self) -> list[Finding]: ...
-    def conditions(self, when: Thresholds = USUAL) -> list[Concern]:
+    def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
         """What is to be said of the database itself, at a glance: a part of health."""
         ...
 
-    async def aconditions(self, when: Thresholds = USUAL) -> list[Concern]:
+    async def aconditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
         """The same, over a connection that is there."""
         ...
 
@@ -253,7 +253,7 @@ class LeaseStore(Protocol):
 
     def renew(self, lease: str, ttl: float, tenant: str) -> Flow[bool]: ...
     def end(self, lease: str, why: str, tenant: str) -> Flow[bool]: ...
-    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Flow[Turn]:
+    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Flow[Exchange]:
         """Settle and claim under the request's lease, in one transaction and one round trip."""
         ...
 

@@ -20,7 +20,7 @@ from holdfast.features.events.model import SentEvent
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.operations import FromStep, check_from_step, redriving
 from holdfast.features.payloads.model import PayloadRule, effective
-from holdfast.stores.flow import Flow, aside
+from holdfast.stores.flow import Flow, in_thread
 from holdfast.stores.requests import OperatorVerb, Reschedule
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
@@ -37,7 +37,7 @@ _bound: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("holdfast_tenant
 _asking: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
 
 
-class Client:
+class Session:
     """An embedded database is brought up to date on first use; a server is migrated by whoever runs it.
 
     ``home`` is the store it belongs to, also while it works on another. ``scope`` is the tenant it was made for, and
@@ -132,7 +132,7 @@ class Client:
     async def amake_ready(self) -> None:
         """Beside the loop: another process may be at the tables."""
         if not self._ready:
-            await aside(self.make_ready)
+            await in_thread(self.make_ready)
 
     # --- enqueue ---
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.engine.job import Turn
+from holdfast.engine.job import Exchange
 from holdfast.engine.order import drawn_order
 
 # A look is slow when it takes this long, and more for each job it found: twice what it takes beside nothing else.
@@ -32,7 +32,7 @@ class Look(NamedTuple):
     moved: Mapping[str, int]
 
 
-class Search:
+class ClaimOrder:
     def __init__(self, queues: Sequence[str], weights: Mapping[str, int] | None = None) -> None:
         self._queues = tuple(queues)
         self._weights = weights
@@ -61,7 +61,7 @@ class Search:
         places = {queue: place for queue, place in self._places.items() if narrow and queue not in self._moved}
         return Look(places, dict(self._moved))
 
-    def learn(self, turn: Turn, want: int, look: Look) -> None:
+    def learn(self, turn: Exchange, want: int, look: Look) -> None:
         reached = {(claim.queue, claim.tenant): (claim.priority, claim.position) for claim in turn.claims}
         # Where tenants share a queue each has got to a place of its own: behind the first of them is most of it.
         firsts: dict[str, tuple[int, int]] = {}

@@ -42,11 +42,11 @@ from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, effective, together
-from holdfast.stores.flow import aside
+from holdfast.stores.flow import in_thread
 from holdfast.stores.vault import EMPTY, Vault, is_packed, reference_in
 from holdfast.telemetry import observers
 from holdfast.telemetry.tracebacks import failure, frame_of, message_of, places_of, traceback_of
-from holdfast.worker.maintenance import Duty
+from holdfast.worker.maintenance import MaintenanceTask
 from holdfast.worker.shutdown import Ended, Stop, Suspended
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 EVERY = 5.0
 
 
-class RuleBook:
+class PayloadRuleCache:
     def __init__(self) -> None:
         self.any = False
         """Whether there is anything to ask at all."""
@@ -83,13 +83,13 @@ class RuleBook:
             self._memo[known] = together(declared, effective(self._rules, tenant, kind))
         return self._memo[known]
 
-    def duty(self, tenant: str, every: float) -> Duty:
+    def duty(self, tenant: str, every: float) -> MaintenanceTask:
         async def read(store: Store) -> int:
             if time.monotonic() >= self._until:
                 self.load(await store.arun(store.payload_rules.list(tenant)))
             return 0
 
-        return Duty("rules", every, run=read)
+        return MaintenanceTask("rules", every, run=read)
 
 
 log = logging.getLogger("holdfast.worker")
@@ -119,7 +119,7 @@ class Handler:
     redact: Redactor = field(default_factory=Redactor)
     cost: float | None = None
     vault: Vault = EMPTY
-    rules: RuleBook = field(default_factory=RuleBook)
+    rules: PayloadRuleCache = field(default_factory=PayloadRuleCache)
     chain: Callable[[Claim], Awaitable[list[str]]] | None = None
     """The jobs that this one is a retry of."""
     rule: Effective = NO_RULE
@@ -245,7 +245,7 @@ async def unpacked(handler: Handler, claim: Claim) -> Claim:
     payload of the first one, sealed for that."""
 
     async def opened(job_id: str) -> Claim:
-        text = await aside(handler.vault.open, claim.payload, what="payload", tenant=claim.tenant, job_id=job_id)
+        text = await in_thread(handler.vault.open, claim.payload, what="payload", tenant=claim.tenant, job_id=job_id)
         return replace(claim, payload=text)
 
     try:
@@ -267,7 +267,7 @@ async def packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
         own(outcome.result, "result")
         if handler.vault.keys is None and rule.max_result_bytes is None and not rule.store:
             return outcome
-        return await aside(pack_result, handler.vault, rule, claim, outcome)
+        return await in_thread(pack_result, handler.vault, rule, claim, outcome)
     except HoldfastError as error:
         over = error.code in ("result_over_limit", "payload_reserved")  # it will be so next time, too
         return Failed(error.code, handler.redactor(claim)(error.message, MESSAGE_LIMIT), final=over)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.job import holder_of_ours
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
-from holdfast.stores.flow import aside, patience_of
+from holdfast.stores.flow import in_thread, patience_of
 from holdfast.telemetry.tracebacks import place_of
 from holdfast.worker.executor import ended_by_itself
 from holdfast.worker.options import WorkerOptions
@@ -126,7 +126,7 @@ class Heartbeat:
             pause = max(0.0, self._ttl / BEATS_PER_LEASE - (time.monotonic() - started))
 
 
-class Keeper:
+class LeaseKeeper:
     """``lease`` is the id of the present one, and empty while there is none; ``lost`` says that it has ended."""
 
     def __init__(self, store: Store, options: WorkerOptions, kinds: Iterable[str], call: Callable[[], None]) -> None:
@@ -218,7 +218,7 @@ class Keeper:
 
     async def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:
-            await aside(self._heartbeat.stop)
+            await in_thread(self._heartbeat.stop)
 
 
 async def held_under(store: Store, lease: str, tenant: str) -> dict[str, int]:
@@ -253,9 +253,9 @@ async def compare(store: Store, slots: Slots, lease: str, tenant: str) -> None:
 LEAST_PAUSE = 0.1
 
 
-class Recalls:
+class CancellationCheck:
     def __init__(
-        self, store: Store, slots: Slots, keeper: Keeper, options: WorkerOptions, freed: Callable[[], None]
+        self, store: Store, slots: Slots, keeper: LeaseKeeper, options: WorkerOptions, freed: Callable[[], None]
     ) -> None:
         """``freed`` is called when there is room again."""
         self._store = store

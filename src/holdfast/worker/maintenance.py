@@ -31,7 +31,7 @@ from holdfast.errors import Refused, StoreUnavailable
 from holdfast.features.retention.model import Leftover
 from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.due import KNOWN, DueWork, maintaining
-from holdfast.stores.flow import Flow, aside
+from holdfast.stores.flow import Flow, in_thread
 from holdfast.stores.port import Caller
 from holdfast.worker.refusals import set_aside
 
@@ -115,7 +115,7 @@ async def clear(store: Store, *, artifacts: Artifacts, tenant: str, batches: int
         found = await store.arun(store.retention.orphans(BATCH, tenant))
         if not found:
             break
-        gone = await aside(_delete, artifacts, found)
+        gone = await in_thread(_delete, artifacts, found)
         await store.arun(store.retention.forget_orphans(gone, tenant))
     return 0
 
@@ -199,7 +199,7 @@ UNASKED = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
+class MaintenanceTask:
     """``flow`` answers how much there was; a ``full`` batch is followed by another at once. Where one transaction will
     not do, ``run`` does all there is, and answers how much it was. ``then`` is done after it, on the same connection:
     of those a worker has few."""
@@ -210,35 +210,43 @@ class Duty:
     count: Callable[[Any], int] = int
     full: int = TASK_BATCH
     run: Callable[[Store], Awaitable[int]] | None = None
-    then: Duty | None = None
+    then: MaintenanceTask | None = None
     tenant: str = EVERY_TENANT
     readies: bool = True
     """Whether it may make jobs ready to be taken: a burst waits for those that do to have looked."""
 
-    def followed_by(self, last: Duty) -> Duty:
+    def followed_by(self, last: MaintenanceTask) -> MaintenanceTask:
         return replace(self, then=last if self.then is None else self.then.followed_by(last))
 
 
-def standard_duties(tenant: str, *, promote_every: float, sweep_every: float, sealing: bool = True) -> tuple[Duty, ...]:
-    bulk = Duty("operations", promote_every, run=partial(work_off, tenant=tenant))
-    following = Duty("subscriptions", promote_every, run=partial(feed, tenant=tenant), then=bulk)
-    limits = Duty("limits", promote_every, lambda store: store.limits.attend(TASK_BATCH, tenant), then=following)
-    aging = Duty("aging", sweep_every, lambda store: store.queues.age(TASK_BATCH, tenant))
-    due = Duty("promote", promote_every, lambda store: store.leases.promote(TASK_BATCH, tenant), tenant=tenant)
-    last = Duty("seal", sweep_every, run=Sealing(sweep_every)) if sealing else None
+def standard_tasks(
+    tenant: str, *, promote_every: float, sweep_every: float, sealing: bool = True
+) -> tuple[MaintenanceTask, ...]:
+    bulk = MaintenanceTask("operations", promote_every, run=partial(work_off, tenant=tenant))
+    following = MaintenanceTask("subscriptions", promote_every, run=partial(feed, tenant=tenant), then=bulk)
+    limits = MaintenanceTask(
+        "limits", promote_every, lambda store: store.limits.attend(TASK_BATCH, tenant), then=following
+    )
+    aging = MaintenanceTask("aging", sweep_every, lambda store: store.queues.age(TASK_BATCH, tenant))
+    due = MaintenanceTask(
+        "promote", promote_every, lambda store: store.leases.promote(TASK_BATCH, tenant), tenant=tenant
+    )
+    last = MaintenanceTask("seal", sweep_every, run=Sealing(sweep_every)) if sealing else None
     return (
         replace(due, then=limits),
-        Duty(
+        MaintenanceTask(
             "expire",
             sweep_every,
             lambda store: store.leases.expire(TASK_BATCH, tenant),
             then=last,
             tenant=tenant,
         ),
-        Duty("gates", sweep_every, lambda store: store.approvals.attend(TASK_BATCH, tenant), then=aging),
-        Duty("reap", sweep_every, lambda store: store.leases.reap(TASK_BATCH, tenant), _freed, tenant=tenant),
+        MaintenanceTask("gates", sweep_every, lambda store: store.approvals.attend(TASK_BATCH, tenant), then=aging),
+        MaintenanceTask(
+            "reap", sweep_every, lambda store: store.leases.reap(TASK_BATCH, tenant), _freed, tenant=tenant
+        ),
         # By itself: it goes slowly, so that others may work beside it.
-        Duty(
+        MaintenanceTask(
             "retention",
             sweep_every,
             run=partial(sweep, tenant=tenant, slices=SLICES if sweep_every else 1),
@@ -247,7 +255,7 @@ def standard_duties(tenant: str, *, promote_every: float, sweep_every: float, se
     )
 
 
-async def run_once(duty: Duty, store: Store, failed: Callable[[], None] = lambda: None) -> int:
+async def run_once(duty: MaintenanceTask, store: Store, failed: Callable[[], None] = lambda: None) -> int:
     """Do what there is to do; answers how much. A database that is unreachable is a reason to retry later, not to fail:
     ``failed`` is called then."""
     total = 0
@@ -276,10 +284,10 @@ async def run_once(duty: Duty, store: Store, failed: Callable[[], None] = lambda
 class _Chain:
     """A duty and those that follow it, run one after another."""
 
-    def __init__(self, first: Duty) -> None:
+    def __init__(self, first: MaintenanceTask) -> None:
         self.first = first
-        self.duties: list[Duty] = []
-        each: Duty | None = first
+        self.duties: list[MaintenanceTask] = []
+        each: MaintenanceTask | None = first
         while each is not None:
             self.duties.append(each)
             each = each.then
@@ -308,7 +316,7 @@ class Maintenance:
     def __init__(
         self,
         store: Store,
-        duties: Iterable[Duty],
+        duties: Iterable[MaintenanceTask],
         tenant: str,
         *,
         lease: Callable[[], str] = str,

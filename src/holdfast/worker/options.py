@@ -11,7 +11,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.order import check_weights
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
-from holdfast.worker.maintenance import Duty, standard_duties
+from holdfast.worker.maintenance import MaintenanceTask, standard_tasks
 
 LEASE, SHORTEST = 30.0, 0.01
 
@@ -117,14 +117,14 @@ class WorkerOptions:
     burst: bool = False
     max_jobs: int | None = None
     sealing: bool = True
-    extra_duties: tuple[Duty, ...] = field(default=())
+    extra_duties: tuple[MaintenanceTask, ...] = field(default=())
 
     def __post_init__(self) -> None:
         check_weights(self.weights)
 
-    def duties(self) -> tuple[Duty, ...]:
+    def duties(self) -> tuple[MaintenanceTask, ...]:
         """What is to be done as often as promoting is done after it, on its connection: of those a worker has few."""
-        first, *others = standard_duties(
+        first, *others = standard_tasks(
             self.tenant, promote_every=self.promote_every, sweep_every=self.sweep_every, sealing=self.sealing
         )
         for duty in self.extra_duties:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from holdfast.engine.outcome import Outcome, Paused
-from holdfast.stores.flow import Patience, patience_of
+from holdfast.stores.flow import WaitLimit, patience_of
 
 UNKNOWN = "stopped"
 TIMEOUT = "timeout"
@@ -104,11 +104,11 @@ LAST_CALL = 5.0
 LET_GO = 1.0
 
 
-class Parting:
+class Departure:
     """One for a worker. Nothing is hurried before ``begin``, nor when the worker has left."""
 
     def __init__(self) -> None:
-        self._patience = Patience()
+        self._patience = WaitLimit()
         self._end: float | None = None
         self._cuts: set[asyncio.Timeout] = set()
 
@@ -155,7 +155,7 @@ class Parting:
         return True
 
 
-class Grace:
+class GracePeriod:
     """It begins when somebody first asks whether it is over."""
 
     def __init__(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ from holdfast.engine.settlement import Settlement, hand_back, unreadable
 from holdfast.worker.executor import Handler, charged, execute
 from holdfast.worker.refusals import settlement_of, unusable
 from holdfast.worker.shutdown import Stop
-from holdfast.worker.task_pool import Hands
+from holdfast.worker.task_pool import TaskPool
 
 log = logging.getLogger("holdfast.worker")
 
@@ -55,7 +55,7 @@ class Slots:
     def __init__(self, handlers: Mapping[str, Handler], ended: Callable[[], None]) -> None:
         self._handlers = handlers
         self._call = ended
-        self._hands = Hands(self._begin, self._over)
+        self._hands = TaskPool(self._begin, self._over)
         self.running: dict[str, Run] = {}
         self.ended: list[Settlement] = []
         self.unmovable: set[str] = set()

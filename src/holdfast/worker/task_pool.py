@@ -22,7 +22,7 @@ Thing = TypeVar("Thing")
 End = TypeVar("End")
 
 
-class Hands(Generic[Thing, End]):
+class TaskPool(Generic[Thing, End]):
     """``begin`` answers what a thing is to do, or None if it is not wanted any more; it is told the task that will do
     it. ``over`` is told how it ended: None if its task was cancelled, and the error if it raised one, which is not for
     a thing to do: it has ended all the same."""

@@ -26,12 +26,12 @@ from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, Snoozed
 from holdfast.engine.settlement import Ending, Settlement, hand_back, unreadable
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, StaleLease, StoreError
-from holdfast.stores.flow import Flow, aside
+from holdfast.stores.flow import Flow, in_thread
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.telemetry import observers
 from holdfast.worker.executor import Handler, charged, execute
 from holdfast.worker.lease import Heartbeat, held_under, taken_away
-from holdfast.worker.maintenance import Duty, standard_duties
+from holdfast.worker.maintenance import MaintenanceTask, standard_tasks
 from holdfast.worker.options import TickOptions, TickSummary
 from holdfast.worker.refusals import is_refusal, set_aside, settle_singly, settlement_of
 from holdfast.worker.shutdown import Stop
@@ -71,7 +71,7 @@ class Tick:
         options: TickOptions,
         *,
         stop: asyncio.Event | None = None,
-        extra_duties: tuple[Duty, ...] = (),
+        extra_duties: tuple[MaintenanceTask, ...] = (),
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
@@ -79,7 +79,7 @@ class Tick:
         self._options = options
         self._stop = stop or asyncio.Event()
         self._draw = draw
-        self._duties = (*standard_duties(options.tenant, promote_every=0, sweep_every=0), *extra_duties)
+        self._duties = (*standard_tasks(options.tenant, promote_every=0, sweep_every=0), *extra_duties)
         self._began = time.monotonic()
         self._lease = ""
         self._taken: list[str] = []
@@ -106,7 +106,7 @@ class Tick:
         """Each duty once, one batch of it: a large backlog of them is shared by many ticks. One that fails is told and
         tried again by the next; without a store there is no tick."""
         for first in self._duties:
-            duty: Duty | None = first
+            duty: MaintenanceTask | None = first
             while duty is not None:
                 try:
                     await self._do(duty)
@@ -116,7 +116,7 @@ class Tick:
                     log.warning("duty %s failed: %s", duty.name, error)
                 duty = duty.then
 
-    async def _do(self, duty: Duty) -> None:
+    async def _do(self, duty: MaintenanceTask) -> None:
         if duty.run is not None:
             await duty.run(self._store)
         elif duty.flow is not None:
@@ -300,7 +300,7 @@ class Tick:
         try:
             yield
         finally:
-            await self._uncut(aside(beat.stop))
+            await self._uncut(in_thread(beat.stop))
             try:
                 await self._write(store.leases.end(lease.id, "closed", options.tenant))
             except HoldfastError as error:

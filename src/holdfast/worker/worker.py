@@ -21,13 +21,13 @@ from holdfast.engine.settlement import Settlement
 from holdfast.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
 from holdfast.stores.requests import ClaimRequest
 from holdfast.telemetry import observers
-from holdfast.worker.claim_order import Search
+from holdfast.worker.claim_order import ClaimOrder
 from holdfast.worker.executor import Handler
-from holdfast.worker.lease import Keeper, Recalls, compare
-from holdfast.worker.maintenance import Duty, Maintenance
+from holdfast.worker.lease import CancellationCheck, LeaseKeeper, compare
+from holdfast.worker.maintenance import Maintenance, MaintenanceTask
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.refusals import is_refusal, set_aside, settle_singly
-from holdfast.worker.shutdown import LET_GO, Grace, Parting
+from holdfast.worker.shutdown import LET_GO, Departure, GracePeriod
 from holdfast.worker.slots import Slots
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Worker:
         self._leaving = asyncio.Event()
         self._rested = asyncio.Event()
         self._slots = Slots(handlers, self._wake.set)
-        self._search = Search(options.queues, options.weights)
-        self._keeper = Keeper(store, options, handlers, self._wake.set)
-        self._recalls = Recalls(store, self._slots, self._keeper, options, self._call)
+        self._search = ClaimOrder(options.queues, options.weights)
+        self._keeper = LeaseKeeper(store, options, handlers, self._wake.set)
+        self._recalls = CancellationCheck(store, self._slots, self._keeper, options, self._call)
         self._turns: set[asyncio.Task[None]] = set()
         self._asked = 0  # how many jobs the turns under way may bring
         self._hungry = True  # there may be something to take
@@ -89,8 +89,8 @@ class Worker:
         self._put_off = False  # a hint is heeded a little later
         self._stopping = False
         self._settling = 0  # how many outcomes the turns under way carry
-        self._grace = Grace(options.grace)
-        self._parting = Parting()
+        self._grace = GracePeriod(options.grace)
+        self._parting = Departure()
         self._doubt = False  # a turn ended in an error: what the store thinks we hold must be compared
         self._refused = False  # it may have been for one of the outcomes in it
         self._failing = False  # the last turn did
@@ -179,7 +179,7 @@ class Worker:
         if self._turns:
             await asyncio.wait(self._turns, timeout=LET_GO)
 
-    async def _beside(self, duties: Iterable[Duty]) -> None:
+    async def _beside(self, duties: Iterable[MaintenanceTask]) -> None:
         """What is done besides taking jobs and running them: hearing of more, the duties, recalls."""
         recalls = asyncio.create_task(self._recalls.attend(self._leaving))
         with contextlib.suppress(TimeoutError):

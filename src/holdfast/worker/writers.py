@@ -51,7 +51,7 @@ class _Write:
         return sum(len(entry.value or "") for entry in self.entries)
 
 
-class Recorder:
+class StepWriter:
     """One for all handlers of a worker. ``tenant`` is the scope of its lease."""
 
     def __init__(self, store: Store, tenant: str) -> None:
@@ -156,7 +156,7 @@ LAST_WORD = 2.0
 _swapping = threading.Lock()
 
 
-class Reporter:
+class ProgressWriter:
     """``write`` stores one report and answers whether it was taken: a job that is no longer ours has no more to say.
 
     Every context has one, and most have nothing to say: what is None at first is so in the class. ``loop`` is the

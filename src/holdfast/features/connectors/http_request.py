@@ -27,7 +27,7 @@ from holdfast.errors import (
     Refused,
 )
 from holdfast.features.connectors.model import check_headers
-from holdfast.features.connectors.outbound import Reach, without
+from holdfast.features.connectors.outbound import Outbound, without
 from holdfast.outgoing import Answer, Outgoing, send
 from holdfast.worker.shutdown import Ended
 
@@ -53,7 +53,7 @@ class HttpResult(TypedDict, total=False):
     artifact: str
 
 
-def requester(reach: Reach) -> Callable[..., Awaitable[HttpResult]]:
+def requester(reach: Outbound) -> Callable[..., Awaitable[HttpResult]]:
     """The handler."""
 
     async def http_request(

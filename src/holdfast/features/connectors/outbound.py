@@ -25,7 +25,7 @@ REDACTED: Final = b"[redacted]"
 
 
 @dataclass(slots=True)
-class Reach:
+class Outbound:
     policy: EgressPolicy = field(repr=False)
     secrets: SecretProvider = field(repr=False)
     redact: Redactor = field(repr=False)

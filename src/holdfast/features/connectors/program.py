@@ -35,8 +35,8 @@ from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.connectors import program_files, program_shim
 from holdfast.kind import Kind, Options
-from holdfast.stores.flow import aside
-from holdfast.stores.session import Client
+from holdfast.stores.flow import in_thread
+from holdfast.stores.session import Session
 from holdfast.worker.processes.child import Child, ChildDied, Recipe
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.processes.protocol import Message
@@ -217,7 +217,7 @@ class Program:
             kill_after=seconds(kill_after, "kill_after"),
         )
 
-    def environment(self, claim: Claim, at: program_files.Desk) -> dict[str, str]:
+    def environment(self, claim: Claim, at: program_files.AttemptDirectory) -> dict[str, str]:
         """A few variables that programs need, those that were asked for, those that were given, and the job's."""
         names = (*INHERITED, *self.inherit)
         return {
@@ -235,13 +235,13 @@ class Program:
 
 
 def command_caller(
-    kind: Kind[..., Any], program: Program, timeout: float | None, client: Client, children: Children
+    kind: Kind[..., Any], program: Program, timeout: float | None, client: Session, children: Children
 ) -> Callable[[Claim], Awaitable[str | None]]:
     async def call(claim: Claim) -> str | None:
         args, kwargs = kind.signature.unpack(claim.payload)
         line = checked(kind.name, kind.function(*args, **kwargs))
         named = program.log_dir or config.log_directory()
-        at = await aside(program_files.set_up, named or config.state_directory(), claim, may_make=named is None)
+        at = await in_thread(program_files.set_up, named or config.state_directory(), claim, may_make=named is None)
         order = {
             "argv": line,
             "cwd": program.cwd,
@@ -252,9 +252,9 @@ def command_caller(
         }
         try:
             answer = await _run(order, program, timeout, children)
-            found = await aside(at.found)
+            found = await in_thread(at.found)
         finally:
-            await aside(at.clear)
+            await in_thread(at.clear)
         for each in found:
             about = {"size": each.size, "sha256": each.sha256}
             await client.arun(

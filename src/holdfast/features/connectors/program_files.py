@@ -34,7 +34,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class AttemptDirectory:
     folder: Path
 
     @property
@@ -76,10 +76,10 @@ class Desk:
         return Found(_free(safe_text(name, NAME_LIMIT), others), path.as_uri(), size, digest)
 
 
-def set_up(log_dir: Path, claim: Claim, *, may_make: bool) -> Desk:
+def set_up(log_dir: Path, claim: Claim, *, may_make: bool) -> AttemptDirectory:
     """Make the directory, for this user only. A ``log_dir`` that was named must be there: an empty mount point
     must not fill up unseen."""
-    desk = Desk(log_dir.resolve() / claim.id[:8] / claim.id / str(claim.attempt))
+    desk = AttemptDirectory(log_dir.resolve() / claim.id[:8] / claim.id / str(claim.attempt))
     try:
         if may_make:
             log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
 from holdfast.features.dead_letters.operations import Operations, Wanted
 from holdfast.features.jobs.operator_commands import MaxAttempts, letters_of
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 operation_commands = Commands("What is done to many jobs at once: start, watch, cancel.")
 
@@ -56,7 +56,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Work on it here, and return 
 All = Annotated[bool, typer.Option("--all", help="All there are, where nothing says which.")]
 
 
-def chosen(client: Client, which: Which, everything: bool, state: State | None = None) -> Wanted:
+def chosen(client: Session, which: Which, everything: bool, state: State | None = None) -> Wanted:
     """A filter of what was given. One that leaves nothing out must be meant."""
     wanted = which.wanted(client.run(client.store.clock.now()))
     if state is not None:
@@ -66,7 +66,7 @@ def chosen(client: Client, which: Which, everything: bool, state: State | None =
     return cast(Wanted, wanted)
 
 
-def begun(client: Client, operation: Operation, wait: bool, as_json: bool) -> None:
+def begun(client: Session, operation: Operation, wait: bool, as_json: bool) -> None:
     """What was started, or with ``--wait`` what came of it."""
     if wait:
         operation = Operations(client, new_id).run(operation.id, watch=None if as_json else _watch())

@@ -41,7 +41,7 @@ from holdfast.features.events.read import check_gone
 from holdfast.features.events.store import COUNTED
 from holdfast.features.jobs.timeline import short, special, way
 from holdfast.stores.requests import Sent
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 commands = Commands("Have events make jobs: subscriptions.")
 
@@ -297,7 +297,7 @@ def events(
 
 
 def _pages(
-    client: Client, consumer: str | None, after: str | None, most: int | None, follow: bool, skip_gaps: bool
+    client: Session, consumer: str | None, after: str | None, most: int | None, follow: bool, skip_gaps: bool
 ) -> Iterator[list[Event]]:
     """Pages until there are no more. A consumer's place moves when its page has been printed: at least once."""
     place = after if consumer is None else client.run(client.store.ledger.cursor(consumer, client.tenant))
@@ -319,7 +319,7 @@ def _pages(
             return
 
 
-def _keep(client: Client, consumer: str, cursor: str, was: str | None) -> None:
+def _keep(client: Session, consumer: str, cursor: str, was: str | None) -> None:
     if not client.run(client.store.ledger.save_cursor(consumer, cursor, was, client.tenant)):
         raise Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")
 

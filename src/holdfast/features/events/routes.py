@@ -23,7 +23,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Lasting
 from holdfast.server.bodies import Because, Body, RetryPolicy, Span, Text
 from holdfast.server.json_body import Router
-from holdfast.server.live import Here, Lagged, Live
+from holdfast.server.live import FeedItem, LedgerFeed, ListenerBehind
 from holdfast.server.parameters import (
     PAGE,
     After,
@@ -66,7 +66,7 @@ class Wanted:
     job: frozenset[str]
     queue: frozenset[str]
 
-    async def fits(self, event: Event, live: Live) -> bool:
+    async def fits(self, event: Event, live: LedgerFeed) -> bool:
         return (
             (not self.kind or event.kind in self.kind)
             and (not self.verb or event.verb in self.verb)
@@ -150,7 +150,7 @@ async def stream_events(
 
 
 async def _told(
-    live: Live, tenant: str, place: str, wanted: Wanted, lasting: Lasting, skip: bool
+    live: LedgerFeed, tenant: str, place: str, wanted: Wanted, lasting: Lasting, skip: bool
 ) -> AsyncIterator[ServerSentEvent]:
     yield ServerSentEvent(comment="following", retry=2_000, id=place)
     passed_over = False
@@ -160,9 +160,9 @@ async def _told(
             async for event in events:
                 if not await lasting.holds():
                     return
-                if isinstance(event, Lagged):
+                if isinstance(event, ListenerBehind):
                     yield ServerSentEvent(event="lagged", data="{}")
-                elif isinstance(event, Here):
+                elif isinstance(event, FeedItem):
                     # Else one that wants few would come back from long ago, and be told of what it did not want.
                     if passed_over:
                         yield ServerSentEvent(comment="passed over", id=event.cursor)

@@ -42,7 +42,7 @@ from holdfast.features.health.statistics import (
 )
 from holdfast.features.health.store import _NOT_HELD, _QUEUES, _READY_SINCE, HealthReads
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Rows, Statement, Steps, flow, side_by_side
+from holdfast.stores.flow import Rows, Statement, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
@@ -129,7 +129,7 @@ class PulseReads(HealthReads):
         )
 
     def _standing(self, tenant: str, present: Any) -> Steps[Standing]:
-        (waiting, later), running, seen = yield from side_by_side(
+        (waiting, later), running, seen = yield from read_together(
             self._queued(tenant, present), self._held(tenant), self._workers(tenant)
         )
         names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
@@ -160,7 +160,7 @@ class PulseReads(HealthReads):
             rows = yield from self._ask(tenant, _LATER, cap=CAP)
             later.update({(queue, str(state)): count for queue, state, count in rows})
             return waiting, later
-        rows, oldest, retrying = yield from side_by_side(
+        rows, oldest, retrying = yield from read_together(
             self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES),
             self._ask(tenant, _OLDEST, walk=WALK, head=HEAD),
             self._ask(tenant, _RETRYING, cap=CAP),
@@ -238,7 +238,7 @@ class HourReads(Reader):
     def last_hour(self, tenant: str) -> Steps[Hour]:
         rows = yield self.dialect.read("select now from {present}")
         now = self.dialect.codec.time(rows[0][0])
-        (since, minutes, estimated), (wait, run), due = yield from side_by_side(
+        (since, minutes, estimated), (wait, run), due = yield from read_together(
             self._minutes(tenant, now), self._spreads(tenant), self._due(tenant)
         )
         return Hour(now, since, minutes, wait, run, due, estimated)

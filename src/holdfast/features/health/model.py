@@ -87,7 +87,7 @@ class Thresholds:
     """How far the clocks of this machine and of the store are apart."""
 
 
-USUAL: Final = Thresholds()
+DEFAULT_THRESHOLDS: Final = Thresholds()
 
 
 def check_thresholds(when: object) -> Thresholds:
@@ -132,7 +132,7 @@ class Health:
     capped: bool = False
 
 
-def judged(found: Health, when: Thresholds = USUAL) -> Health:
+def judged(found: Health, when: Thresholds = DEFAULT_THRESHOLDS) -> Health:
     """With its verdict and reasons."""
     return _with(found, [concern for look in _LOOKS if (concern := look(found, when)) is not None])
 

@@ -14,7 +14,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.server.problems import problem
-from holdfast.stores.flow import aside
+from holdfast.stores.flow import in_thread
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -49,7 +49,7 @@ class Readiness:
 
     async def _look(self) -> HoldfastError | None:
         try:
-            await aside(self._check)
+            await in_thread(self._check)
         except HoldfastError as error:
             return error
         self._until = asyncio.get_running_loop().time() + READY_FOR

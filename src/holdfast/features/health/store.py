@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.health.model import CAP, USUAL, Health, Thresholds, judged
+from holdfast.features.health.model import CAP, DEFAULT_THRESHOLDS, Health, Thresholds, judged
 from holdfast.features.health.statistics import Hour, Pulse, Standing
 from holdfast.features.limits.model import Switch
-from holdfast.stores.flow import Flow, Steps, flow, side_by_side
+from holdfast.stores.flow import Flow, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.reader import within
 
@@ -38,7 +38,7 @@ class HealthStore(Protocol):
         """How the last hour went, minute by minute, and what is due next: a longer look than the pulse."""
         ...
 
-    def get(self, tenant: str, when: Thresholds = USUAL) -> Flow[Health]:
+    def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS) -> Flow[Health]:
         """What was counted and what is to be said of it; of the database itself, see ``Store.conditions``."""
         ...
 
@@ -89,19 +89,19 @@ class HealthReads(Reader):
     _subscriptions: SubscriptionStore
 
     @flow(writes=False)
-    def get(self, tenant: str, when: Thresholds = USUAL) -> Steps[Health]:
+    def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS) -> Steps[Health]:
         now = yield from self._present()
         counted = (self._waiting(tenant), self._dead(tenant), self._smaller(tenant, now))
         seen = (self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when))
         more = (self._laggards(tenant, when), self._kept(tenant))
-        told = yield from side_by_side(*counted, *seen, *more)
+        told = yield from read_together(*counted, *seen, *more)
         (backlog, scheduled), dead, (gates, first_asked, overdue, parked, running) = told[:3]
         switches, (alive, serving), late, behind, (unsealed, holders) = told[3:]
         shut = closed_queues(switches, tenant)
         oldest: Any = None
         pairs: list[tuple[str, str]] = []
         if shut is not None:
-            oldest, pairs = yield from side_by_side(self._oldest(tenant, shut), self._heads(tenant, shut))
+            oldest, pairs = yield from read_together(self._oldest(tenant, shut), self._heads(tenant, shut))
         found = Health(
             backlog,
             scheduled,
@@ -184,7 +184,7 @@ class HealthReads(Reader):
         queues = [row[0] for row in rows if row[0] not in shut]
         found: list[tuple[str, str]] = []
         for first in range(0, len(queues), AT_ONCE):
-            heads = yield from side_by_side(
+            heads = yield from read_together(
                 *(self._head_of(tenant, queue) for queue in queues[first : first + AT_ONCE])
             )
             found += [pair for pairs in heads for pair in pairs]

@@ -25,7 +25,7 @@ from holdfast.stores.flow import Flow, Steps, flow
 from holdfast.stores.requests import Reschedule
 
 if TYPE_CHECKING:
-    from holdfast.stores.session import Client
+    from holdfast.stores.session import Session
 
 R = TypeVar("R")
 
@@ -43,7 +43,7 @@ class Handle(Generic[R]):
     tenant: str
     created: bool
     reason: str | None
-    client: Client = field(repr=False, compare=False)
+    client: Session = field(repr=False, compare=False)
     decode: Callable[[Any], R] = field(repr=False, compare=False)
     detail: str | None = None
 

@@ -26,7 +26,7 @@ from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
 from holdfast.stores.ids import new_id
 from holdfast.stores.requests import OperatorVerb, Reschedule
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 
 # What a stable reason means to somebody who reads it.
@@ -178,7 +178,7 @@ def _redrive_as(session: AnyTenant, job: str, payload: str, reason: str | None) 
         table(("id", "redriven as"), [[parse_id(job), new]])
 
 
-def letters_of(client: Client, url: str | None = None) -> DeadLetters:
+def letters_of(client: Session, url: str | None = None) -> DeadLetters:
     """What was given is the payload: no handler is known here that would say what it should look like. It is sealed as
     the environment says."""
 

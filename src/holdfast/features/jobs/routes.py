@@ -409,7 +409,7 @@ ROUTE = Route(f"{PREFIX}/jobs", enqueue_job, methods=["POST"])
 """By which the log names it."""
 
 
-class AtOnce:
+class FastEnqueue:
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
 

@@ -20,7 +20,7 @@ from holdfast.features.limits.model import Limit, Reservation
 from holdfast.features.payloads.model import HIDDEN, WITHHELD, effective
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
-from holdfast.stores.flow import Steps, flow, side_by_side
+from holdfast.stores.flow import Steps, flow, read_together
 from holdfast.stores.requests import Counted, JobFilter
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
         return None
     made = [store.jobs.history, store.jobs.attempts, store.jobs.artifacts, store.jobs.checkpoints, store.jobs.result]
     named = [store.steps.list, store.templates.made_from, store.dead_letters.remade, store.jobs.references]
-    told = yield from side_by_side(*(read(job_id, tenant).start() for read in (*made, *named)))
+    told = yield from read_together(*(read(job_id, tenant).start() for read in (*made, *named)))
     history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references = told
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
     gates: list[Gate] = []
@@ -254,7 +254,7 @@ def listed(
     if search.words or search.given.keys() - {"state"}:
         return (yield from finding), None
     counting = store.jobs.capped_counts(JobFilter(tenant=tenant), most).start()
-    return (yield from side_by_side(finding, counting))
+    return (yield from read_together(finding, counting))
 
 
 def _may_wait(job: Job) -> bool:

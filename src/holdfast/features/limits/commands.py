@@ -16,7 +16,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import NotFound
 from holdfast.features.limits.model import Limit, Named, Reservation, Rule, counted
 from holdfast.features.limits.operations import Limits, Queues, Reservations, Switches
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 commands = Commands("Limit how many jobs run at once, or begin in a time.")
 
@@ -117,7 +117,7 @@ def remove(session: AnyTenant, what: What) -> None:
     session.answer({"removed": True}, "Removed.")
 
 
-def _find(client: Client, what: tuple[str, str]) -> Limit:
+def _find(client: Session, what: tuple[str, str]) -> Limit:
     wanted = (client.tenant, *what)
     for each in Limits(client).list():
         if (each.tenant, each.scope, each.name) == wanted:

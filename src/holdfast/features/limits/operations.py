@@ -48,7 +48,7 @@ from holdfast.features.limits.model import (
     outlived,
     why_left,
 )
-from holdfast.stores.flow import Flow, Steps, flow, side_by_side
+from holdfast.stores.flow import Flow, Steps, flow, read_together
 from holdfast.stores.port import Caller
 
 T = TypeVar("T")
@@ -341,7 +341,7 @@ def _go_on(caller: Caller, what: tuple[str, str, str]) -> Steps[bool]:
 
 @flow(writes=False)
 def listed(caller: Caller, tenant: str) -> Steps[_Switches]:
-    found, disabled = yield from side_by_side(
+    found, disabled = yield from read_together(
         caller.store.pauses.list(tenant).start(), caller.store.agents.list(tenant, disabled=True).start()
     )
     return [*found, *(_as_switch(agent) for agent in disabled)]

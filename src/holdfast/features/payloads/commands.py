@@ -17,7 +17,7 @@ from holdfast.engine.units import in_words
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule, RuleDraft
 from holdfast.features.payloads.operations import PayloadRules, Rotated, rotate
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.stores.vault import KeyRing, Vault, new_key
 
 commands = Commands("Rules for payloads: what may be in one, who sees it.")
@@ -124,11 +124,11 @@ def check(
     session.answer({"kind": kind, "allowed": True}, "No rule objects.")
 
 
-def _rules(client: Client) -> PayloadRules:
+def _rules(client: Session) -> PayloadRules:
     return PayloadRules(client, client.name)
 
 
-def _found(client: Client, kind: str, declared_by: str) -> PayloadRule:
+def _found(client: Session, kind: str, declared_by: str) -> PayloadRule:
     wanted = (client.tenant, kind, declared_by)
     for rule in _rules(client).list():
         if (rule.tenant, rule.kind, rule.declared_by) == wanted:

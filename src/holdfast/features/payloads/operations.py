@@ -31,7 +31,7 @@ from holdfast.features.payloads.store import SealedJob, SealedPart
 from holdfast.stores.flow import Flow
 from holdfast.stores.port import Caller
 from holdfast.stores.vault import Vault, What
-from holdfast.worker.executor import RuleBook
+from holdfast.worker.executor import PayloadRuleCache
 from holdfast.worker.maintenance import clear_now
 
 log = logging.getLogger("holdfast.worker")
@@ -51,7 +51,7 @@ class PayloadRules:
         self._caller = caller
         self._program = program
         self.declared: dict[str, RuleDraft] = {}
-        self.book = RuleBook()
+        self.book = PayloadRuleCache()
 
     def set(self, kind: str = EACH_KIND, *, every_tenant: bool = False, **says: Unpack[RuleOptions]) -> PayloadRule:
         """``app.payload_rules.set("import", signal_only=True, max_bytes="16KB")``; without a kind for each of them."""

@@ -15,7 +15,7 @@ from holdfast.cli.output import Cell, duration, emit, line, moment, say, span, t
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.retention.model import COUNTS, Retention, Usage, check_groups
-from holdfast.features.retention.operations import Metering, Retentions
+from holdfast.features.retention.operations import RetentionPolicies, UsageReport
 from holdfast.stores.artifacts import open_artifacts
 
 commands = Commands("For how long finished jobs are kept.")
@@ -35,7 +35,7 @@ State = Annotated[
 def list_policies(session: AnyTenant) -> None:
     """List the policies. Of those that fit a job, one that names the tenant decides, then the kind, then the state."""
     with session.connect() as client:
-        found = Retentions(client).list()
+        found = RetentionPolicies(client).list()
     if session.as_json:
         emit(found)
     elif not found:
@@ -70,7 +70,7 @@ def set_policy(
         raise typer.BadParameter("give --clean-after, --purge-after, or both; or --for-ever")
     clean, purge = (None if age is None else duration(age, "age") for age in ages)
     with session.connect() as client:
-        made = Retentions(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
+        made = RetentionPolicies(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
     if session.as_json:
         emit(made)
     else:
@@ -81,7 +81,7 @@ def set_policy(
 def delete(session: AnyTenant, kind: Kind = None, state: State = None) -> None:
     """Remove a policy; the next wider one decides then, and without one jobs are kept for ever."""
     with session.connect() as client:
-        Retentions(client).delete(kind=kind, state=state)
+        RetentionPolicies(client).delete(kind=kind, state=state)
     session.answer({"removed": True}, "Removed.")
 
 
@@ -89,7 +89,7 @@ def delete(session: AnyTenant, kind: Kind = None, state: State = None) -> None:
 def preview(session: AnyTenant) -> None:
     """Show what each policy would remove now, and who holds back a purge. Nothing is changed."""
     with session.connect() as client:
-        found = Retentions(client).preview()
+        found = RetentionPolicies(client).preview()
     if session.as_json:
         emit(found)
         return
@@ -121,7 +121,7 @@ def run(
     """Remove what is due here and now, without the rests that workers take between their slices."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
-        done = Retentions(client, artifacts).run(limit=limit)
+        done = RetentionPolicies(client, artifacts).run(limit=limit)
     session.answer(
         done,
         f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned,"
@@ -135,7 +135,7 @@ def orphans(session: AnyTenant) -> None:
     older than a week. What is found is deleted by workers, or by "run"."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
-        found = Retentions(client, artifacts).orphans()
+        found = RetentionPolicies(client, artifacts).orphans()
     session.answer({"found": found}, f"{found:,} found that no job has any more.")
 
 
@@ -178,7 +178,7 @@ def usage(
         raise typer.BadParameter("give --csv or --json, not both")
     groups = check_groups(options.listed(by))
     with session.connect() as client:
-        meter = Metering(client)
+        meter = UsageReport(client)
         found = meter(by=groups, since=_day(since), until=_day(until), kind=kind, count=count)
     if session.as_json:
         emit(found)

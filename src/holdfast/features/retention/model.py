@@ -45,7 +45,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class RetentionRule:
     """What is set, complete and checked."""
 
     kind: str = ANY
@@ -62,7 +62,7 @@ class Keeping:
         clean_after: Duration | None = None,
         purge_after: Duration | None = None,
         declared: bool = False,
-    ) -> Keeping:
+    ) -> RetentionRule:
         """As people say it. Neither age keeps for ever what a wider policy would let go."""
         clean = None if clean_after is None else seconds(clean_after, "clean_after")
         purge = None if purge_after is None else seconds(purge_after, "purge_after")

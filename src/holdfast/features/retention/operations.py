@@ -12,10 +12,10 @@ from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.retention.model import (
     ANY,
     By,
-    Keeping,
     Leftover,
     Preview,
     Retention,
+    RetentionRule,
     Usage,
     check_day,
     check_groups,
@@ -29,13 +29,13 @@ _Policies = list[Retention]  # inside the class the word is a method
 _Previews = list[Preview]
 
 
-class Retentions:
+class RetentionPolicies:
     """``tenant`` is whose jobs are meant: the app's own, unless said otherwise; ``"*"`` is every tenant's."""
 
     def __init__(self, caller: Caller, artifacts: Artifacts | None = None) -> None:
         self._caller = caller
         self._artifacts = artifacts
-        self._declared: dict[str, Keeping] = {}
+        self._declared: dict[str, RetentionRule] = {}
 
     def set(
         self,
@@ -52,7 +52,7 @@ class Retentions:
         until it is purged. The most specific policy decides alone: by tenant, then kind, then state; one without an
         age keeps for ever what a wider one would let go. Dead letters go only where the state says ``"dead_letter"``.
         """
-        keeping = Keeping.of(kind, state, clean_after, purge_after)
+        keeping = RetentionRule.of(kind, state, clean_after, purge_after)
         caller = self._caller
         return caller.run(caller.store.retention.set(keeping, caller.actor, tenant or caller.tenant))
 
@@ -107,7 +107,7 @@ class Retentions:
             new += self._caller.run(store.retention.find_orphans(found, scope))
         return new
 
-    def declare(self, kind: str, keeping: Keeping | None) -> None:
+    def declare(self, kind: str, keeping: RetentionRule | None) -> None:
         """What the program says of one of its kinds; written down when a worker starts."""
         if keeping is not None:
             self._declared[kind] = dataclasses.replace(keeping, kind=kind)
@@ -125,7 +125,7 @@ def _batches(found: Iterator[Reference]) -> Iterator[list[Reference]]:
 Day = date | datetime | str | int
 
 
-class Metering:
+class UsageReport:
     """Called, it counts what has not been counted yet, and answers the sums. The first call begins the counting, with
     all that the ledger still has; from then on workers go on with it."""
 

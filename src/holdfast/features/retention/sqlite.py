@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.retention.model import ANY, COUNTS, ENDS, IDLE, PREVIEWED, Keeping, Preview, Retention, Swept
+from holdfast.features.retention.model import (
+    ANY,
+    COUNTS,
+    ENDS,
+    IDLE,
+    PREVIEWED,
+    Preview,
+    Retention,
+    RetentionRule,
+    Swept,
+)
 from holdfast.features.retention.sqlite_purge import SqliteOrphans, clean_jobs, prune_bookkeeping, purge_jobs
 from holdfast.features.retention.store import RetentionReads, UsageReads
 from holdfast.stores.codecs import Record, from_micros, in_micros
@@ -162,7 +172,7 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
         return swept
 
     @flow()
-    def set(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
+    def set(self, keeping: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
         now = yield from sign(actor)
         params = {
             "tenant": tenant,

@@ -14,10 +14,10 @@ from holdfast.features.retention.model import (
     MILLION,
     PREVIEWED,
     By,
-    Keeping,
     Leftover,
     Preview,
     Retention,
+    RetentionRule,
     Swept,
     Usage,
 )
@@ -53,7 +53,7 @@ class RetentionStore(Protocol):
         of them were not known."""
         ...
 
-    def set(self, keeping: Keeping, actor: str, tenant: str) -> Flow[Retention]:
+    def set(self, keeping: RetentionRule, actor: str, tenant: str) -> Flow[Retention]:
         """New, or in place of the one there is; one that is only declared leaves an operator's alone."""
         ...
 
@@ -168,7 +168,7 @@ class PostgresRetention(Calls, RetentionReads):
         return int(rows[0][0])
 
     @flow(single=True)
-    def set(self, keeping: Keeping, actor: str, tenant: str) -> Steps[Retention]:
+    def set(self, keeping: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
         ages = (keeping.clean_after, keeping.purge_after, actor, tenant)
         if keeping.declared:
             rows = yield self._call("declare_retention", "%s, %s::float8, %s::float8, %s, %s", keeping.kind, *ages)

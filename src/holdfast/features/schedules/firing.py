@@ -35,7 +35,7 @@ from holdfast.features.schedules.model import (
 )
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.port import Caller
-from holdfast.worker.maintenance import Duty
+from holdfast.worker.maintenance import MaintenanceTask
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -79,8 +79,8 @@ class Scheduler:
             self._firing(draft.kind, draft.name, None, payload, draft.options, due, self._caller.tenant)
         self._declared[draft.name] = draft
 
-    def duty(self, tenant: str, every: float) -> Duty:
-        return Duty("schedules", every, lambda store: self.attend(store, tenant), self._count, BATCH)
+    def duty(self, tenant: str, every: float) -> MaintenanceTask:
+        return MaintenanceTask("schedules", every, lambda store: self.attend(store, tenant), self._count, BATCH)
 
     def attend(self, store: Store, tenant: str) -> Flow[Attended]:
         look, fire = partial(self._peek, store, tenant), partial(self.fire_schedules, store, tenant)

@@ -25,7 +25,7 @@ from holdfast.features.schedules.model import (
     unmoved,
 )
 from holdfast.features.schedules.timing import Coming, preview
-from holdfast.stores.flow import Steps, flow, side_by_side
+from holdfast.stores.flow import Steps, flow, read_together
 from holdfast.stores.port import Caller
 
 T = TypeVar("T")
@@ -196,7 +196,7 @@ class Schedules:
     @flow(writes=False)
     def _get(self, name: str) -> Steps[Schedule | None]:
         store, tenant = self._caller.store, self._caller.tenant
-        found, rules = yield from side_by_side(
+        found, rules = yield from read_together(
             store.schedules.get(_named(name), tenant).start(), store.payload_rules.list(tenant).start()
         )
         return None if found is None else _without(rules, found)
@@ -204,7 +204,7 @@ class Schedules:
     @flow(writes=False)
     def _listed(self, state: str | None, kind: str | None, page: Paging) -> Steps[_Schedules]:
         store, tenant = self._caller.store, self._caller.tenant
-        found, rules = yield from side_by_side(
+        found, rules = yield from read_together(
             store.schedules.list(tenant, state, kind, **page).start(), store.payload_rules.list(tenant).start()
         )
         return [_without(rules, each) for each in found]

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.app.declarations import Desk
+from holdfast.app.declarations import TemplateMaker
 from holdfast.cli import options
 from holdfast.cli.options import document
 from holdfast.cli.output import Cell, duration, emit, facts, line, moment, print_document, say, table, write
-from holdfast.cli.session import AnyTenant, OneTenant, Session, load_app
+from holdfast.cli.session import AnyTenant, CommandSession, OneTenant, load_app
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import JobSpec
 from holdfast.engine.payload import encode
@@ -24,7 +24,7 @@ from holdfast.features.schedules.operations import Schedules
 from holdfast.features.schedules.templates import Templates, not_found
 from holdfast.kind import PAYLOAD_LIMIT, Prepared, make_spec
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 Make = Callable[[str, Any, dict[str, Any]], JobSpec]
 
@@ -112,23 +112,23 @@ class Made:
 
 
 @contextmanager
-def scheduling(session: Session, app: str | None = None) -> Iterator[tuple[Client, Schedules]]:
+def scheduling(session: CommandSession, app: str | None = None) -> Iterator[tuple[Session, Schedules]]:
     with session.connect() as client:
         yield client, Schedules(client, _maker(client, app, session.url), new_id)
 
 
 @contextmanager
-def templating(session: Session, app: str | None = None) -> Iterator[Templates]:
+def templating(session: CommandSession, app: str | None = None) -> Iterator[Templates]:
     with session.connect() as client:
         make, known = _maker(client, app, session.url), load_app(app, session.url).kinds if app else {}
 
         def prepare(kind: str, payload: Any, chosen: Any) -> Prepared[Any]:
             return Prepared(make(kind, payload, chosen), chosen.get("tenant", client.tenant), lambda value: value)
 
-        yield Templates(client, Desk(client, known, prepare))
+        yield Templates(client, TemplateMaker(client, known, prepare))
 
 
-def _maker(client: Client, app: str | None, url: str | None) -> Make:
+def _maker(client: Session, app: str | None, url: str | None) -> Make:
     """Without an app nothing is known of a kind: what is made has the options that were given, and no others."""
     if app is not None:
         return load_app(app, url).scheduler.make

@@ -12,7 +12,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.agents.model import AHEAD
 from holdfast.features.limits.model import Rule
 from holdfast.features.tenants.model import EVERY_QUEUE, Tenant, TurnOf, with_shares
-from holdfast.stores.flow import Flow, Statement, Steps, flow, side_by_side
+from holdfast.stores.flow import Flow, Statement, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
@@ -113,7 +113,7 @@ class TenantReads(Reader):
             "limited": within(tenant, "l.tenant"),
             "states": within(tenant, "s.tenant"),
         }
-        counted, terms_of, limits_of = yield from side_by_side(
+        counted, terms_of, limits_of = yield from read_together(
             self._counted(tenant, whose, most, names),
             self._ask(tenant, _SET.format(**whose)),
             self._ask(tenant, _LIMITS.format(**whose)),

@@ -20,7 +20,7 @@ from holdfast.engine.outcome import Cancel, Failed, Reject
 from holdfast.engine.redaction import one_line
 from holdfast.engine.retry import asked_delay, http_date
 from holdfast.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
-from holdfast.features.connectors.outbound import Reach
+from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.webhooks import signing
 from holdfast.features.webhooks.model import (
     DELIVER,
@@ -50,7 +50,7 @@ REFUSALS: Final = frozenset({"webhook_refused", EgressRefused.default_code})
 log = logging.getLogger("holdfast.worker")
 
 
-def deliverer(reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
+def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
     """The handler, with what the app reaches others by."""
 
     async def deliver(
@@ -97,7 +97,7 @@ async def _refuse_forged(ctx: Context) -> None:
         )
 
 
-async def _secrets(endpoint: Endpoint, reach: Reach) -> list[str]:
+async def _secrets(endpoint: Endpoint, reach: Outbound) -> list[str]:
     """Their values, the tenant's own; whatever is written from now on is without them. One that is not there yet may
     come while there are tries left."""
     values = []

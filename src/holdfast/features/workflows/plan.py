@@ -18,7 +18,7 @@ from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec, OnFailure, check_on_failure, find_cycle
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 
 if TYPE_CHECKING:
     from holdfast.kind import Kind, Prepared
@@ -292,7 +292,7 @@ class Plan(Part):
 
     def __init__(
         self,
-        client: Client,
+        client: Session,
         tenant: str,
         prepare: Callable[..., Prepared[Any]],
         kind: str,

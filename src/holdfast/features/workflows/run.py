@@ -32,7 +32,7 @@ from holdfast.features.workflows.operations import Workflows, found
 from holdfast.features.workflows.plan import Plan, Planned
 from holdfast.stores.flow import Flow
 from holdfast.stores.ids import new_id
-from holdfast.stores.session import Client
+from holdfast.stores.session import Session
 from holdfast.telemetry import observers
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class WorkflowRun:
     tenant: str
     created: bool
     reason: str | None
-    client: Client = field(repr=False, compare=False)
+    client: Session = field(repr=False, compare=False)
     planned: dict[str, Planned[Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, job: Planned[R]) -> Handle[R]:
@@ -151,7 +151,7 @@ class WorkflowPlan(Plan):
 
     def __init__(
         self,
-        client: Client,
+        client: Session,
         tenant: str,
         prepare: Callable[..., Prepared[Any]],
         kind: str,
@@ -228,7 +228,7 @@ class Extension(Plan):
     ``after`` takes names of jobs that are in it as well. Refused when the workflow is over.
     """
 
-    def __init__(self, client: Client, tenant: str, prepare: Callable[..., Prepared[Any]], workflow: Workflow) -> None:
+    def __init__(self, client: Session, tenant: str, prepare: Callable[..., Prepared[Any]], workflow: Workflow) -> None:
         super().__init__(client, tenant, prepare, workflow.kind, workflow.on_failure)
         self.workflow = workflow
 
@@ -265,7 +265,7 @@ class Extension(Plan):
 
 
 def plan_workflow(
-    client: Client,
+    client: Session,
     prepare: Callable[..., Prepared[Any]],
     kind: str,
     options: WorkflowOptions,
@@ -285,7 +285,7 @@ def plan_workflow(
     return WorkflowPlan(client, tenant, prepare, kind, **given)
 
 
-def extend_workflow(client: Client, prepare: Callable[..., Prepared[Any]], workflow_id: str, tenant: str) -> Extension:
+def extend_workflow(client: Session, prepare: Callable[..., Prepared[Any]], workflow_id: str, tenant: str) -> Extension:
     return Extension(client, tenant, prepare, found(workflow_id, Workflows(client, tenant).get(workflow_id)))
 
 

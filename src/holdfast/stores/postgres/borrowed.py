@@ -28,7 +28,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.errors import Conflict, InvalidSetting, StoreUnavailable
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.flow import Flow, Statement, Steps, flow
-from holdfast.stores.guests import POSTGRESQL, Standing, async_guest, ended, guest
+from holdfast.stores.guests import POSTGRESQL, TransactionState, async_guest, ended, guest
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain, start_document
 from holdfast.stores.postgres.connections import CONNECTION
 from holdfast.stores.postgres.errors import refusal
@@ -123,7 +123,7 @@ class PostgresBorrowing:
             raise ours from error
 
 
-def _framed(flow: Flow[T], within: bool, standing: Standing) -> Steps[T]:
+def _framed(flow: Flow[T], within: bool, standing: TransactionState) -> Steps[T]:
     if standing.database != POSTGRESQL:
         raise InvalidSetting(
             f"the connection is to {standing.database}, and the jobs are in PostgreSQL",

@@ -21,7 +21,7 @@ from holdfast.engine.times import FIRST, LAST
 from holdfast.stores.flow import Rows, Statement
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.codec import TYPES
-from holdfast.stores.postgres.pipeline import Together
+from holdfast.stores.postgres.pipeline import PipelinedReads
 
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext, Buffer
@@ -105,8 +105,8 @@ class OurConnection(Connection[Any]):
         return made
 
     @cached_property
-    def _together(self) -> Together:
-        return Together(self)
+    def _together(self) -> PipelinedReads:
+        return PipelinedReads(self)
 
     @property
     def batches(self) -> bool:
@@ -150,8 +150,8 @@ class OurAsyncConnection(AsyncConnection[Any]):
         return made
 
     @cached_property
-    def _together(self) -> Together:
-        return Together(self)
+    def _together(self) -> PipelinedReads:
+        return PipelinedReads(self)
 
     @property
     def batches(self) -> bool:

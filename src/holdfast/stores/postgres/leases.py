@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from holdfast.engine.job import EVERY_TENANT, Claim, Holding, Lease, Sweep, Turn
+from holdfast.engine.job import EVERY_TENANT, Claim, Exchange, Holding, Lease, Sweep
 from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import Record, texts
 from holdfast.stores.due import DueWork
@@ -147,7 +147,7 @@ class PostgresTurn(Calls):
         )
 
     @flow(single=True, hot=True)
-    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
+    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange]:
         places = [request.after.get(queue) for queue in request.queues] if request.after else []
         rows = yield Statement(
             self._turn_text,
@@ -172,7 +172,7 @@ class PostgresTurn(Calls):
                 claims[place] = _claim(row, lease, -4)
         except Exception:
             claims = [each if isinstance(each, Claim) else _readable(each[:-3], lease) for each in claims]
-        return Turn(claims, [str(job_id) for job_id in stale or ()], live, pick_us)
+        return Exchange(claims, [str(job_id) for job_id in stale or ()], live, pick_us)
 
     @flow(single=True)
     def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from typing_extensions import override
 
-from holdfast.stores.listener import LINGER, Ear
+from holdfast.stores.listener import LINGER, Listener
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.pipeline import brings_notices, is_direct
 
@@ -36,7 +36,7 @@ MOST_SIGNALS = 10_000
 FIRST_PAUSE, LAST_PAUSE = 0.1, 6.4
 
 
-class PostgresEar(Ear):
+class PostgresListener(Listener):
     def __init__(self, url: str, schema: str, settings: dict[str, Any], outage: Outage) -> None:
         super().__init__()
         self._outage = outage

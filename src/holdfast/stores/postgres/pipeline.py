@@ -106,7 +106,7 @@ _PLACE = re.compile(r"%(?:\((\w+)\)s|(s)|%)")
 
 
 @dataclass(slots=True)
-class Known:
+class PreparedNames:
     """What a connection has found out about one text: how its values are sent, and its name on the server by their
     types, once it was asked often enough to have one."""
 
@@ -123,12 +123,12 @@ class Known:
         return [params[name] for name in self.names] if isinstance(params, Mapping) else ()
 
 
-class Together:
+class PipelinedReads:
     """Of one connection, which nobody else uses meanwhile."""
 
     def __init__(self, connection: OurConnection | OurAsyncConnection) -> None:
         self._connection = connection
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, PreparedNames] = {}
         self._prepared = self._number = 0
 
     def forget(self) -> None:
@@ -166,7 +166,7 @@ class Together:
             raise wrong
         return answers
 
-    def _send(self, statement: Statement) -> tuple[Known, tuple[int, ...], bytes | None]:
+    def _send(self, statement: Statement) -> tuple[PreparedNames, tuple[int, ...], bytes | None]:
         """Answers the name under which it is being prepared, if it is."""
         pgconn = self._connection.pgconn
         known = self._known.get(statement.sql) or self._meet(statement.sql)
@@ -184,11 +184,11 @@ class Together:
             pgconn.send_query_prepared(name, values, param_formats=formats)
         return known, types, new
 
-    def _meet(self, sql: str) -> Known:
+    def _meet(self, sql: str) -> PreparedNames:
         if len(self._known) >= MOST_KNOWN:
             self._known = {text: known for text, known in self._known.items() if known.prepared}
         text, names, count = _numbered(sql)
-        known = Known(text, names, Transformer(self._connection), [PyFormat.AUTO] * count)
+        known = PreparedNames(text, names, Transformer(self._connection), [PyFormat.AUTO] * count)
         self._known[sql] = known
         return known
 

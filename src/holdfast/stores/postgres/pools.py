@@ -44,7 +44,7 @@ DISCARDED = 10
 MOMENT = 0.05
 
 
-class LoopConnections:
+class LoopPool:
     """Of the loop that is running. Whoever has taken a connection gives it back, whatever has become of it."""
 
     def __init__(self, pool: AsyncConnectionPool[OurAsyncConnection], outage: Outage) -> None:
@@ -186,7 +186,7 @@ def _is_idle(connection: OurAsyncConnection) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
-Lanes: TypeAlias = "dict[bool, LoopConnections]"
+Lanes: TypeAlias = "dict[bool, LoopPool]"
 
 CONNECT_WITHIN = 15.0
 # After a busy time, what nobody uses is closed after so many seconds, one connection at a time.
@@ -231,7 +231,7 @@ class Pools:
                     )
         return self._of_threads
 
-    async def of_loop(self, hot: bool = False) -> LoopConnections:
+    async def of_loop(self, hot: bool = False) -> LoopPool:
         """A pool hands out the connection that has rested longest, so what is hot has one of its own: it would go from
         backend to backend, and each plans it anew (docs/adr/0034)."""
         self._leave_to_parent()
@@ -246,11 +246,11 @@ class Pools:
                 open=False,
                 **_settings(self._outage),
             )
-            found = lanes[hot] = LoopConnections(pool, self._outage)
+            found = lanes[hot] = LoopPool(pool, self._outage)
             await pool.open()
         return found
 
-    async def of_maintenance(self) -> LoopConnections:
+    async def of_maintenance(self) -> LoopPool:
         """The hot pool, if one of its connections is at hand: so an idle worker needs none besides. Else the other."""
         self._leave_to_parent()
         hot = self._of_loops.get(asyncio.get_running_loop(), {}).get(True)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import psycopg
 
-from holdfast.stores.flow import Binding, Flow, Patience, Rows, Statement, Steps, drive
+from holdfast.stores.flow import Binding, Flow, Rows, Statement, Steps, WaitLimit, drive
 from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 from holdfast.stores.postgres.errors import lost
 
@@ -49,12 +49,12 @@ class Watchdog:
         self._slow = slow
         self._told = float("-inf")
         self._guard = threading.Lock()
-        self._waits: dict[int, tuple[float, float, int, Patience]] = {}
+        self._waits: dict[int, tuple[float, float, int, WaitLimit]] = {}
         self._number = 0
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
 
-    def begin(self, connection: Connection[Any] | AsyncConnection[Any], seconds: float, whose: Patience) -> int:
+    def begin(self, connection: Connection[Any] | AsyncConnection[Any], seconds: float, whose: WaitLimit) -> int:
         """Answers the number to ``end`` it by; the connection must not be used by anybody else before that."""
         now = time.monotonic()
         wait = (now, now + seconds, connection.fileno(), whose)

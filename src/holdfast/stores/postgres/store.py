@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting, StoreUnavailable
-from holdfast.features.health.model import USUAL, Concern, Thresholds
+from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds
 from holdfast.stores.action_triggers import postgres_triggers
 from holdfast.stores.due import DueWork, maintaining
 from holdfast.stores.flow import Flow, patience_of
@@ -33,7 +33,7 @@ try:
     from holdfast.stores.postgres.borrowed import PostgresLending
     from holdfast.stores.postgres.connections import CONNECTION, prepare_connection
     from holdfast.stores.postgres.errors import lost, translate
-    from holdfast.stores.postgres.listener import PostgresEar
+    from holdfast.stores.postgres.listener import PostgresListener
     from holdfast.stores.postgres.migrations import migrate_on, migration_script, status_on
     from holdfast.stores.postgres.pools import CONNECT_WITHIN, Pools, take_now
     from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, only_once, pause, run_on, tried_again
@@ -111,7 +111,7 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
         self._pools = Pools(url, pool_size, min(self.lanes, pool_size), self.outage)
         self._answer_within = answer_within
         self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
-        self._ear = PostgresEar(url, schema, CONNECTION, self.outage)
+        self._ear = PostgresListener(url, schema, CONNECTION, self.outage)
 
     # --- running flows ---
 
@@ -250,9 +250,9 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
         turns one of their own, and the one that listens."""
         return 2 * self._size + min(self.lanes, self._size) + 1
 
-    def conditions(self, when: Thresholds = USUAL) -> list[Concern]:
+    def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
         with self._connected() as connection:
             return run_on(connection, conditions(self.schema_name, when))
 
-    async def aconditions(self, when: Thresholds = USUAL) -> list[Concern]:
+    async def aconditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
         return await self.arun(conditions(self.schema_name, when))

@@ -27,7 +27,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.errors import InvalidSetting, SchemaMismatch
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
-from holdfast.stores.guests import SQLITE, Standing, async_guest, ended, guest
+from holdfast.stores.guests import SQLITE, TransactionState, async_guest, ended, guest
 from holdfast.stores.migrations import Plan
 from holdfast.stores.requests import SchemaStatus
 from holdfast.stores.sqlite.connections import Connections
@@ -109,7 +109,7 @@ class SqliteBorrowing(abc.ABC):
                 raise
             raise ours from error
 
-    def _framed(self, flow: Flow[T], connection: object, within: bool, standing: Standing) -> Steps[T]:
+    def _framed(self, flow: Flow[T], connection: object, within: bool, standing: TransactionState) -> Steps[T]:
         if standing.database != SQLITE:
             raise _elsewhere(f"the connection is to {standing.database}, and the jobs are in a SQLite file")
         if within and not standing.in_transaction:
@@ -163,7 +163,7 @@ def _same(one: str, other: str) -> bool:
         return False
 
 
-def _undo(standing: Standing) -> Steps[None]:
+def _undo(standing: TransactionState) -> Steps[None]:
     try:
         if not standing.in_transaction:
             yield Statement("ROLLBACK")  # all of it is ours

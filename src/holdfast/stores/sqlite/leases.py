@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.engine.job import EVERY_TENANT, Sweep, Turn
+from holdfast.engine.job import EVERY_TENANT, Exchange, Sweep
 from holdfast.engine.settlement import Settlement, fingerprint
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest
@@ -164,7 +164,7 @@ def free(held: Sequence[Row], now: int) -> Steps[tuple[list[int], list[int]]]:
     return leased, begun
 
 
-def _look(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn | None]:
+def _look(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange | None]:
     """An idle worker must not write: each commit waits for the disk, and rouses all other idle workers."""
     if settlements:
         return None
@@ -174,19 +174,19 @@ def _look(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -
         raise refused()
     if alive and request.want > 0 and (yield from anything_for(request, rows[0][0])):
         return None
-    return Turn([], [], alive)
+    return Exchange([], [], alive)
 
 
 class SqliteTurn(SqliteLeaseRows):
     @flow(peek=_look)
-    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Turn]:
+    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange]:
         now = yield from act_under(request.lease, request.tenant)
         stale = (yield from end_attempts(request.lease, settlements, now)) if settlements else []
         alive, may = yield from live(request, now)
         # Taken off the list after it had opened its lease: what it has ended is kept, and it takes nothing more.
         claims = (yield from self.take(request, now)) if alive and may and request.want > 0 else []
         yield from unsign()
-        return Turn(claims, stale, alive)
+        return Exchange(claims, stale, alive)
 
 
 LASTS = 600 * 1_000_000

@@ -9,14 +9,14 @@ import threading
 from typing_extensions import override
 
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.listener import Ear
+from holdfast.stores.listener import Listener
 from holdfast.stores.sqlite.connections import Connections, OurConnection
 
 # A look takes three microseconds; at this pace, the waiting included, it is 1.6 % of one core. A job is seen within it.
 PACE = 0.003
 
 
-class SqliteEar(Ear):
+class SqliteListener(Listener):
     def __init__(self, connections: Connections) -> None:
         super().__init__()
         self._connections = connections

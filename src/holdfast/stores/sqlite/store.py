@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from holdfast.errors import StoreUnavailable
-from holdfast.features.health.model import USUAL, Concern, Thresholds, full_disk, large_log, weak_setting
+from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds, full_disk, large_log, weak_setting
 from holdfast.stores.action_triggers import sqlite_triggers
 from holdfast.stores.due import DueWork
-from holdfast.stores.flow import Flow, Rows, Statement, aside, drive
+from holdfast.stores.flow import Flow, Rows, Statement, drive, in_thread
 from holdfast.stores.listener import Names
 from holdfast.stores.migrations import Plan, Script
 from holdfast.stores.outage import Outage
@@ -27,7 +27,7 @@ from holdfast.stores.requests import Finding, SchemaStatus
 from holdfast.stores.sqlite.borrowed import SqliteBorrowing, SqliteLending
 from holdfast.stores.sqlite.connections import Connections, database_path
 from holdfast.stores.sqlite.errors import is_busy, translate
-from holdfast.stores.sqlite.listener import SqliteEar
+from holdfast.stores.sqlite.listener import SqliteListener
 
 WAL_ALARM = 256 * 1024 * 1024
 DISK_ALARM = 200 * 1024 * 1024
@@ -142,7 +142,7 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
         self._plan = Plan.of(__package__, Script("recording", sqlite_triggers()))
         self._threads: dict[bool, ThreadPoolExecutor] = {}
         self._owner = os.getpid()
-        self._ear = SqliteEar(self._connections)
+        self._ear = SqliteListener(self._connections)
 
     # --- running flows ---
 
@@ -210,7 +210,7 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
         """Nothing belongs to a loop: connections and threads serve them all."""
 
     async def aclose(self) -> None:
-        await aside(self.close)
+        await in_thread(self.close)
 
     # --- schema ---
 
@@ -228,7 +228,7 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
             return self._plan.status(_applied(connection))
 
     async def aschema(self) -> SchemaStatus:
-        return await aside(self.schema)
+        return await in_thread(self.schema)
 
     def migrate(self) -> SchemaStatus:
         with self._borrowed() as connection:
@@ -284,12 +284,12 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
         with self._borrowed() as connection:
             return diagnose(connection, self._connections.path, self._plan.status(_applied(connection)))
 
-    def conditions(self, when: Thresholds = USUAL) -> list[Concern]:
+    def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
         with self._borrowed() as connection:
             return conditions(connection, self._connections.path, when)
 
-    async def aconditions(self, when: Thresholds = USUAL) -> list[Concern]:
-        return await aside(self.conditions, when)
+    async def aconditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
+        return await in_thread(self.conditions, when)
 
 
 def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:

@@ -23,7 +23,7 @@ import threading
 from dataclasses import dataclass
 
 from holdfast.worker.processes.protocol import Garbled, Message, frame, receive
-from holdfast.worker.processes.reaper import Keeper
+from holdfast.worker.processes.reaper import Reaper
 
 _held: set[int] = set()
 
@@ -81,7 +81,7 @@ class Child:
     """Belongs to the event loop it was started on, and must be started on that loop's own thread: on Linux a
     child dies with the *thread* that started it."""
 
-    def __init__(self, recipe: Recipe, keeper: Keeper) -> None:
+    def __init__(self, recipe: Recipe, keeper: Reaper) -> None:
         self.recipe = recipe
         self.jobs = 0
         self.knows: set[str] = set()

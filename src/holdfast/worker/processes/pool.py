@@ -8,10 +8,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.stores.flow import aside
+from holdfast.stores.flow import in_thread
 from holdfast.worker.processes.child import Child, ChildDied, Recipe
 from holdfast.worker.processes.protocol import Message
-from holdfast.worker.processes.reaper import Keeper
+from holdfast.worker.processes.reaper import Reaper
 
 log = logging.getLogger("holdfast.worker")
 
@@ -24,7 +24,7 @@ class Children:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._keeper = Keeper()
+        self._keeper = Reaper()
         self._all: set[Child] = set()
         self._idle: list[Child] = []
         self._partings: set[asyncio.Task[None]] = set()
@@ -86,7 +86,7 @@ class Children:
             self._part(child)
         if self._partings:
             await asyncio.wait(set(self._partings))
-        await aside(self._keeper.close)
+        await in_thread(self._keeper.close)
 
 
 async def ready(child: Child, message: Message) -> Message:

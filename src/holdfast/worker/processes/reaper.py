@@ -16,7 +16,7 @@ import sys
 PATIENCE = 5.0
 
 
-class Keeper:
+class Reaper:
     """The worker's side: says which process groups are to die with it. Started with the first of them."""
 
     def __init__(self) -> None:
