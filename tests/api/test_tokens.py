@@ -17,8 +17,8 @@ from holdfast.server.app import make_service
 from holdfast.server.sessions import COOKIE, Tokens, tokens_of
 from holdfast.stores.flow import Flow
 from tests.api.conftest import HERE
-from tests.app.waiting import until
 from tests.support.stores import forward
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-14")
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 
 def running(pid: int) -> bool:

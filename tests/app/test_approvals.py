@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from holdfast import App, ApprovalNotice, Context, Decision, Gate, Handle, State, SyncContext
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("CX-5", "CX-7")
 

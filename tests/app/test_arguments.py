@@ -16,7 +16,7 @@ import pytest
 from holdfast import App, Context, State
 from holdfast.errors import InvalidArguments, InvalidPayload
 from holdfast.steps import signature
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-5")
 
@@ -92,7 +92,7 @@ async def test_and_in_async_code(app: App) -> None:
 
 def quick() -> Any:
     from holdfast.worker.worker import WorkerOptions
-    from tests.app.running import QUICK
+    from tests.support.workers import QUICK
 
     return WorkerOptions(burst=True, **QUICK)
 

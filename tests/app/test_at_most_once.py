@@ -14,9 +14,9 @@ from holdfast.errors import InvalidSetting
 from holdfast.stores.flow import Flow
 from holdfast.worker.worker import WorkerOptions
 from tests.app.conftest import NewApp
-from tests.app.running import QUICK, work_off, working
-from tests.app.waiting import until
 from tests.support.stores import claim, forward, open_lease
+from tests.support.waiting import until
+from tests.support.workers import QUICK, work_off, working
 
 pytestmark = pytest.mark.req("SC-7")
 

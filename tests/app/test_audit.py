@@ -15,7 +15,7 @@ from holdfast.features.audit.operations import verify_file
 from holdfast.worker.maintenance import Sealing, release
 from holdfast.worker.worker import WorkerOptions
 from tests.app.conftest import NewApp
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-4", "CX-4")
 

@@ -13,8 +13,8 @@ from holdfast.stores.listener import Names
 from holdfast.worker import worker
 from holdfast.worker.maintenance import MaintenanceTask
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("JF-7")
 

@@ -23,9 +23,9 @@ from holdfast.worker.processes.pool import Children
 from holdfast.worker.processes.protocol import outcome_from_json, outcome_to_json, record_from_json, record_to_json
 from tests.app.conftest import NewApp
 from tests.app.proc import children_of, imported, marked, running, until_gone
-from tests.app.waiting import until
 from tests.app.worker_process import worker_process
 from tests.support.stores import claim, open_lease
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
 

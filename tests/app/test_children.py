@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast import App, Backoff, Context, Retry, State
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.0, jitter=False))
 

@@ -17,8 +17,8 @@ from holdfast import App, Backoff, Handle, Retry, State
 from holdfast.engine.job import Attempt
 from holdfast.errors import InvalidArguments, InvalidSetting
 from tests.app.proc import marked, until_gone
-from tests.app.running import work_off, working
 from tests.app.worker_process import worker_process
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
 

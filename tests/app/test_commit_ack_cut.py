@@ -17,11 +17,11 @@ from holdfast.engine.settlement import decide
 from holdfast.errors import Refused, StoreUnavailable
 from holdfast.features.assembly import open_store
 from tests.app.notes import notes, prepare_notes
-from tests.app.running import work_off
-from tests.app.waiting import until
 from tests.support.ledger import check_ledger
 from tests.support.proxy import Fate, Proxy
 from tests.support.stores import claim, open_lease
+from tests.support.waiting import until
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("DP-5", "CX-15", "HF-3")
 

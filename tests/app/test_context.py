@@ -12,7 +12,7 @@ from holdfast.engine.steps import Progress
 from holdfast.errors import InvalidPayload
 from holdfast.features.jobs.views import story
 from tests.app.conftest import NewApp
-from tests.app.running import working
+from tests.support.workers import working
 
 AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.01, jitter=False))
 

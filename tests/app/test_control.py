@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import App, Backoff, Cancel, Context, Handle, Job, Kind, Reject, Retry, State
 from holdfast.errors import InvalidSetting
-from tests.app.running import work_off
 from tests.support.stores import forward
+from tests.support.workers import work_off
 
 LATER = Backoff(base=3600, jitter=False, cap=3600)
 SLOW = Retry(max_attempts=2, backoff=LATER)

@@ -9,8 +9,8 @@ import pytest
 from holdfast import App, Reject, Retry, State
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound, WaitTimeout
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("DP-15")
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import App
 from holdfast.errors import Conflict
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("DP-12")
 

@@ -10,10 +10,10 @@ import pytest
 from holdfast import App, Handle
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.stores.requests import ClaimRequest
-from tests.app.running import work_off, working
-from tests.app.waiting import until
 from tests.support.by_hand import PostgresByHand
 from tests.support.stores import decide_on
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("DP-6")
 

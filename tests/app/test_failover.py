@@ -16,8 +16,8 @@ from holdfast.errors import StoreUnavailable
 from holdfast.features.postgres import PostgresStore
 from holdfast.stores.postgres import pools
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
 from tests.support.processes import free_port
+from tests.support.workers import work_off, working
 
 FAR = datetime.max.replace(tzinfo=UTC)
 

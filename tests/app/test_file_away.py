@@ -13,9 +13,9 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import StoreUnavailable
-from tests.app.running import work_off
 from tests.faults.trouble import LASTING, REACHABLE, Counted, allow, deny, watching
 from tests.support.borrowers import path_of
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("CX-15", "SC-19", "HF-3")
 on_a_bad_disk = pytest.mark.skipif(not REACHABLE, reason="SQLite's system calls cannot be reached in this Python")

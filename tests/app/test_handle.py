@@ -14,9 +14,9 @@ from holdfast import App, Handle, Retry, State
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.kind import Kind
 from tests.app.conftest import NewApp
-from tests.app.running import QUICK, work_off, working
-from tests.app.waiting import until
 from tests.support.stores import forward
+from tests.support.waiting import until
+from tests.support.workers import QUICK, work_off, working
 
 pytestmark = pytest.mark.req("HF-5", "JF-6")
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App, Handle, Retry, State
 from holdfast.engine.job import Attempt
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 ONCE = Retry(max_attempts=1)
 

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import App, State
 from holdfast.worker.worker import WorkerOptions
-from tests.app.running import QUICK
 from tests.support.stores import put_one, state_of
+from tests.support.workers import QUICK
 
 
 @pytest.mark.req("SC-13", "SC-14", "JF-4")

@@ -21,8 +21,8 @@ from holdfast.engine.outcome import Outcome, Settled
 from holdfast.worker import executor, slots
 from holdfast.worker.slots import Slots
 from holdfast.worker.worker import WorkerOptions
-from tests.app.running import QUICK, work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import QUICK, work_off, working
 
 NO_RETRY = Retry(max_attempts=1)
 PATIENT = Retry(max_attempts=3, backoff=Backoff(base=0.01))

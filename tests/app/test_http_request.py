@@ -15,8 +15,8 @@ from holdfast.errors import InvalidArguments
 from holdfast.features.connectors.outbound import SecretProvider
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
 from tests.support.web import Page, Web, running
+from tests.support.workers import work_off
 
 CANARY = "canary-4f1c9a7e-never-to-be-seen"
 ONCE = Retry(max_attempts=1)

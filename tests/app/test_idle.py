@@ -21,13 +21,13 @@ from holdfast.stores.flow import Flow
 from holdfast.stores.postgres import pools
 from holdfast.stores.requests import JobFilter
 from holdfast.worker.worker import SAFETY_POLL, WorkerOptions
-from tests.app.running import working
-from tests.app.waiting import until
 from tests.support import schedules
 from tests.support.people import asking
 from tests.support.retention import keep
 from tests.support.stores import TENANT, forward, new_id, put, put_one, spec
 from tests.support.subscriptions import subscribe
+from tests.support.waiting import until
+from tests.support.workers import working
 
 pytestmark = pytest.mark.req("SC-13", "JF-3")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Retry, State
-from tests.app.waiting import until
 from tests.app.worker_process import worker_process
+from tests.support.waiting import until
 
 worker = partial(worker_process, "tests.app.victim", lease=1.0)
 rescuer = partial(worker, lease=30.0)  # it is not the one to lose anything, however busy the machine is

@@ -15,9 +15,9 @@ from holdfast.stores.artifacts import Artifacts, Directory, Reference
 from holdfast.stores.vault import new_key
 from holdfast.worker.maintenance import clear
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
 from tests.support.stores import forward, new_id
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 LARGE = "x" * 4_000
 

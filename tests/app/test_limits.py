@@ -12,8 +12,8 @@ import pytest
 from holdfast import App, State
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from tests.app.conftest import NewApp
-from tests.app.waiting import until
 from tests.support.stores import claim, open_lease
+from tests.support.waiting import until
 
 
 @pytest.mark.req("SC-16")

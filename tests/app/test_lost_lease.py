@@ -12,9 +12,9 @@ import pytest
 from holdfast import App, Context, State, SyncContext
 from holdfast.errors import StaleLease
 from tests.app.conftest import NewApp
-from tests.app.running import working
-from tests.app.waiting import until
 from tests.support.by_hand import open_by_hand
+from tests.support.waiting import until
+from tests.support.workers import working
 
 
 def end_lease(app: App, lease: str) -> None:

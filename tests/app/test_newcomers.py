@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, ApprovalNotice, Context, Retry, State, SyncContext
 from holdfast.errors import InvalidSetting
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-6", "CX-5")
 

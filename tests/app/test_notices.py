@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import App, ApprovalNotice, Context
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("CX-5", "DP-10")
 

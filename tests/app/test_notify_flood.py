@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from holdfast import App
-from tests.app.running import working
 from tests.support.owners import as_role, ensure_roles
+from tests.support.workers import working
 
 pytestmark = pytest.mark.req("JF-7", "CX-11")
 

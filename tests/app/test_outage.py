@@ -15,9 +15,9 @@ from holdfast.errors import StoreError
 from holdfast.features.assembly import open_store
 from holdfast.stores.postgres import store
 from holdfast.worker import shutdown
-from tests.app.running import working
-from tests.app.waiting import until
 from tests.support.servers import PostgresServer
+from tests.support.waiting import until
+from tests.support.workers import working
 
 pytestmark = [pytest.mark.req("CX-15", "SC-19"), pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, Context, errors
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("CX-15", "SC-18")
 

@@ -16,7 +16,7 @@ from holdfast.app import process_handlers
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
 from tests.app.proc import children_of, imported, marked, running, until_gone
-from tests.app.running import work_off, working
+from tests.support.workers import work_off, working
 
 ONCE = Retry(max_attempts=1)
 AT_ONCE = Backoff(base=0.0, jitter=False)

@@ -14,8 +14,8 @@ from holdfast.engine.steps import RESERVED
 from holdfast.errors import StoreUnavailable
 from holdfast.worker.writers import ProgressWriter
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 from tests.unit.test_settlement import CLAIM
 
 pytestmark = pytest.mark.req("CX-8", "CX-15")

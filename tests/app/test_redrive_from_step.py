@@ -10,7 +10,7 @@ from holdfast import App, Context, Handle, Retry, State
 from holdfast.errors import InvalidInput
 from holdfast.features.jobs.operations import redriving
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-6", "DP-15")
 

@@ -19,7 +19,7 @@ from holdfast import App, Handle, Retry, State
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.connectors.report import csv_cell, written
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("JF-10")
 

@@ -11,9 +11,9 @@ import pytest
 from holdfast import App, Context, Retry, State, SyncContext
 from holdfast.errors import InvalidSetting, NotFound
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
 from tests.support.stores import forward
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import App, Backoff, Context, Retry, State
 from holdfast.errors import InvalidSetting, JobFailed, WaitTimeout
-from tests.app.running import work_off, working
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("SC-6", "SC-12")
 

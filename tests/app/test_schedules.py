@@ -11,8 +11,8 @@ from holdfast import App, State
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.testing import Kit
 from tests.app.conftest import NewApp
-from tests.app.waiting import until
 from tests.support.schedules import MONDAY, at, attend, made, set_time, told
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-9")
 

@@ -12,8 +12,8 @@ import pytest
 from holdfast import App, Retry, State, webhooks
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
-from tests.app.running import work_off
 from tests.support.web import Web, running
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("JF-8", "JF-9")
 

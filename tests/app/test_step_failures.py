@@ -13,9 +13,9 @@ from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.errors import NotFound
 from holdfast.worker.executor import Handler, execute
 from holdfast.worker.shutdown import Stop
-from tests.app.running import work_off, working
 from tests.app.test_steps import AGAIN, AT_ONCE, steps_of
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 from tests.unit.test_settlement import CLAIM
 
 pytestmark = pytest.mark.req("HF-6", "CX-8")

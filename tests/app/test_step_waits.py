@@ -11,9 +11,9 @@ from holdfast import App, Context, State
 from holdfast.errors import InvalidSetting
 from holdfast.kind import Options
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
 from tests.app.test_steps import steps_of
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("HF-6")
 

@@ -23,7 +23,7 @@ from holdfast import (
 )
 from holdfast.engine.steps import Step
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("HF-6", "CX-8")
 

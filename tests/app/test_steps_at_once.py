@@ -14,9 +14,9 @@ import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.worker.shutdown import Suspended
-from tests.app.running import work_off, working
 from tests.app.test_steps import AGAIN, AT_ONCE, told
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("HF-6", "CX-8")
 

@@ -15,10 +15,10 @@ from holdfast.errors import StaleLease
 from holdfast.stores.flow import Flow
 from tests.app.away import Away
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
 from tests.app.test_steps import AGAIN, told
-from tests.app.waiting import until
 from tests.support.operations import name_of
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("HF-6", "CX-11")
 

@@ -15,10 +15,10 @@ from holdfast.errors import StaleLease
 from holdfast.stores.flow import Flow
 from holdfast.worker.writers import StepWriter
 from tests.app.away import Away
-from tests.app.running import work_off, working
 from tests.app.test_steps import steps_of, told
 from tests.support.operations import name_of
 from tests.support.stores import claim, open_lease, put_one, settle, work
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("HF-6", "CX-15", "SC-19")
 

@@ -18,8 +18,8 @@ from holdfast.errors import StaleLease
 from holdfast.worker.executor import Handler, execute
 from holdfast.worker.shutdown import Stop
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 from tests.unit.test_settlement import CLAIM
 
 ONCE = Retry(max_attempts=1)

@@ -10,8 +10,8 @@ import pytest
 from holdfast import App, State
 from tests.app.away import Away
 from tests.app.conftest import NewApp
-from tests.app.running import working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import working
 
 pytestmark = pytest.mark.req("CX-15", "SC-19")
 

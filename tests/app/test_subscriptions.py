@@ -13,8 +13,8 @@ from holdfast.features.events.model import Subscription
 from holdfast.stores.flow import Steps
 from holdfast.worker.maintenance import feed
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("DP-13", "DP-12")
 

@@ -12,9 +12,9 @@ from holdfast import App, State
 from holdfast.errors import NotFound, Refused
 from holdfast.worker.worker import Worker, WorkerOptions
 from tests.app.conftest import NewApp
-from tests.app.waiting import until
 from tests.support.schedules import MINUTE, MONDAY, at, made, told
 from tests.support.stores import claim, open_lease, put, spec
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("DP-18")
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast import App, Context, State
 from holdfast.errors import InvalidSetting, NotFound, Refused
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 
 @pytest.mark.req("JF-1")

@@ -12,7 +12,7 @@ from holdfast import App, HoldfastError, State
 from holdfast.worker.options import TickSummary
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

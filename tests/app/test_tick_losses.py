@@ -14,10 +14,10 @@ from holdfast.features.assembly import Store
 from holdfast.worker.maintenance import MaintenanceTask
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked
-from tests.app.waiting import until
 from tests.app.worker_process import process
 from tests.faults.picture import take_picture
 from tests.support.by_hand import open_by_hand
+from tests.support.waiting import until
 
 
 @pytest.fixture

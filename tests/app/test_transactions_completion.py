@@ -20,7 +20,7 @@ from holdfast.errors import Conflict, HoldfastError, InvalidPayload, StaleLease
 from holdfast.steps.transaction import Stage
 from tests.app.in_hand import in_hand, lose, state_of
 from tests.app.notes import notes, prepare_notes
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-3")
 

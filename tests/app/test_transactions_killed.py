@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import App, State
 from tests.app.notes import by_hand, notes, prepare_notes
-from tests.app.waiting import until
 from tests.app.worker_process import process, said, worker_process
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.req("HF-3", "CX-15"), pytest.mark.slow]
 

@@ -10,8 +10,8 @@ import pytest
 from holdfast import App, State
 from holdfast.worker.claim_order import ClaimOrder
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 # Nothing in these tests can come about by polling in time.
 NEVER = 120.0

@@ -17,11 +17,11 @@ from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
 from tests.app.test_killed_worker import begun, worker
-from tests.app.waiting import until
 from tests.support.by_hand import open_by_hand
+from tests.support.waiting import until
 from tests.support.web import Page, Web, running
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("JF-9", "SC-15")
 

@@ -18,10 +18,10 @@ from holdfast.engine.states import FINISHED
 from holdfast.features.webhooks.model import DELIVER, PATIENCE
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
 from tests.support.proxy import Fate, Proxy
 from tests.support.receiver import Receiver, Turn, receiving
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("JF-9", "SC-15")
 

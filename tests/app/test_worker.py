@@ -14,8 +14,8 @@ import pytest
 from holdfast import App, Backoff, Handle, Retry, State
 from holdfast.engine.job import Attempt
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 ONCE = Retry(max_attempts=1)
 AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.05, factor=2, jitter=False))

@@ -11,7 +11,7 @@ from holdfast import App, Context, Retry, SyncContext, WorkflowStatus
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.features.workflows.run import WorkflowRun
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 ONCE = Retry(max_attempts=1)
 pytestmark = pytest.mark.req("DP-14")

@@ -27,8 +27,8 @@ from starlette.types import ASGIApp
 from holdfast import App
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
-from tests.app.waiting import until
 from tests.browser.seeds import hostile_app
+from tests.support.waiting import until
 
 T = TypeVar("T")
 

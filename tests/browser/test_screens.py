@@ -10,9 +10,9 @@ from playwright.sync_api import Page, expect
 
 from holdfast.engine.states import State
 from holdfast.server.rendering import MENU
-from tests.app.waiting import until
 from tests.browser import hostile
 from tests.browser.conftest import Open, Site
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-16")
 

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from holdfast import App, Context, Gate, Retry
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 ONCE = Retry(max_attempts=1)
 FORM: dict[str, Any] = {

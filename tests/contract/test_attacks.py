@@ -14,15 +14,15 @@ from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.tokens.model import new_token
-from tests.support.attack import LATER, Attack
-from tests.support.attacks import ATTACKS
-from tests.support.attacks_on_agents import REGISTERED
-from tests.support.attacks_on_dead_letters import BEGUN
-from tests.support.attacks_on_limits import LIMITED
-from tests.support.attacks_on_payloads import RULED
-from tests.support.attacks_on_retention import RETAINED
-from tests.support.attacks_on_switches import SWITCHED
-from tests.support.attacks_on_tenants import CAPPED
+from tests.attacks import ATTACKS
+from tests.attacks.attack import LATER, Attack
+from tests.attacks.on_agents import REGISTERED
+from tests.attacks.on_dead_letters import BEGUN
+from tests.attacks.on_limits import LIMITED
+from tests.attacks.on_payloads import RULED
+from tests.attacks.on_retention import RETAINED
+from tests.attacks.on_switches import SWITCHED
+from tests.attacks.on_tenants import CAPPED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.connectors import connect
 from tests.support.databases import TemplateDatabases
@@ -122,7 +122,7 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
 
 
 def _tokens(store: Store) -> dict[str, str]:
-    """The small world that `tests/support/attacks_on_tokens.py` describes."""
+    """The small world that `tests/attacks/on_tokens.py` describes."""
     text = new_token()
     good = store.run(store.tokens.issue(issuing(text, expires="9d"), "ada", "default"))
     revoked = store.run(store.tokens.issue(issuing(), "ada", "default"))
@@ -133,7 +133,7 @@ def _tokens(store: Store) -> dict[str, str]:
 
 
 def _following(store: Store) -> dict[str, str]:
-    """The small world that `tests/support/attacks_on_subscriptions.py` describes."""
+    """The small world that `tests/attacks/on_subscriptions.py` describes."""
     follow = subscribe(store, "follow", "job.enqueue", kind="import")
     put_one(store, "import", queue="import")
     assert feed_all(store, "follow") == 1
@@ -146,7 +146,7 @@ def _following(store: Store) -> dict[str, str]:
 
 
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:
-    """The small world that `tests/support/attacks_on_people.py` describes."""
+    """The small world that `tests/attacks/on_people.py` describes."""
     store.run(store.steps.save(names["lease"], [(names["running"], 1, entry())], "*"))
     asked = asking(
         store,
@@ -168,7 +168,7 @@ def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, s
 
 
 def _planned(store: Store, by_hand: ByHand) -> dict[str, Any]:
-    """The small world that `tests/support/attacks_on_schedules.py` describes."""
+    """The small world that `tests/attacks/on_schedules.py` describes."""
     for day in (1, 2):
         store.run(store.templates.set(template(day=day), "ada", "default"))
     schedule, made = add(store), firing()

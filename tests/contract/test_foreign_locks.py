@@ -19,7 +19,6 @@ from holdfast.engine.states import State
 from holdfast.errors import Conflict
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.limits.model import Rule
-from tests.app.waiting import until
 from tests.support.agents import disable, enable
 from tests.support.agents import register as register_agent
 from tests.support.by_hand import PostgresByHand
@@ -29,6 +28,7 @@ from tests.support.people import running, send, waits
 from tests.support.schedules import template
 from tests.support.stores import claim, enqueue, open_lease, put, put_one, settle, spec, state_of
 from tests.support.subscriptions import feed_all, subscribe, tell
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-1", "JF-7")
 

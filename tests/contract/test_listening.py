@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from holdfast.features.assembly import Store, open_store
-from tests.app.waiting import until
 from tests.support.by_hand import PostgresByHand
 from tests.support.stores import claim, open_lease, put_one, settle
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-6", "CX-11", "JF-7")
 

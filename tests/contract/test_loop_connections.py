@@ -17,7 +17,7 @@ from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres import pools
 from holdfast.stores.postgres.base import Calls
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "SC-18")
 

@@ -19,7 +19,7 @@ from holdfast.stores.flow import Flow, Statement, Steps, read_together
 from holdfast.stores.postgres import connections, pipeline
 from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
 from holdfast.stores.postgres.pipeline import PREPARE_AFTER
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "JF-16")
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field
 
 from holdfast import App, Context, Retry
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 T = TypeVar("T")
 

@@ -20,9 +20,9 @@ from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE, client_of
-from tests.app.running import work_off
 from tests.dashboard.scene import HOSTILE, Scene, declare, is_inert, play, the
 from tests.support.stores import new_id
+from tests.support.workers import work_off
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 

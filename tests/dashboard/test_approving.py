@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import App
 from tests.api.conftest import client_of
-from tests.app.running import work_off
 from tests.dashboard.scene import Scene, declare, is_inert, play, the
+from tests.support.workers import work_off
 
 pytestmark = [pytest.mark.req("JF-16", "CX-5"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 

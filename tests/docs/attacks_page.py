@@ -9,19 +9,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.attack import LATER, Attack
-from tests.support.attacks_on_agents import AGENTS, REGISTERED
-from tests.support.attacks_on_dead_letters import BEGUN, DEAD_LETTERS
-from tests.support.attacks_on_facts import ARTIFACTS, FACTS, LEDGER
-from tests.support.attacks_on_limits import LIMITED, LIMITS
-from tests.support.attacks_on_payloads import PAYLOADS, RULED
-from tests.support.attacks_on_people import GATES, STEPS, WAYS_OUT, WORDS
-from tests.support.attacks_on_retention import RETAINED, RETENTION
-from tests.support.attacks_on_state import FENCE, INVARIANTS, ROWS
-from tests.support.attacks_on_switches import SWITCHED, SWITCHES
-from tests.support.attacks_on_tenants import CAPPED, TENANTS
-from tests.support.attacks_on_tokens import ISSUED, TOKENS
-from tests.support.attacks_on_workflows import PLANNED, WORKFLOWS
+from tests.attacks.attack import LATER, Attack
+from tests.attacks.on_agents import AGENTS, REGISTERED
+from tests.attacks.on_dead_letters import BEGUN, DEAD_LETTERS
+from tests.attacks.on_facts import ARTIFACTS, FACTS, LEDGER
+from tests.attacks.on_limits import LIMITED, LIMITS
+from tests.attacks.on_payloads import PAYLOADS, RULED
+from tests.attacks.on_people import GATES, STEPS, WAYS_OUT, WORDS
+from tests.attacks.on_retention import RETAINED, RETENTION
+from tests.attacks.on_state import FENCE, INVARIANTS, ROWS
+from tests.attacks.on_switches import SWITCHED, SWITCHES
+from tests.attacks.on_tenants import CAPPED, TENANTS
+from tests.attacks.on_tokens import ISSUED, TOKENS
+from tests.attacks.on_workflows import PLANNED, WORKFLOWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast import App, Handle
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

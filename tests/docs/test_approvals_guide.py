@@ -16,9 +16,9 @@ import pytest
 from holdfast import App, Context, Gate, State
 from holdfast.errors import HoldfastError
 from holdfast.features.approvals.operations import REASONS
-from tests.app.running import work_off
 from tests.docs.console import Console
 from tests.docs.guide_blocks import blocks, finish, later, run, text
+from tests.support.workers import work_off
 
 pytestmark = [pytest.mark.req("CX-5", "CX-6", "CX-7"), pytest.mark.slow]
 

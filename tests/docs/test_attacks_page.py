@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.features.assembly import open_store
+from tests.attacks import ATTACKS
 from tests.docs.attacks_page import GROUPS, NAMES, PAGE, SPELT, setup
-from tests.support.attacks import ATTACKS
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.ledger import check_ledger
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import State
-from tests.app.running import work_off
 from tests.docs.guide_blocks import blocks, finish
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-5", "JF-6")
 

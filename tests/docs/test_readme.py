@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from holdfast import App, State, SyncContext
-from tests.app.running import work_off, working
-from tests.app.waiting import until
 from tests.docs.console import Console
 from tests.docs.guide_blocks import finish, later
 from tests.docs.guide_blocks import run as run_block
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("HF-5", "JF-6")
 

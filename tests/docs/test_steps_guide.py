@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, State
-from tests.app.running import work_off
 from tests.docs.guide_blocks import blocks, finish, later, run
+from tests.support.workers import work_off
 
 pytestmark = [pytest.mark.req("HF-6", "CX-8"), pytest.mark.slow]
 

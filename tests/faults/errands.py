@@ -13,7 +13,7 @@ import psycopg
 
 from holdfast import App, State
 from holdfast.errors import Conflict, StoreUnavailable
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 Told = Any
 """The answer, or the ``StoreUnavailable`` that came instead."""

@@ -17,11 +17,11 @@ from holdfast import App, Retry, State, SyncContext
 from holdfast.app.repository import Work
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.sqlite import connections
-from tests.app.waiting import until
 from tests.faults.errands import ERRANDS, Errand, Told
 from tests.faults.load import AT_ONCE
 from tests.faults.trouble import Counted
 from tests.support.borrowers import path_of
+from tests.support.waiting import until
 
 
 def _note(app: App) -> tuple[str, tuple[str]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from holdfast import App
 from holdfast.errors import StoreUnavailable
-from tests.app.waiting import until
 from tests.support.schedules import attend, set_time
+from tests.support.waiting import until
 from tests.support.warm import start_call
 
 ENOUGH = "enough"

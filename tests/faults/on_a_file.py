@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
-from tests.app.waiting import until
 from tests.faults.trouble import (
     LASTING,
     NEVER,
@@ -26,6 +25,7 @@ from tests.faults.trouble import (
     waiting,
     watching,
 )
+from tests.support.waiting import until
 
 
 class Files:

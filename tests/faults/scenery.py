@@ -12,9 +12,9 @@ from holdfast.features.dead_letters.model import GroupFilter
 from holdfast.features.jobs.views import story, why
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import JobFilter
-from tests.app.running import work_off
 from tests.faults.spoiling import Row
 from tests.support.operations import operation
+from tests.support.workers import work_off
 
 URL = "https://hooks.example/in"
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.workplace import BROKEN, Line
 from tests.support.crew import PATIENCE, ROOT, environment
+from tests.support.waiting import until
 from tests.support.warm import Warm
 
 

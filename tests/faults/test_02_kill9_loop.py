@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import load
 from tests.faults.waiting import all_ended, counts
 from tests.support.crew import Crew
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "SC-4", "CX-10", "DP-8")
 

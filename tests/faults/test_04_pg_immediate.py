@@ -17,7 +17,6 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import StoreError
-from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT
@@ -25,6 +24,7 @@ from tests.faults.waiting import all_ended, counts
 from tests.support.crew import Crew
 from tests.support.servers import PostgresServer
 from tests.support.stores import spec
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "SC-19")
 

@@ -15,12 +15,12 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import HoldfastError
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import load
 from tests.faults.waiting import all_ended
 from tests.support.crew import Crew
+from tests.support.waiting import until
 from tests.support.wire import Wire, wire_to
 
 pytestmark = [pytest.mark.req("CX-15", "DP-7", "DP-8"), pytest.mark.parametrize("url", ["postgres"], indirect=True)]

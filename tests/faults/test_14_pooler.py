@@ -27,8 +27,6 @@ from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres import pipeline as between
 from holdfast.stores.requests import JobFilter
-from tests.app.running import work_off, working
-from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.load import AT_ONCE, load
 from tests.faults.waiting import all_ended
@@ -36,6 +34,8 @@ from tests.support.crew import Crew
 from tests.support.ledger import check_ledger
 from tests.support.poolers import Pooler
 from tests.support.stores import claim, open_lease, put, spec, work
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("SC-19", "DP-20")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT, load
@@ -20,6 +19,7 @@ from tests.faults.tiny_disk import fill, take_the_rest
 from tests.faults.waiting import all_ended, states
 from tests.support.crew import Crew
 from tests.support.stores import put, spec
+from tests.support.waiting import until
 from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("SC-1", "SC-19", "DP-22", "CX-15")

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.crashing import start
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended
 from tests.support.stores import put, spec
+from tests.support.waiting import until
 from tests.support.warm import start_call
 
 pytestmark = [pytest.mark.req("SC-1", "SC-19", "CX-15"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]

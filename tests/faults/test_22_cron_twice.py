@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.firing import ENOUGH, pass_by, start, stop
 from tests.support.schedules import MONDAY, set_time
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-9", "CX-15")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from tests.app.waiting import until
 from tests.faults.firing import ENOUGH, pass_by, start, stop
 from tests.support.schedules import MONDAY, set_time, told
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-9", "CX-15")
 

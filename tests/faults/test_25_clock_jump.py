@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import PATIENT, load
@@ -21,6 +20,7 @@ from tests.faults.skew import SKEW_VARIABLE
 from tests.faults.waiting import all_ended
 from tests.support.crew import ROOT, Crew, environment
 from tests.support.stores import put, put_one, spec
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-19", "DP-7", "DP-8", "SC-2")
 

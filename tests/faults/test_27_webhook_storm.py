@@ -19,10 +19,10 @@ from holdfast import Backoff, Retry, State, webhooks
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp, new_app, url
-from tests.app.running import working
-from tests.app.waiting import until
 from tests.app.worker_process import worker_process
+from tests.support.waiting import until
 from tests.support.web import Page, Web, running
+from tests.support.workers import working
 
 __all__ = ["new_app", "url"]
 

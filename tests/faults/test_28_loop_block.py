@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Retry, State
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.waiting import all_ended
 from tests.support.crew import Crew
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-4", "DP-8", "CX-10")
 

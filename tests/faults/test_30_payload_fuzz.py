@@ -16,10 +16,10 @@ from holdfast import App, Retry, State, SyncContext
 from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.errors import InvalidInput
 from holdfast.features.assembly import Store
-from tests.app.running import work_off
 from tests.faults.checker import check
 from tests.support.by_hand import open_by_hand
 from tests.support.stores import history, job, put_one, settle, take
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("DP-3", "DP-22", "SC-19", "CX-15")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
@@ -17,6 +16,7 @@ from tests.faults.picture import take_picture
 from tests.faults.tiny_disk import fill, take_the_rest
 from tests.faults.waiting import all_ended
 from tests.support.crew import Crew, WorkerProcess
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-13", "JF-4", "CX-15")
 

@@ -23,7 +23,6 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from holdfast.stores.requests import Telling
-from tests.app.waiting import until
 from tests.faults.checker import n3, n5, n5_gates, n6
 from tests.faults.crashing import QUICK, marks, start
 from tests.faults.effects import effects, runs
@@ -50,6 +49,7 @@ from tests.support.stores import (
     take,
 )
 from tests.support.transactions import Transaction
+from tests.support.waiting import until
 from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("ARCH")

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Backoff, Retry, State
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, flows, start
 from tests.faults.effects import runs
 from tests.faults.waiting import all_ended
 from tests.support.stores import put_one
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-12", "CX-9", "CX-15")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from tests.app.waiting import until
 from tests.app.worker_process import process
 from tests.faults.waiting import all_ended
 from tests.support.crew import Crew
 from tests.support.limits import ledger
 from tests.support.stores import put, spec
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-10")
 

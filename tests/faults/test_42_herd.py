@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Backoff, Retry, State
-from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.load import load
 from tests.faults.waiting import counts
 from tests.support.by_hand import open_by_hand
 from tests.support.crew import Crew
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-9", "CX-15")
 

@@ -25,7 +25,6 @@ from holdfast import App, State
 from holdfast.engine.job import Job
 from holdfast.engine.states import FINISHED
 from holdfast.engine.steps import Step
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import Effect, effects
 from tests.faults.journey import CALLS, COLOURS, PATIENT, RESULT, STEPS
@@ -34,6 +33,7 @@ from tests.support.crew import ROOT
 from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
 from tests.support.stores import put, spec
+from tests.support.waiting import until
 from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "CX-5", "SC-11", "DP-8")

@@ -17,7 +17,6 @@ import pytest
 
 from holdfast import App, State
 from holdfast.engine.steps import Step
-from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT
@@ -28,6 +27,7 @@ from tests.faults.waiting import all_ended, states
 from tests.support.crew import Crew
 from tests.support.servers import PostgresServer
 from tests.support.stores import put, spec
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "SC-19")
 

@@ -11,7 +11,6 @@ import pytest
 
 from holdfast import App, State
 from holdfast.engine.job import Job
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT
@@ -19,6 +18,7 @@ from tests.faults.waiting import all_ended
 from tests.support.crew import Crew
 from tests.support.limits import most_at_once
 from tests.support.stores import put, spec
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-16", "DP-8")
 

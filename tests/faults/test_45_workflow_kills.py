@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, start
 from tests.faults.effects import effects
@@ -20,6 +19,7 @@ from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended, states
 from tests.support.crew import Crew
 from tests.support.stores import history, spec
+from tests.support.waiting import until
 from tests.support.workflows import Flow
 from tests.support.workflows import check as check_workflow
 

@@ -15,11 +15,11 @@ import pytest
 
 from holdfast import App
 from holdfast.worker.shutdown import LAST_CALL, LET_GO
-from tests.app.waiting import until
 from tests.faults.effects import effects
 from tests.faults.load import load
 from tests.support.crew import Crew, WorkerProcess
 from tests.support.servers import PostgresServer
+from tests.support.waiting import until
 from tests.support.wire import wire_to
 
 pytestmark = pytest.mark.req("SC-13", "CX-15")

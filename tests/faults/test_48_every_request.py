@@ -23,7 +23,6 @@ from holdfast import App
 from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
 from tests.app.notes import prepare_notes
-from tests.app.waiting import until
 from tests.faults.chores import Household
 from tests.faults.errands import ERRANDS
 from tests.faults.serving import WRITES, Service, pages
@@ -32,6 +31,7 @@ from tests.migration.catalogue import catalogue
 from tests.support.databases import Databases, TemplateDatabases
 from tests.support.proxy import Fate, Proxy
 from tests.support.threads import together
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11")
 

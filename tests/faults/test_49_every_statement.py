@@ -27,7 +27,6 @@ from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.stores.sqlite.connections import OurConnection
 from tests.app.notes import prepare_notes
-from tests.app.waiting import until
 from tests.faults.chores import Household
 from tests.faults.errands_on_a_file import ON_A_FILE
 from tests.faults.on_a_file import Files, Here, There, free
@@ -35,6 +34,7 @@ from tests.faults.serving import WRITES, Service, pages
 from tests.faults.trouble import FATES, WAITING, Fate, Trouble, waiting, watching
 from tests.faults.workplace import Workplace
 from tests.support.borrowers import path_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11", "SC-19", "DP-22")
 

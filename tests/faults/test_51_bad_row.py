@@ -16,10 +16,10 @@ import pytest
 
 from holdfast import App, HoldfastError, Job, State
 from holdfast.stores.requests import JobFilter
-from tests.app.running import work_off
 from tests.faults.scenery import furnish, reads
 from tests.faults.spoiling import Column, Spoiler, open_spoiler, spoil
 from tests.support.stores import claim, forward, open_lease, put, spec
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("CX-1", "CX-15", "DP-8", "DP-15")
 

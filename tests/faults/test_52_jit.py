@@ -16,11 +16,11 @@ import pytest
 from holdfast import App, State
 from holdfast.features.assembly import open_store
 from holdfast.stores.requests import JobFilter
-from tests.app.running import work_off, working
-from tests.app.waiting import until
 from tests.faults.load import AT_ONCE
 from tests.support.binaries import debian_bin
 from tests.support.debian_server import MISSING, DebianServer
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("DP-20")
 

@@ -18,10 +18,10 @@ from holdfast import App, State
 from holdfast.worker import worker
 from holdfast.worker.worker import FIRST_PAUSE, LONGEST_PAUSE, pause_after
 from tests.app.away import Away
-from tests.app.running import working
-from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.support.servers import PostgresServer
+from tests.support.waiting import until
+from tests.support.workers import working
 
 pytestmark = pytest.mark.req("SC-18", "DP-8")
 

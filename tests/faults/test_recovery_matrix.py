@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.app.waiting import until
 from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, start
 from tests.faults.effects import effects, runs
@@ -28,6 +27,7 @@ from tests.faults.picture import Picture, take_picture
 from tests.faults.waiting import all_ended
 from tests.support.crew import ROOT, Crew
 from tests.support.stores import claim, open_lease, put, spec
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-11", "CX-15", "DP-8")
 

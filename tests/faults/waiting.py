@@ -7,7 +7,7 @@ from collections.abc import Collection
 from holdfast import App
 from holdfast.engine.states import FINISHED, State
 from holdfast.errors import StoreUnavailable
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 LONG = 60.0
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from holdfast import App, Retry, State
 from holdfast.engine.states import FINISHED
 from holdfast.features.assembly import open_store
-from tests.app.waiting import until
 from tests.faults.checker import check
 from tests.faults.effects import effects, runs
 from tests.faults.journey import RESULT
@@ -23,6 +22,7 @@ from tests.support.crew import Crew
 from tests.support.ledger import check_ledger
 from tests.support.proxy import Fate, Proxy
 from tests.support.stores import put, spec
+from tests.support.waiting import until
 
 BROKEN = ("Traceback", "never retrieved", "was destroyed but it is pending", "never awaited")
 ONCE = Retry(max_attempts=1, max_crashes=100)

@@ -21,7 +21,7 @@ from holdfast.remote import AsyncClient, Client, Retrying
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from tests.app.conftest import app, new_app, url
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["app", "new_app", "url"]
 

@@ -18,10 +18,10 @@ import uvicorn
 from holdfast import errors
 from holdfast.remote import AsyncClient, Client, Retrying, transport
 from holdfast.remote.requests import get, post
-from tests.app.waiting import until
 from tests.http.conftest import Driver
 from tests.http.echo import echoing
 from tests.http.hostile import event, hostile
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-14")
 

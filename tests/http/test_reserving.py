@@ -15,8 +15,8 @@ from holdfast.errors import Conflict, InvalidInput
 from holdfast.remote import AsyncClient, Client, HttpxTransport
 from holdfast.remote.link import Outgoing
 from holdfast.remote.requests import Reply
-from tests.app.waiting import until
 from tests.http.conftest import SOON, TOKEN
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-10", "JF-14")
 

@@ -11,8 +11,8 @@ import pytest
 from holdfast import State
 from holdfast.errors import HoldfastError, InvalidSetting, WaitTimeout
 from holdfast.testing import JobsFailed, Kit, NeverIdle
-from tests.app.waiting import until
 from tests.kit import shop
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-7")
 

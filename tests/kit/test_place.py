@@ -16,9 +16,9 @@ from holdfast import App, State
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.testing import Kit
-from tests.app.waiting import until
 from tests.kit import shop
 from tests.support.processes import free_port
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-7")
 

@@ -10,8 +10,8 @@ import pytest
 from holdfast import Cancel, Reject, Retry, State
 from holdfast.errors import Conflict, InvalidArguments, JobFailed, NotFound, WaitTimeout
 from holdfast.testing import JobWaits, Kit
-from tests.app.waiting import until
 from tests.kit import shop
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-7")
 

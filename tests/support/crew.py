@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast import config
-from tests.app.waiting import until
+from tests.support.waiting import until
 from tests.support.warm import Warm
 
 ROOT = Path(__file__).parents[2]

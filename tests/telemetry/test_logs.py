@@ -19,7 +19,7 @@ from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from holdfast.telemetry.logs import HANDLER
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("JF-13")
 

@@ -22,9 +22,9 @@ from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from holdfast.telemetry import observers, prometheus
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
-from tests.app.waiting import until
 from tests.cli.processes import started
+from tests.support.waiting import until
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("JF-15")
 

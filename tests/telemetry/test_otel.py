@@ -24,7 +24,7 @@ from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from holdfast.telemetry import observers, otel
 from tests.app.conftest import NewApp
-from tests.app.running import work_off
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("JF-15")
 

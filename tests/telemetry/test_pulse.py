@@ -24,11 +24,11 @@ from holdfast.cli.top import _Keys, as_lines, look, picture
 from holdfast.features.assembly import open_store
 from holdfast.features.health.statistics import LATELY, WINDOW, Pulse, rates_of
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import COMMAND, environment
 from tests.support.stores import forward
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("JF-15")
 

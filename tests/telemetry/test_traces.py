@@ -13,8 +13,8 @@ import holdfast
 from holdfast import App, Backoff, Context, Retry, Trace, current_trace, outgoing_headers, trace_from
 from holdfast.engine.trace import is_trace_tag
 from tests.app.conftest import NewApp
-from tests.app.running import work_off, working
-from tests.app.waiting import until
+from tests.support.waiting import until
+from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("JF-13")
 

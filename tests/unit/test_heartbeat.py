@@ -13,8 +13,8 @@ import pytest
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.sqlite import SqliteStore
 from holdfast.worker.lease import Heartbeat, LoopWatch
-from tests.app.waiting import until
 from tests.support.stores import open_lease
+from tests.support.waiting import until
 
 
 @pytest.mark.req("JF-4", "CX-15")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.worker.threads import Threads
-from tests.app.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-7", "CX-11")
 

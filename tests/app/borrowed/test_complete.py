@@ -15,8 +15,8 @@ from holdfast.errors import Conflict, StaleLease
 from tests.app.borrowed.conftest import EVERYBODY
 from tests.app.in_hand import in_hand, lose, state_of
 from tests.app.notes import notes
-from tests.app.running import work_off
 from tests.support.borrowers import AsyncBorrower, Borrower
+from tests.support.workers import work_off
 
 pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(1)]
 

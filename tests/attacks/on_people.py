@@ -7,7 +7,7 @@ one that waits for an event (2). `:told` is an event.
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, each, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
 
 _UNDECIDED = "illegal transition waiting_for_approval -> queued: its gate was not decided so"
 _UNDENIED = "illegal transition waiting_for_approval -> failed: its gate was not decided so"

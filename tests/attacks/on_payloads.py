@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
 
 # The small world: a rule for a kind, and a job with references whose payload is sealed with the key k1.
 _SEALED = "'00000000-0000-7000-8000-0000000000b1'"

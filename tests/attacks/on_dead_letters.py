@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, only_postgres
+from tests.attacks.attack import NOW, both, only_postgres
 
 # The small world: the dead letter that is there anyway with its group, an operation that runs and one that is over.
 _RUNS, _OVER = "'00000000-0000-7000-8000-0000000000b1'", "'00000000-0000-7000-8000-0000000000b2'"

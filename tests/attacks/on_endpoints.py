@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, each, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
 
 _LOG = (
     "insert into endpoint_delivery (id, tenant, endpoint_id, message, type, job_id, attempt, status, duration_ms, at)"

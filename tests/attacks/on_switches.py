@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, only_postgres
+from tests.attacks.attack import NOW, both, only_postgres
 
 # The small world: a kind of which nothing is begun and nothing accepted.
 _SWITCH = "insert into switch (tenant, scope, name, reason, refuse_enqueue, set_by, since"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, only_postgres
+from tests.attacks.attack import NOW, both, only_postgres
 
 _TENANT = "insert into tenant (tenant, set_by, created_at, updated_at"
 # The small world: a tenant with a cap, and one that is full.

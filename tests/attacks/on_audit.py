@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.features.audit.model import Seal
-from tests.support.attack import NOW, both, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
 
 _COLUMNS = ", ".join(Seal.__slots__)
 _FORKED = f"insert into seal ({_COLUMNS}) select {_COLUMNS.replace('number', 'number + 1')} from seal where number = 1"

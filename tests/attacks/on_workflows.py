@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
 
 # `:flow` is a workflow of two jobs: `:child` waits for `:parent`.
 PLANNED = (

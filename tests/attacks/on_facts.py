@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import EVENT, NOW, Attack, both, each, only_postgres, only_sqlite
+from tests.attacks.attack import EVENT, NOW, Attack, both, each, only_postgres, only_sqlite
 
 # -- what was asked for (CX-3) -------------------------------------------------------------------------------
 

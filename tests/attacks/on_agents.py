@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, only_postgres
+from tests.attacks.attack import NOW, both, only_postgres
 
 # Two agents of the small world: one is disabled, the other particular about its jobs.
 REGISTERED = (

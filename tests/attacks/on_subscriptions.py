@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, each, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
 
 _DELIVERY = "insert into delivery (subscription_id, event, tenant, job_id, depth, at)"
 _NEVER = ("immutable: delivery: rows are never changed", "delivery: rows are never changed")

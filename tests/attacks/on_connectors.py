@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import both, each, only_postgres
+from tests.attacks.attack import both, each, only_postgres
 
 _SECRET = "secret in settings"
 _RENAME = ("immutable: whose settings they are", "whose settings they are, and for what, never changes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, STATE, both, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, STATE, both, only_postgres, only_sqlite
 
 _BORN = ("immutable: job_state is written by triggers only", "job_state is written by triggers only")
 _TWICE = ("already exists: there is a job with this id", "job_state is written by triggers only")

@@ -6,7 +6,7 @@ The small world has template `monthly` (versions 1 and 2), schedule `:schedule` 
 
 from __future__ import annotations
 
-from tests.support.attack import LATER, NOW, both, only_postgres
+from tests.attacks.attack import LATER, NOW, both, only_postgres
 
 __all__ = ["LATER", "SCHEDULES"]
 

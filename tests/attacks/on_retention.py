@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
 
 # The small world: a policy, and a day that was counted.
 _POLICY = "insert into retention (tenant, kind, state, set_by, created_at, updated_at"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, Attack, both, only_postgres
+from tests.attacks.attack import NOW, Attack, both, only_postgres
 
 _COLUMNS = "id, tenant, name, roles, scopes, hash, prefix, parent_id, created_at, created_by, expires_at"
 _HASH = "'" + "ab" * 32 + "'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.attack import NOW, both, only_postgres
+from tests.attacks.attack import NOW, both, only_postgres
 
 # The small world: a limit under which a job runs, a reservation that is active and one that is over.
 _ACTIVE, _OVER = "'00000000-0000-7000-8000-0000000000a1'", "'00000000-0000-7000-8000-0000000000a2'"
