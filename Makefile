@@ -72,6 +72,10 @@ check: $(READY) ## Lint, format, types and layers, without changing anything
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+.PHONY: house
+house: $(READY) ## Count files, lines, public names and the like, beside their aims
+	$(BIN)/python tools/house.py
+
 .PHONY: format
 format: $(READY) ## Format the code and put right what the linter can
 	$(BIN)/ruff check --fix-only --exit-zero .
