@@ -42,7 +42,7 @@ def subjects(app: App) -> Iterator[tuple[str, Any]]:
     yield "kind", app.kinds["work"].kind
     for name in public(app):
         found = getattr(app, name, None)
-        if type(found).__module__.startswith("holdfast.features"):
+        if name != "store" and type(found).__module__.startswith("holdfast.features"):
             yield f"app.{name}", found
 
 

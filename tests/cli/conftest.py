@@ -62,7 +62,7 @@ def store(url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def SqliteStore(sqlite_url: str) -> Iterator[Store]:
+def sqlite_store(sqlite_url: str) -> Iterator[Store]:
     """For what has nothing to do with the kind of store, and takes long."""
     with closing(open_store(sqlite_url)) as opened:
         yield opened

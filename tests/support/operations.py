@@ -10,6 +10,9 @@ from typing import Any
 from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow
 
+AROUND = {"fire_schedules": "schedules.fire"}
+"""Flows around an operation, which is a part of them."""
+
 NAMESPACES = tuple(name for name, value in vars(Store).items() if isinstance(value, property))
 
 
@@ -40,6 +43,8 @@ def name_of(flow: Flow[Any]) -> tuple[str, list[Any]]:
     while isinstance(made, functools.partial):
         given += [*made.args, *made.keywords.values()]
         made = made.func
+    if getattr(made, "__name__", "") in AROUND:
+        return AROUND[made.__name__], given
     part, name = type(given[0]).__name__ if given else "", str(getattr(made, "__name__", ""))
     if not given:  # a function inside of the operation
         part, _, rest = str(getattr(made, "__qualname__", "")).partition(".")
