@@ -316,12 +316,12 @@ def sweeping(store: Store) -> Flow[Any]:
     return Flow(steps)
 
 
-def screens(verbs: Any, tenant: str) -> dict[str, Flow[Any]]:
+def screens(store: Store, tenant: str) -> dict[str, Flow[Any]]:
     """What the screens of the dashboard are drawn from."""
     return {
-        "the hour": verbs.hour(tenant),
-        "queues and workers": verbs.standing(tenant),
-        "tenants": verbs.tenants(tenant, most=1_000, names=50),
-        "events of nobody": verbs.recent_events(EventFilter(tenant=tenant, actor="nobody")),
-        "decided gates": verbs.gates(GateFilter(tenant=tenant, state="approved", newest=True, limit=50)),
+        "the hour": store.health.last_hour(tenant),
+        "queues and workers": store.health.workers(tenant),
+        "tenants": store.tenants.list(tenant, most=1_000, names=50),
+        "events of nobody": store.audit.recent_events(EventFilter(tenant=tenant, actor="nobody")),
+        "decided gates": store.approvals.list(GateFilter(tenant=tenant, state="approved", newest=True, limit=50)),
     }
