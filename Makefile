@@ -38,11 +38,11 @@ dev: $(READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" a
 PYTEST := python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(READY) ## Run the tests to run before a commit, about 5 to 7 minutes (ARGS="-k claim -x" goes to pytest)
+test: $(READY) ## Run the tests to run before a commit, about 5 to 6 minutes (ARGS="-k claim -x" goes to pytest)
 	$(BIN)/$(PYTEST) $(ARGS)
 
 .PHONY: test-all
-test-all: $(READY) ## Run every test, on every PostgreSQL at hand, at most 20 minutes (ARGS="--seed 7" repeats a seed)
+test-all: $(READY) ## Run every test, on every PostgreSQL at hand, 20 to 25 minutes (ARGS="--seed 7" repeats a seed)
 	$(BIN)/python -m tests.support.elsewhere $(PYTEST) --tier all $(ARGS)
 	$(BIN)/$(PYTEST) --tier fast --postgres 16 $(ON_ANOTHER_SERVER) $(ARGS)
 	$(BIN)/$(PYTEST) --tier fast --postgres debian $(ON_ANOTHER_SERVER) $(ARGS)
