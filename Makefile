@@ -42,7 +42,7 @@ test: $(READY) ## Run the tests to run before a commit, about 5 to 6 minutes (AR
 	$(BIN)/$(PYTEST) $(ARGS)
 
 .PHONY: test-all
-test-all: $(READY) ## Run every test, on every PostgreSQL at hand, 20 to 25 minutes (ARGS="--seed 7" repeats a seed)
+test-all: $(READY) ## Run the slow tests too, on every PostgreSQL at hand, 20 to 25 minutes (ARGS="--seed 7" repeats a seed)
 	$(BIN)/python -m tests.support.elsewhere $(PYTEST) --tier all $(ARGS)
 	$(BIN)/$(PYTEST) --tier fast --postgres 16 $(ON_ANOTHER_SERVER) $(ARGS)
 	$(BIN)/$(PYTEST) --tier fast --postgres debian $(ON_ANOTHER_SERVER) $(ARGS)

@@ -23,7 +23,6 @@ ROLES = {
     *("borrowed", "errors", "listener", "jobs", "leases", "ledger", "steps", "connections", "migrations"),
 }
 NOUNS = ("limits", "schedules", "approvals")
-NOT_GERUNDS = {"timing", "signing", "testing", "tracing", "rendering", "formatting", "matching"}
 
 
 def main() -> None:
@@ -34,7 +33,7 @@ def main() -> None:
     for path in modules:
         names[path.stem].add(path.parent)
     twice = sorted(name for name, folders in names.items() if len(folders) > 1 and name not in ROLES)
-    gerunds = sorted(name for name in names if name.endswith("ing") and name not in NOT_GERUNDS)
+    gerunds = sorted(name for name in names if name.endswith("ing"))
     largest = max(modules, key=lambda path: modules[path])
     walk = walk_of_a_job()
     rows = [

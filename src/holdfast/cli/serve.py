@@ -54,7 +54,7 @@ def make_web(
     duties: str | None = None,
     body_timeout: float = BODY_TIMEOUT,
 ) -> FastAPI:
-    """The service of an app. ``local``: whoever is at this machine may do everything; else it takes tokens."""
+    """The service of an app. With ``local``, requests from this machine have all rights; others need a token."""
     try:
         from holdfast.server.app import make_service
         from holdfast.server.auth import at_this_machine
@@ -174,7 +174,7 @@ async def _let_go(others: set[asyncio.Task[Any]]) -> None:
 
 
 async def _within(seconds: float, task: asyncio.Task[Any], hurry: asyncio.Event | None = None) -> bool:
-    """Whether it has ended in time, and before somebody was in a hurry."""
+    """Whether it ended in time, without a second signal."""
     hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
     await asyncio.wait({task, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
@@ -378,7 +378,7 @@ class Patient:
         self._service, self._patience = service, patience
 
     def leave(self, seconds: float) -> None:
-        """In so many seconds nothing is asked of the database any more. What is said last counts."""
+        """Stop asking the database after so many seconds. A later call replaces an earlier one."""
         self._patience.until = time.monotonic() + seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

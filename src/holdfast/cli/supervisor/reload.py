@@ -23,7 +23,7 @@ import holdfast
 from holdfast.cli.supervisor.process import MARGIN, STOP, ChildProcess, Plan, how_it_ended
 from holdfast.cli.supervisor.supervisor import Place, Report, Stopping
 
-# Installed code does not change while somebody works on a project, and there are thousands of files of it.
+# Not watched: installed packages do not change during development, and they have thousands of files.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOT_THE_PROJECT = tuple(
     Path(folder).resolve()
