@@ -54,7 +54,7 @@ def make_web(
     duties: str | None = None,
     body_timeout: float = BODY_TIMEOUT,
 ) -> FastAPI:
-    """The service of an app. With ``local``, requests from this machine have all rights; others need a token."""
+    """The service of an app. With ``local`` no token is needed and all is allowed; otherwise each request needs one."""
     try:
         from holdfast.server.app import make_service
         from holdfast.server.auth import at_this_machine
