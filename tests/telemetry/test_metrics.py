@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -215,3 +216,12 @@ def test_claims_of_long_ago_and_of_other_clocks_are_counted_too(process: prometh
     found = read(generate_latest(process.registry).decode())
     assert found["holdfast_jobs_finished_total", "fine", "stopped"] == 1
     assert found["holdfast_job_wait_seconds_count", "default"] == 2
+
+
+@pytest.mark.req("ARCH")
+def test_the_service_starts_without_the_extra() -> None:
+    program = (
+        "import sys; sys.modules['prometheus_client'] = None; from holdfast.server.app import make_service; print('ok')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("ok\n", "")
