@@ -23,7 +23,7 @@ SQLITE, POSTGRES = "sqlite", "postgres"
 get_command = functools.cache(typer.main.get_command)
 
 SHOP = """
-import asyncio, time
+import asyncio, sys, time
 import holdfast
 
 app = holdfast.App()
@@ -35,11 +35,13 @@ async def add(a: int, b: int = 1) -> int:
 
 @app.job()
 async def nap(seconds: float) -> str:
+    print("the handler runs", file=sys.stderr, flush=True)
     await asyncio.sleep(seconds)
     return "rested"
 
 @app.job()
 def stuck() -> None:
+    print("the handler runs", file=sys.stderr, flush=True)
     time.sleep(1000)
 """
 

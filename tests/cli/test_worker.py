@@ -17,7 +17,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 from tests.cli.conftest import SHOP
-from tests.cli.processes import call, hear, run, started, until
+from tests.cli.processes import call, hear, run, started
 from tests.support.by_hand import open_by_hand
 from tests.support.proxy import Proxy
 from tests.support.stores import history, job, put, put_one, spec, state_of
@@ -82,7 +82,7 @@ def test_one_tenant_or_every_tenant(store: Store, shop: Path) -> None:
 def test_a_signal_lets_what_is_running_end(store: Store, shop: Path, number: signal.Signals) -> None:
     job_id = put_one(store, "nap", payload={"seconds": 1})
     with serving(shop, store) as process:
-        until(lambda: state_of(store, job_id) != State.QUEUED, "the job is running")
+        hear(process, "the handler runs")
         process.send_signal(number)
         _, messages = process.communicate(timeout=20)
     assert process.returncode == 0, messages
@@ -95,7 +95,7 @@ def test_a_signal_lets_what_is_running_end(store: Store, shop: Path, number: sig
 def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
     job_id = put_one(store, "nap", payload={"seconds": 600})
     with serving(shop, store, "--grace", "10m") as process:
-        until(lambda: state_of(store, job_id) == State.IN_PROGRESS, "the job is running")
+        hear(process, "the handler runs")
         process.send_signal(signal.SIGTERM)
         hear(process, ONCE_MORE)  # or it might take both for one
         process.send_signal(signal.SIGTERM)
@@ -114,7 +114,7 @@ def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
 def test_a_thread_that_will_not_end_does_not_keep_the_process(store: Store, shop: Path) -> None:
     job_id = put_one(store, "stuck")
     with serving(shop, store, "--grace", "100ms") as process:
-        until(lambda: state_of(store, job_id) == State.IN_PROGRESS, "the job is running")
+        hear(process, "the handler runs")
         asked = time.monotonic()
         process.send_signal(signal.SIGTERM)
         _, messages = process.communicate(timeout=20)
