@@ -1,0 +1,204 @@
+"""One definition for the sync and the async form of an operation.
+
+An operation of a namespace (``app.limits``, ``client.jobs``) is written as a generator: it yields what has to be done
+outside (a transaction, an HTTP request) and is sent the result. The namespace decides how that happens, blocking or
+awaited, so the body contains neither I/O nor ``await``::
+
+    class Limits(StoreNamespace):
+        @operation
+        def set(self, **options: Unpack[LimitOptions]) -> Program[Limit]:
+            "Set a limit …"
+            return (yield from run(self._store.limits.set(Rule.of(**options), …)))
+
+        aset = awaited(set)
+
+Each ``yield`` is one transaction or one request. An error raised while it is carried out is raised at the ``yield``.
+``stream`` and ``awaited_stream`` do the same for operations that are iterated over.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Program = Generator[Any, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Emit(Generic[T]):
+    """One item of a stream, for the caller that iterates over it."""
+
+    item: T
+
+
+Items = Generator[Emit[T] | Any, Any, None]
+
+
+class Namespace(ABC):
+    """Runs the programs of its operations. Subclasses say how one yielded item is carried out."""
+
+    @abstractmethod
+    def _perform(self, item: Any) -> Any: ...
+
+    @abstractmethod
+    async def _aperform(self, item: Any) -> Any: ...
+
+    def _drive(self, program: Program[T]) -> T:
+        try:
+            item = next(program)
+            while True:
+                try:
+                    result = self._perform(item)
+                except BaseException as error:
+                    item = program.throw(error)
+                else:
+                    item = program.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    async def _adrive(self, program: Program[T]) -> T:
+        try:
+            item = next(program)
+            while True:
+                try:
+                    result = await self._aperform(item)
+                except BaseException as error:
+                    item = program.throw(error)
+                else:
+                    item = program.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    def _iterate(self, program: Items[T]) -> Iterator[T]:
+        try:
+            item = next(program)
+            while True:
+                if isinstance(item, Emit):
+                    yield item.item
+                    item = program.send(None)
+                    continue
+                try:
+                    result = self._perform(item)
+                except BaseException as error:
+                    item = program.throw(error)
+                else:
+                    item = program.send(result)
+        except StopIteration:
+            return
+        finally:
+            program.close()
+
+    async def _aiterate(self, program: Items[T]) -> AsyncIterator[T]:
+        try:
+            item = next(program)
+            while True:
+                if isinstance(item, Emit):
+                    yield item.item
+                    item = program.send(None)
+                    continue
+                try:
+                    result = await self._aperform(item)
+                except BaseException as error:
+                    item = program.throw(error)
+                else:
+                    item = program.send(result)
+        except StopIteration:
+            return
+        finally:
+            program.close()
+
+
+class operation(Generic[P, T]):
+    """A method written as a program. Calling it blocks until the program has ended."""
+
+    def __init__(self, program: Callable[Concatenate[Any, P], Program[T]]) -> None:
+        self.program = program
+        self.__doc__ = program.__doc__
+
+    @overload
+    def __get__(self, namespace: None, owner: object = None) -> operation[P, T]: ...
+    @overload
+    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, T]: ...
+    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
+        if namespace is None:
+            return self
+
+        @functools.wraps(self.program)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return namespace._drive(self.program(namespace, *args, **kwargs))
+
+        return call
+
+
+class awaited(Generic[P, T]):
+    """The async form of an operation: ``aset = awaited(set)``."""
+
+    def __init__(self, form: operation[P, T]) -> None:
+        self.program = form.program
+        self.__doc__ = form.__doc__
+
+    @overload
+    def __get__(self, namespace: None, owner: object = None) -> awaited[P, T]: ...
+    @overload
+    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
+        if namespace is None:
+            return self
+
+        @functools.wraps(self.program)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return await namespace._adrive(self.program(namespace, *args, **kwargs))
+
+        return call
+
+
+class stream(Generic[P, T]):
+    """A method written as a program that emits items. Calling it gives an iterator."""
+
+    def __init__(self, program: Callable[Concatenate[Any, P], Items[T]]) -> None:
+        self.program = program
+        self.__doc__ = program.__doc__
+
+    @overload
+    def __get__(self, namespace: None, owner: object = None) -> stream[P, T]: ...
+    @overload
+    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
+        if namespace is None:
+            return self
+
+        @functools.wraps(self.program)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+            return namespace._iterate(self.program(namespace, *args, **kwargs))
+
+        return call
+
+
+class awaited_stream(Generic[P, T]):
+    """The async form of a stream: ``aread = awaited_stream(read)``, for ``async for``."""
+
+    def __init__(self, form: stream[P, T]) -> None:
+        self.program = form.program
+        self.__doc__ = form.__doc__
+
+    @overload
+    def __get__(self, namespace: None, owner: object = None) -> awaited_stream[P, T]: ...
+    @overload
+    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
+        if namespace is None:
+            return self
+
+        @functools.wraps(self.program)
+        def call(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+            return namespace._aiterate(self.program(namespace, *args, **kwargs))
+
+        return call
