@@ -99,6 +99,7 @@ def test_a_killed_worker_leaves_no_process(labour: ModuleType, url: str, tmp_pat
         until_gone(grandchild, *family)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15", "SC-14")
 def test_a_copy_of_a_killed_worker_keeps_nothing_alive(labour: ModuleType, url: str, tmp_path: Path) -> None:
     """A handler in the worker has forked: the copy has every file of the worker, and lives on."""
@@ -131,6 +132,7 @@ def test_a_worker_that_ends_leaves_no_process(labour: ModuleType, url: str, tmp_
     until_gone(*family)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15")
 def test_without_its_keeper_a_child_still_dies_with_its_worker(labour: ModuleType, url: str, tmp_path: Path) -> None:
     labour.waits.enqueue(str(tmp_path / "marks"))
@@ -180,6 +182,7 @@ async def test_a_child_that_dies_idle_is_not_used_again(labour: ModuleType, chil
     children.drop(other)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-10")
 async def test_a_child_that_somebody_else_has_waited_for_is_gone(labour: ModuleType, children: Children) -> None:
     """A handler that calls ``os.wait``, or a program that ignores SIGCHLD."""
@@ -192,6 +195,7 @@ async def test_a_child_that_somebody_else_has_waited_for_is_gone(labour: ModuleT
     children.drop(child)
 
 
+@pytest.mark.slow
 @pytest.mark.req("CX-15")
 async def test_a_keeper_that_is_stopped_keeps_nobody(labour: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaper, "PATIENCE", 0.2)

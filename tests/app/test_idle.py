@@ -56,6 +56,7 @@ def ask(store: PostgresStore, lease: str | None = None, tenant: str = "*") -> Du
 # -- what it costs ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_idle_worker_makes_few_transactions_over_three_connections(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

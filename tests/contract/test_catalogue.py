@@ -34,7 +34,7 @@ class Catalogue:
         return {str(row[0]) for row in self.rows(query)}
 
 
-@pytest.fixture(params=["owned_postgres_url", "another schema"])
+@pytest.fixture(params=["owned_postgres_url", pytest.param("another schema", marks=pytest.mark.slow)])
 def catalogue(request: pytest.FixtureRequest) -> Iterator[Catalogue]:
     schema = "holdfast"
     if request.param == "another schema":

@@ -9,8 +9,8 @@
 
 A test leaves the fast tier by the mark `slow`, or because it repeats another:
 
-- Of a test that runs many cases on a store, the fast tier runs two on each store, spread evenly over all of them.
-  `sample(n)` asks for another number, `every_case` for all.
+- Of a test that runs many cases on a store, the fast tier runs two on each store, spread evenly over all of them,
+  and one in the folders of `ONE_STORE`. `sample(n)` asks for another number, `every_case` for all.
 - In the folders of `ONE_STORE` the code under test never sees which store it uses: PostgreSQL repeats SQLite. Most of
   these repetitions also take turns in `all`, as do the groups of benchmarks: a third of them runs, chosen by the seed.
 
@@ -124,7 +124,8 @@ def _left_out_of_fast(items: list[pytest.Item]) -> set[pytest.Item]:
             families[item.nodeid.partition("[")[0], _store_of(item)].append(item)
     for cases in families.values():
         mark = cases[0].get_closest_marker("sample")
-        count = min(mark.args[0] if mark else CASES, len(cases))
+        usual = 1 if cases[0].path.relative_to(TESTS).parts[0] in ONE_STORE else CASES
+        count = min(mark.args[0] if mark else usual, len(cases))
         kept = {cases[place * len(cases) // count] for place in range(count)}
         later |= set(cases) - kept
     return later
