@@ -46,7 +46,7 @@ def with_a_token(token: str) -> list[bytes]:
     """At the limits of those who may enqueue: what passes them, and what is just above."""
     keys = b"{" + b",".join(b'"k%d":1' % n for n in range(49_000)) + b"}"
     bodies = [
-        b'{"kind": "x", "payload": {"a": [' + b"[]," * 99_000 + b"1]}}",
+        b'{"kind": "x", "payload": {"a": [' + b"[]," * 49_000 + b"1]}}",
         b'{"kind": "x", "payload": ' + keys + b"}",
         b'{"kind": "x", "payload": {"a": "' + b"\\u0041" * 1_300_000 + b'"}}',
         b"[" + b"1," * 4_000_000 + b"1]",

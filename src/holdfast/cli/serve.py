@@ -13,6 +13,7 @@ import contextlib
 import ipaddress
 import math
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -335,6 +336,7 @@ def serve(
         finally:
             await served.aclose()
 
+    sys.setswitchinterval(0.001)  # large bodies are read on a thread: the loop gets its turn back sooner
     run_to_end(run(), new_loop())
 
 

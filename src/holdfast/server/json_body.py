@@ -30,7 +30,7 @@ from holdfast.errors import InvalidInput, InvalidPayload
 T = TypeVar("T")
 
 MOST_KEYS: Final = 50_000
-MOST_VALUES: Final = 200_000
+MOST_VALUES: Final = 100_000
 MOST_KEYS_OPEN: Final = 1_000
 """On paths that need no credentials."""
 DEEPEST: Final = MAX_DEPTH + 20
