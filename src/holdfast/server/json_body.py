@@ -78,13 +78,13 @@ def check_shape(body: bytes, most_keys: int = MOST_KEYS) -> None:
         brackets = outline.translate(None, b",:")
         keys += outline.count(b":")
         values += outline.count(b",") + len(brackets) // 2
+        levels = list(accumulate(map(_STEP.__getitem__, brackets), initial=depth))
+        if max(levels) > DEEPEST:
+            raise _too_deep()
         if keys > most_keys:
             raise _too_complex(f"has more than {most_keys:,} keys")
         if values > MOST_VALUES:
             raise _too_complex(f"has more than {MOST_VALUES:,} values")
-        levels = list(accumulate(map(_STEP.__getitem__, brackets), initial=depth))
-        if max(levels) > DEEPEST:
-            raise _too_deep()
         depth = levels[-1]
 
 
