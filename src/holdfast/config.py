@@ -22,6 +22,10 @@ EGRESS_ALLOW_VARIABLE = "HOLDFAST_EGRESS_ALLOW"
 EGRESS_PROXY_VARIABLE = "HOLDFAST_EGRESS_PROXY"
 SERVICE_URL_VARIABLE = "HOLDFAST_API_URL"
 SERVICE_TOKEN_VARIABLE = "HOLDFAST_API_TOKEN"
+DISABLE_VARIABLE = "HOLDFAST_DISABLE"
+
+FAST_PATHS = ("pipeline", "task-pool")
+"""Fast paths that depend on more of CPython or psycopg than their documentation promises. Each can be switched off."""
 
 
 def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -55,6 +59,18 @@ def service_token(given: str | None, environment: Mapping[str, str] = os.environ
 def is_strict(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a worker refuses to start with a role that could do more than run jobs."""
     return environment.get(STRICT_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
+
+
+def is_disabled(fast_path: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether ``HOLDFAST_DISABLE`` (``pipeline,task-pool``) switches a fast path off."""
+    named = {part.strip().lower() for part in environment.get(DISABLE_VARIABLE, "").split(",")} - {""}
+    if unknown := named - set(FAST_PATHS):
+        raise InvalidSetting(
+            f"{DISABLE_VARIABLE} names {', '.join(sorted(unknown))}, which is not a fast path",
+            code="invalid_disable",
+            fix=f"Use one or more of {', '.join(FAST_PATHS)}, separated by commas.",
+        )
+    return fast_path in named
 
 
 def log_format(environment: Mapping[str, str] = os.environ) -> str:

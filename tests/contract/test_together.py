@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +173,23 @@ async def test_without_batches_it_is_four_questions_and_the_same_answer(
     assert [row[0] for row in await store.arun(read("beta", BOUND))] == ["beta"]
     (own, two), *_ = await store.arun(Flow(_several, writes=False))
     assert (own[0][0], two) == ("acme", [(2,)])
+
+
+def test_canary_reads_are_sent_together_unless_that_is_switched_off(postgres_url: str) -> None:
+    """Red with a psycopg whose generators have changed: then HOLDFAST_DISABLE=pipeline is the way out."""
+    program = (
+        "from holdfast import App; from holdfast.stores.postgres import connections;"
+        f"app = App({postgres_url!r}); print(connections.BATCHES, app.store.run(app.store.limits.list('acme')))"
+    )
+    for disabled, expected in (("", "True []"), ("pipeline", "False []")):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"HOLDFAST_DISABLE": disabled},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.strip() == expected, done.stderr
 
 
 async def test_a_connection_that_is_cut_in_the_middle_is_replaced(store: PostgresStore) -> None:

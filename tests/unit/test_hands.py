@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from holdfast import config
+from holdfast.errors import InvalidSetting
 from holdfast.worker.task_pool import TaskPool
 
 pytestmark = pytest.mark.req("JF-7")
@@ -212,3 +214,21 @@ async def test_what_is_unwanted_is_not_begun_and_a_mistake_holds_up_no_other() -
     ends = await bench.run(name, gone, mistaken, name)
     assert len(ends) == 3
     assert ends[0] != ends[2]
+
+
+async def test_canary_a_task_that_nobody_keeps_is_used_again() -> None:
+    """Red with a Python whose reference counts say something else: then HOLDFAST_DISABLE=task-pool is the way out."""
+    assert len(set(await Bench().run(*[name] * 100))) == 1
+
+
+async def test_switched_off_each_thing_has_a_task_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DISABLE", "task-pool")
+    assert len(set(await Bench().run(*[name] * 100))) == 100
+
+
+def test_an_unknown_fast_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DISABLE", "pipeline, turbo")
+    with pytest.raises(InvalidSetting, match="turbo") as refused:
+        config.is_disabled("pipeline")
+    assert refused.value.code == "invalid_disable"
+    assert "task-pool" in (refused.value.fix or "")

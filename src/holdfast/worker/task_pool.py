@@ -4,6 +4,9 @@ A thing that waits keeps its task, which ends with it, and two others go on with
 each has a task soon, and a thousand that do not are run by one. None can tell: each has a context of its own, and a
 task goes on to the next only if nobody has kept hold of it, cancelled it, named it or asked to be called when it ends.
 Such a task is as good as a new one (docs/adr/0041).
+
+Whether somebody kept hold of a task is read from its reference count, which CPython alone has.
+``HOLDFAST_DISABLE=task-pool`` gives every thing a task of its own instead.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+from holdfast import config
 
 Thing = TypeVar("Thing")
 End = TypeVar("End")
@@ -36,6 +41,7 @@ class TaskPool(Generic[Thing, End]):
         self._over = over
         self._queue: deque[Thing] = deque()
         self._coming = 0  # tasks that have been made and not begun
+        self._reuses = not config.is_disabled("task-pool")
 
     def take(self, things: Iterable[Thing]) -> None:
         self._queue.extend(things)
@@ -78,7 +84,7 @@ class TaskPool(Generic[Thing, End]):
                     self._over(thing, await _rest(work, step, awaited))
                     return
                 del thing, work, step  # they know the task
-                if _traces(task) != untouched:
+                if not self._reuses or _traces(task) != untouched:
                     break
         except Exception:  # a mistake of ours: the others must not be lost with it
             self._call(1)

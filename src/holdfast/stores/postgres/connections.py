@@ -16,6 +16,7 @@ from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
 from typing_extensions import override
 
+from holdfast import config
 from holdfast.engine.payload import look_at
 from holdfast.engine.times import FIRST, LAST
 from holdfast.stores.flow import Rows, Statement
@@ -55,7 +56,8 @@ CONNECTION: dict[str, Any] = {
 }
 # A cursor holds its last rows until the next: many of them are let go with it.
 KEPT_ROWS = 100
-BATCHES = Pipeline.is_supported()  # libpq 14 and newer
+# libpq 14 and newer. pipeline.py drives psycopg's generators itself: HOLDFAST_DISABLE=pipeline asks one by one instead.
+BATCHES = Pipeline.is_supported() and not config.is_disabled("pipeline")
 
 
 POOL = "holdfast"
