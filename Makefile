@@ -44,12 +44,14 @@ test: $(READY) ## Run the tests to run before a commit, about 5 to 6 minutes (AR
 .PHONY: test-all
 test-all: $(READY) ## Run the slow tests too, on every PostgreSQL at hand, 20 to 25 minutes (ARGS="--seed 7" repeats a seed)
 	$(BIN)/python -m tests.support.elsewhere $(PYTEST) --tier all $(ARGS)
-	$(BIN)/$(PYTEST) --tier fast --postgres 16 $(ON_ANOTHER_SERVER) $(ARGS)
-	$(BIN)/$(PYTEST) --tier fast --postgres debian $(ON_ANOTHER_SERVER) $(ARGS)
+	$(MAKE) test-servers
 
 .PHONY: test-rest
-test-rest: $(READY) # what test-all has besides test: .ci/run runs one after the other
+test-rest: $(READY) # what test-all has besides test and test-servers: .ci/run runs one after the other
 	$(BIN)/$(PYTEST) --tier rest $(ARGS)
+
+.PHONY: test-servers
+test-servers: $(READY) ## Run the tests that a PostgreSQL server can change on PostgreSQL 16 and on Debian's, with JIT
 	$(BIN)/$(PYTEST) --tier fast --postgres 16 $(ON_ANOTHER_SERVER) $(ARGS)
 	$(BIN)/$(PYTEST) --tier fast --postgres debian $(ON_ANOTHER_SERVER) $(ARGS)
 
