@@ -61,7 +61,7 @@ def main(url: str) -> list[str]:
             app.run_worker(burst=True)
             said.append(small.result(timeout=10))
             (gate,) = ada.approvals.list()
-            said.append(f"{gate.summary} {ada.approve(gate.id, comment='a good customer')}")
+            said.append(f"{gate.summary} {ada.approvals.approve(gate.id, comment='a good customer').state}")
             try:
                 ada.enqueue("refund", {"order": 9, "amount": 1})
             except holdfast.errors.Refused as error:

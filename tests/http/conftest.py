@@ -1,4 +1,4 @@
-"""The service on a real port of loopback, below a path, with a token; and the client in both colours."""
+"""The service on a real port of loopback, below a path, with a token; and the client, in either form."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from holdfast import App
+from holdfast.engine.operation import operation, stream
 from holdfast.features.tokens.model import scopes_of
-from holdfast.remote import AsyncClient, Client, Retrying
+from holdfast.remote import Client, Retrying
+from holdfast.remote.runners import RemoteNamespace
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from tests.app.conftest import app, new_app, url
@@ -63,14 +65,37 @@ def base(app: App) -> Iterator[str]:
         yield origin + BELOW
 
 
+class Awaiting:
+    """The async forms of a client, under the names of the sync ones, so that a test is written once."""
+
+    def __init__(self, inner: RemoteNamespace) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(getattr(type(self._inner), name, None), operation | stream):
+            return getattr(self._inner, "await_end" if name == "wait" else f"a{name}")
+        found = getattr(self._inner, name)
+        if isinstance(found, RemoteNamespace):
+            return Awaiting(found)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            result = found(*args, **options)
+            return Awaiting(result) if isinstance(result, RemoteNamespace) else result
+
+        return call
+
+
 class Driver:
-    """One client, asked in its own colour by tests that have none: ``do(lambda client: client.get(id))``."""
+    """One client, asked in one form by tests that know of none: ``do(lambda client: client.jobs.get(id))``."""
 
     def __init__(self, colour: str, url: str, token: str = TOKEN, **chosen: Any) -> None:
         settings: dict[str, Any] = {"retrying": SOON, "timeout": 10.0} | chosen
         self.loop = asyncio.new_event_loop()
-        self.client: Any = (Client if colour == "blocking" else AsyncClient)(url, token=token, **settings)
         self.blocking = colour == "blocking"
+        client = Client(url, token=token, **settings)
+        self.client: Any = client if self.blocking else Awaiting(client)
 
     def do(self, act: Callable[[Any], Any]) -> Any:
         return act(self.client) if self.blocking else self.loop.run_until_complete(act(self.client))

@@ -37,7 +37,7 @@ def refusal(drive: Drive, server: Hostile, act: Callable[[Any], Any] | None = No
     """What is raised; and it holds no token, whoever said what."""
     driver = drive(server.url, **settings)
     with pytest.raises(errors.HoldfastError) as raised:
-        driver.do(act or (lambda client: client.get("7")))
+        driver.do(act or (lambda client: client.jobs.get("7")))
     told = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + repr(driver.client)
     assert TOKEN not in told
     return raised.value
@@ -78,7 +78,7 @@ def test_problems_become_the_exceptions_that_they_are_locally(drive: Drive) -> N
     ]
     for script, kind, code in known:
         with hostile(script) as server:
-            error = refusal(drive, server, lambda client: client.get("7"))
+            error = refusal(drive, server, lambda client: client.jobs.get("7"))
             assert (type(error), error.code) == (kind, code)
             assert "\n" not in str(error)
             assert len(server.heard) == 1
@@ -102,7 +102,7 @@ def test_what_is_busy_or_lost_is_asked_again_and_then_given_up(drive: Drive) -> 
 
 def test_only_what_is_safe_is_sent_again(drive: Drive) -> None:
     with hostile(hangs_up) as server:
-        error = refusal(drive, server, lambda client: client.cancel("7"))
+        error = refusal(drive, server, lambda client: client.jobs.cancel("7"))
         assert "whether it was carried out is not known" in str(error)
         assert len(server.heard) == 1
     with hostile(BUSY, hangs_up, half(b"{"), answers(201, '{"id": "7", "created": true, "reason": null}')) as server:
@@ -117,7 +117,7 @@ def test_no_port_and_no_answer_are_both_unavailable_in_time(drive: Drive) -> Non
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(errors.StoreUnavailable):
-        drive(f"http://127.0.0.1:{port}").do(lambda client: client.get("7"))
+        drive(f"http://127.0.0.1:{port}").do(lambda client: client.jobs.get("7"))
 
     def silent(connection: socket.socket, _: bytes) -> None:
         server.over.wait(20)
@@ -142,7 +142,7 @@ def test_whoever_waits_for_a_job_is_not_kept_by_a_service_that_is_silent(drive: 
     with hostile(silent) as server:
         client = drive(server.url, timeout=0.4, retrying=Retrying(tries=5, first=0.01))
         with pytest.raises(errors.StoreUnavailable):
-            client.do(lambda c: c.handle("7").result(timeout=0.3))
+            client.do(lambda c: c.jobs.handle("7").result(timeout=0.3))
         assert len(server.heard) <= 1  # another try would begin after the caller's time
 
 
@@ -164,7 +164,7 @@ def test_a_redirect_leads_no_token_elsewhere(drive: Drive) -> None:
     with hostile(
         answers(307, "", Location="/api/v1/jobs/8?x=1"), problem(404, "not_found", error="NotFound")
     ) as server:
-        assert drive(server.url).do(lambda client: client.get("7")) is None
+        assert drive(server.url).do(lambda client: client.jobs.get("7")) is None
         assert b"GET /api/v1/jobs/8?x=1 " in server.heard[1]
         assert TOKEN.encode() in server.heard[1]
     with hostile(answers(308, "", Location="/api/v1/x")) as server:
@@ -176,7 +176,7 @@ def test_what_the_service_asks_for_is_obeyed_within_reason(drive: Drive) -> None
     found = answers(200, '{"items": [], "next": null}')
     with hostile(answers(503, "", Retry_After="0.5"), answers(429, "", Retry_After="nonsense"), found) as server:
         begun = time.monotonic()
-        assert drive(server.url).do(lambda client: client.jobs()) == []
+        assert drive(server.url).do(lambda client: client.jobs.list()) == []
         assert time.monotonic() - begun >= 0.5
     with hostile(answers(503, "", Retry_After="3600"), found) as server:
         assert refusal(drive, server).code == "store_unavailable"
@@ -209,16 +209,16 @@ def test_a_stream_that_repeats_itself_is_told_once(drive: Drive) -> None:
 @one_colour
 def test_pages_that_lead_nowhere_end(drive: Drive) -> None:
     with hostile(answers(200, '{"items": [], "next": "a"}')) as server:
-        assert refusal(drive, server, lambda client: client.history("7")).code == "unexpected_answer"
+        assert refusal(drive, server, lambda client: client.jobs.history("7")).code == "unexpected_answer"
 
 
 def test_the_token_is_seen_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with hostile(answers(200, '{"items": [], "next": null}')) as server, Client(server.url, token=TOKEN) as client:
-        assert client.jobs() == []
+        assert client.jobs.list() == []
         assert f"Bearer {TOKEN}".encode() in server.heard[0]
         link = client._runner.link
-        shown = [repr(client), repr(client.events), repr(link), repr(client.handle("7"))]
+        shown = [repr(client), repr(client.events), repr(link), repr(client.jobs.handle("7"))]
     assert TOKEN not in caplog.text + "".join(shown)
 
 

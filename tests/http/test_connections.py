@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from holdfast import errors
-from holdfast.remote import AsyncClient, Client, Retrying, transport
+from holdfast.remote import Client, Retrying, transport
 from holdfast.remote.requests import get, post
 from tests.http.conftest import Driver
 from tests.http.echo import echoing
@@ -30,9 +30,9 @@ Drive = Callable[..., Driver]
 ONCE = Retrying(tries=1)
 
 
-def asked(client: Any, word: object) -> Any:
+async def asked(client: Client, word: object) -> Any:
     """The path that the server was asked for, as it says."""
-    return client._runner.run(client._ask(get(f"/{word}")))
+    return await client._adrive(client._ask(get(f"/{word}")))
 
 
 FORKING = """
@@ -42,7 +42,7 @@ from holdfast.remote.requests import get
 
 def asked(client, word):
     try:
-        return client._runner.run(client._ask(get(f"/{word}")))["path"] == f"/api/v1/{word}"
+        return client._drive(client._ask(get(f"/{word}")))["path"] == f"/api/v1/{word}"
     except Exception as error:
         return getattr(error, "code", repr(error))
 
@@ -93,12 +93,12 @@ def with_the_other(turn: threading.Barrier) -> None:
 LOOPING = """
 import asyncio, json, sys
 import httpx2
-from holdfast.remote import AsyncClient, AsyncHttpxTransport, Retrying
+from holdfast.remote import AsyncHttpxTransport, Client, Retrying
 from holdfast.remote.requests import get
 
 def looped(client):
     async def together():
-        asked = (client._runner.run(client._ask(get(f"/{n}"))) for n in range(3))
+        asked = (client._adrive(client._ask(get(f"/{n}"))) for n in range(3))
         return [each["path"][-1:] for each in await asyncio.gather(*asked)]
 
     def run(act):
@@ -109,9 +109,9 @@ def looped(client):
 
     return [run(together()), run(together()), run(together()), run(client.aclose())]
 
-own = looped(AsyncClient(sys.argv[1], retrying=Retrying(tries=1)))
+own = looped(Client(sys.argv[1], retrying=Retrying(tries=1)))
 given = AsyncHttpxTransport(httpx2.AsyncClient())
-print(json.dumps([own, looped(AsyncClient(sys.argv[1], retrying=Retrying(tries=1), transport=given))]))
+print(json.dumps([own, looped(Client(sys.argv[1], retrying=Retrying(tries=1), async_transport=given))]))
 """
 
 
@@ -144,7 +144,7 @@ def test_closing_a_client_ends_a_follower_that_waits_for_events(drive: Drive) ->
         assert in_time == [True]
         assert raised.value.code == "client_closed"
         with pytest.raises(errors.InvalidSetting, match="closed"):
-            driver.do(lambda client: client.get("7"))
+            driver.do(lambda client: client.jobs.get("7"))
 
 
 def _follow_until_closed(driver: Driver, waiting: threading.Event) -> None:
@@ -187,9 +187,9 @@ def test_a_dropped_or_cancelled_follower_leaves_no_connection_behind() -> None:
             gone.release()
 
     async def left(url: str) -> None:
-        async with AsyncClient(url, retrying=ONCE) as client:
+        async with Client(url, retrying=ONCE) as client:
             for times in (1, 2):
-                items = client.events.follow()
+                items = client.events.afollow()
                 first = asyncio.ensure_future(anext(items))
                 await asyncio.to_thread(until, lambda times=times: len(server.heard) == times, "it was asked")
                 first.cancel()
@@ -213,7 +213,7 @@ def test_what_waits_keeps_nobody_else_from_asking() -> None:
             go_on.wait(30)
 
     async def all_of_them(url: str) -> None:
-        async with AsyncClient(url, retrying=ONCE, timeout=30) as client:
+        async with Client(url, retrying=ONCE, timeout=30) as client:
             tasks = [asyncio.create_task(asked(client, f"wait-{n}")) for n in range(many)]
             await asyncio.to_thread(waiting.acquire)
             assert (await asyncio.wait_for(asked(client, "now"), 20))["path"] == "/api/v1/now"
@@ -233,8 +233,8 @@ def test_an_idle_connection_is_given_up_before_the_service_does() -> None:
     with echoing() as server, Client(server.url, retrying=ONCE) as client:
         cancel = post("/jobs/7/cancel")  # what may not be sent again
         for _ in range(2):
-            assert client._runner.run(client._ask(cancel))["path"].endswith("/cancel")
+            assert client._drive(client._ask(cancel))["path"].endswith("/cancel")
         assert len(server.connections) == 1  # it is kept
         server.connections[0].shutdown(socket.SHUT_RDWR)  # without a word, as servers do
-        assert client._runner.run(client._ask(cancel))["path"].endswith("/cancel")
+        assert client._drive(client._ask(cancel))["path"].endswith("/cancel")
         assert len(server.connections) == 2

@@ -13,11 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast import App, Retry, errors
+from holdfast.engine.operation import Emit
 from holdfast.features.events import routes as route
 from holdfast.remote import Retrying
 from holdfast.remote import events as following
 from holdfast.remote.link import Base, Link
-from holdfast.remote.requests import Emit, Open, Pause, Read, Reply, Unreachable
+from holdfast.remote.requests import Open, Pause, Read, Reply, Unreachable
 from holdfast.remote.runners import Runner
 from tests.http.conftest import SOON, Driver
 from tests.http.cutting import Cutting
@@ -35,7 +36,7 @@ OFTEN = dataclasses.replace(SOON, tries=1_000)
 def follow(retrying: Retrying, after: str | None = None) -> Any:
     """The steps of following, for whoever carries them out."""
     events = following.Events(Runner(Link(Base.of("http://127.0.0.1:1"), retrying=retrying)))
-    return vars(following.Events)["follow"]._flow(events, after=after)
+    return vars(following.Events)["follow"].program(events, after=after)
 
 
 class Ledger:
@@ -227,7 +228,7 @@ def test_what_may_be_said_again_is_done_once_wherever_its_answer_is_cut(base: st
         "settle": lambda c, job: c.leases.settle(lease, job, result={"done": True}),
         "fail": lambda c, job: c.leases.settle(lease, job, "retry", after=3_600),
         "release": lambda c, job: c.leases.release(lease, job),
-        "jobs": lambda c, job: c.jobs(limit=3),
+        "jobs": lambda c, job: c.jobs.list(limit=3),
     }
     for word, act in acts.items():
         needs = word in ("checkpoint", "settle", "fail", "release")

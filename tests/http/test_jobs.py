@@ -59,25 +59,25 @@ def test_a_job_from_beginning_to_end(base: str, drive: Drive, worker: App) -> No
     again = client.do(lambda c: c.enqueue("double", {"n": 1}, run_at=later, key="once"))
     assert (again.id, again.created, again.reason) == (waiting.id, False, "duplicate_key")
     with pytest.raises(errors.WaitTimeout):
-        client.do(lambda c: c.handle(waiting.id).wait(timeout=0.2))
+        client.do(lambda c: c.jobs.handle(waiting.id).wait(timeout=0.2))
 
     done: list[object] = []
-    waiter = threading.Thread(target=lambda: done.append(worker_side.do(lambda c: c.handle(handle.id).result(30))))
+    waiter = threading.Thread(target=lambda: done.append(worker_side.do(lambda c: c.jobs.handle(handle.id).result(30))))
     worker_side = drive(base)
     waiter.start()
     worker.run_worker(burst=True)
     waiter.join(30)
     assert done == [42]
 
-    job = client.do(lambda c: c.get(handle.id))
+    job = client.do(lambda c: c.jobs.get(handle.id))
     assert job == worker.get(handle.id)  # to the last field, as read from the database itself
     assert {each.name for each in fields(Job)} == {each.name for each in fields(job)}
-    assert client.do(lambda c: c.handle(handle.id).state()) is State.SUCCEEDED
-    assert [e.verb for e in client.do(lambda c: c.history(handle.id))] == ["enqueue", "take", "succeed"]
-    assert [a.outcome for a in client.do(lambda c: c.attempts(handle.id))] == ["succeeded"]
-    assert client.do(lambda c: c.why(waiting.id)).reasons == worker.why(waiting.id).reasons
-    assert client.do(lambda c: c.show(handle.id)).result.value == 42
-    assert client.do(lambda c: c.get("0198c5b4-0000-7000-8000-000000000001")) is None
+    assert client.do(lambda c: c.jobs.handle(handle.id).state()) is State.SUCCEEDED
+    assert [e.verb for e in client.do(lambda c: c.jobs.history(handle.id))] == ["enqueue", "take", "succeed"]
+    assert [a.outcome for a in client.do(lambda c: c.jobs.attempts(handle.id))] == ["succeeded"]
+    assert client.do(lambda c: c.jobs.why(waiting.id)).reasons == worker.why(waiting.id).reasons
+    assert client.do(lambda c: c.jobs.details(handle.id)).result.value == 42
+    assert client.do(lambda c: c.jobs.get("0198c5b4-0000-7000-8000-000000000001")) is None
 
 
 @pytest.mark.slow
@@ -91,25 +91,25 @@ def test_many_jobs_their_pages_and_what_is_done_to_them(base: str, drive: Drive,
     assert client.do(lambda c: c.enqueue_many([])) == []
     again = client.do(lambda c: c.enqueue_many(calls))  # the same calls, as after a lost answer
     assert [each.id for each in again] == [each.id for each in made]
-    found = client.take(lambda c: c.list(queue="many"))
+    found = client.take(lambda c: c.jobs.every(queue="many"))
     assert [each.id for each in found] == [each.id for each in reversed(made)]
-    assert len(client.do(lambda c: c.jobs(queue="many", limit=230))) == 230
-    assert client.take(lambda c: c.list(queue="many"), most=3) == found[:3]
+    assert len(client.do(lambda c: c.jobs.list(queue="many", limit=230))) == 230
+    assert client.take(lambda c: c.jobs.every(queue="many"), most=3) == found[:3]
 
     first, second, third = (each.id for each in made[:3])
-    verdicts = client.do(lambda c: c.cancel(first, second, reason="not wanted"))
+    verdicts = client.do(lambda c: c.jobs.cancel(first, second, reason="not wanted"))
     assert [(v.id, v.state, v.refused) for v in verdicts] == [(first, "cancelled", False), (second, "cancelled", False)]
     nobody = "0198c5b4-0000-7000-8000-000000000001"
-    refused = client.do(lambda c: c.cancel(first, nobody))
+    refused = client.do(lambda c: c.jobs.cancel(first, nobody))
     assert [(v.refused, v.reason) for v in refused] == [(v.refused, v.reason) for v in worker.cancel(first, nobody)]
     with pytest.raises(errors.Conflict) as raised:
-        client.do(lambda c: c.handle(first).cancel())
+        client.do(lambda c: c.jobs.handle(first).cancel())
     assert raised.value.code == refused[0].reason
-    assert client.do(lambda c: c.move(third, first=True)).refused is False
-    assert client.do(lambda c: c.reschedule(third, delay="1h"))[0].state == "queued"
-    assert client.do(lambda c: c.run_now(third))[0].refused is False
+    assert client.do(lambda c: c.jobs.move(third, first=True)).refused is False
+    assert client.do(lambda c: c.jobs.reschedule(third, delay="1h"))[0].state == "queued"
+    assert client.do(lambda c: c.jobs.run_now(third))[0].refused is False
     assert worker.why(first).job.state == "cancelled"
-    history = client.do(lambda c: c.history(first))
+    history = client.do(lambda c: c.jobs.history(first))
     assert (history[-1].actor, history[-1].meta["reason"]) == ("a tester", "not wanted")
 
 
@@ -120,13 +120,13 @@ def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -
     handle = client.do(lambda c: c.enqueue("broken", {"why": "no paper"}, retry=Retry(max_attempts=1)))
     worker.run_worker(burst=True)
     with pytest.raises(errors.JobFailed, match="no paper"):
-        client.do(lambda c: c.handle(handle.id).result(timeout=10))
-    assert client.do(lambda c: c.redrive(handle.id, max_attempts=1))[0].state == "queued"
+        client.do(lambda c: c.jobs.handle(handle.id).result(timeout=10))
+    assert client.do(lambda c: c.jobs.redrive(handle.id, max_attempts=1))[0].state == "queued"
     worker.run_worker(burst=True)
     with pytest.raises(errors.InvalidInput) as raised:
-        client.do(lambda c: c.discard(handle.id, reason=" "))
+        client.do(lambda c: c.jobs.discard(handle.id, reason=" "))
     assert raised.value.code == "reason_required"
-    assert client.do(lambda c: c.discard(handle.id, reason="given up"))[0].state == "cancelled"
+    assert client.do(lambda c: c.jobs.discard(handle.id, reason="given up"))[0].state == "cancelled"
     # What can be told here is told before anything is sent, with the code that it has locally.
     for options, payload, code in (
         ({}, {"x": float("nan")}, "payload_not_finite"),
@@ -139,13 +139,13 @@ def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -
             client.do(partial(_enqueue, payload=payload, options=options))
         assert wrong.value.code == code
     for act, kind, code in (
-        (lambda c: c.why("nothing"), errors.InvalidInput, "invalid_id"),
+        (lambda c: c.jobs.why("nothing"), errors.InvalidInput, "invalid_id"),
         (lambda c: c.enqueue("double", {}, priority=10**9), errors.InvalidInput, "invalid_request"),
-        (lambda c: c.show("0198c5b4-0000-7000-8000-000000000001"), errors.NotFound, "not_found"),
+        (lambda c: c.jobs.details("0198c5b4-0000-7000-8000-000000000001"), errors.NotFound, "not_found"),
     ):
         with pytest.raises(kind) as told:
             client.do(act)
         assert told.value.code == code
     with pytest.raises(errors.Refused) as stranger:
-        drive(base, token="hf_another").do(lambda c: c.jobs())
+        drive(base, token="hf_another").do(lambda c: c.jobs.list())
     assert stranger.value.code == "unauthenticated"

@@ -42,7 +42,7 @@ def test_a_verb_without_a_key_is_not_said_twice(base: str, drive: Drive, app: Ap
     job = app.enqueue("mail")
     with Cutting(base, lambda asked, _: b"/cancel" in asked) as proxy:
         with pytest.raises(errors.StoreUnavailable, match="not known"):
-            drive(proxy.url).do(lambda c: c.cancel(job.id))
+            drive(proxy.url).do(lambda c: c.jobs.cancel(job.id))
         assert proxy.cuts == 1
     assert job.state() == "cancelled"  # which is what was not known
     assert [event.verb for event in job.history()] == ["enqueue", "cancel"]

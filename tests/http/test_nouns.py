@@ -50,28 +50,28 @@ def test_people_decide_through_it(base: str, drive: Drive, worker: App) -> None:
     assert gates == list(worker.approvals.list())
     assert client.take(lambda c: c.approvals.every(name="big")) == gates
     first, second = sorted(gates, key=lambda gate: gate.job_id != yes.id)
-    assert client.do(lambda c: c.approvals.show(first.id)).job.id == yes.id
-    assert client.do(lambda c: c.approve(first.id, comment="fine", data={})) == "approved"
+    assert client.do(lambda c: c.approvals.get(first.id)).job.id == yes.id
+    assert client.do(lambda c: c.approvals.approve(first.id, comment="fine", data={})).state == "approved"
     assert client.do(lambda c: c.approvals.deny(second.id, comment="no")).state == "denied"
     with pytest.raises(errors.Refused) as raised:
-        client.do(lambda c: c.approve(first.id))
+        client.do(lambda c: c.approvals.approve(first.id))
     assert raised.value.code == "already_decided"
     token = client.do(lambda c: c.enqueue("pay", {"amount": 9}))
     worker.run_worker(burst=True)
     open_gate = client.do(lambda c: c.approvals.list(job=token.id))[0]
-    assert client.do(lambda c: c.approvals.token(open_gate.id, person="ada")).startswith("hfa_")
-    assert client.do(lambda c: c.handle(yes.id).result(timeout=10)).startswith("paid 7")
-    votes = client.do(lambda c: c.approvals.show(first.id)).votes
+    assert client.do(lambda c: c.approvals.issue_token(open_gate.id, person="ada")).startswith("hfa_")
+    assert client.do(lambda c: c.jobs.handle(yes.id).result(timeout=10)).startswith("paid 7")
+    votes = client.do(lambda c: c.approvals.get(first.id)).votes
     assert [(vote.person, vote.comment) for vote in votes] == [("a tester", "fine")]
     with pytest.raises(errors.JobFailed):
-        client.do(lambda c: c.handle(no.id).result(timeout=10))
+        client.do(lambda c: c.jobs.handle(no.id).result(timeout=10))
 
 
 @here
 def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     made = client.do(
-        lambda c: c.schedules.create("nightly/1", "0 3 * * *", kind="fetch", tz="Europe/Paris", payload={"n": 1})
+        lambda c: c.schedules.add("nightly/1", "0 3 * * *", kind="fetch", tz="Europe/Paris", payload={"n": 1})
     )
     assert made == worker.schedules.get("nightly/1") == client.do(lambda c: c.schedules.get("nightly/1"))
     assert client.do(lambda c: c.schedules.get("none")) is None
@@ -81,13 +81,13 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     assert client.do(lambda c: c.schedules.resume("nightly/1")).state == "active"
     ran = client.do(lambda c: c.schedules.run("nightly/1"))
     assert [fire.job_id for fire in client.do(lambda c: c.schedules.history("nightly/1"))] == [ran]
-    client.do(lambda c: c.schedules.delete("nightly/1"))
+    client.do(lambda c: c.schedules.remove("nightly/1"))
     assert client.do(lambda c: c.schedules.list()) == []
 
-    put = client.do(lambda c: c.templates.put("t", "fetch", {"n": 5}, queue="slow", retry=Retry(max_attempts=2)))
+    put = client.do(lambda c: c.templates.set("t", "fetch", {"n": 5}, queue="slow", retry=Retry(max_attempts=2)))
     assert put == worker.templates.get("t") == client.do(lambda c: c.templates.list())[0]
     from_it = client.do(lambda c: c.templates.using(tags=["x"]).enqueue("t", n=6))
-    job = client.do(lambda c: c.get(from_it.id))
+    job = client.do(lambda c: c.jobs.get(from_it.id))
     assert (job.payload, job.queue, job.tags, job.max_retries) == ({"n": 6}, "slow", ("x",), 1)
     assert len(client.do(lambda c: c.templates.versions("t"))) == 1
     client.do(lambda c: c.templates.remove("t"))
@@ -100,10 +100,10 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     started = client.do(lambda c: plan.start())
     assert (started.created, sorted(started.jobs)) == (True, ["a", "fetch-2", "last"])
     assert client.do(lambda c: plan.start()).created is False
-    more = client.client.extend(started.id)
+    more = client.client.workflows.extend(started.id)
     more.add("fetch", {"n": 4}, name="more", after="last")
     assert sorted(client.do(lambda c: more.start()).jobs) == ["more"]
-    graph = client.do(lambda c: c.workflows.show(started.id))
+    graph = client.do(lambda c: c.workflows.graph(started.id))
     assert graph == worker.workflows.show(started.id)
     worker.run_worker(burst=True)
     (done,) = client.do(lambda c: c.workflows.list(over=True))
@@ -125,8 +125,8 @@ def test_what_failed_for_good_is_resolved_in_bulk(base: str, drive: Drive, worke
     letters = client.take(lambda c: c.dead_letters.jobs(group.fingerprint))
     assert len(letters) == 3
     new = client.do(lambda c: c.dead_letters.redrive_as(letters[0].id, {}))
-    assert client.do(lambda c: c.show(new)).remade[0].job_id == letters[0].id
-    client.do(lambda c: c.cancel(new))
+    assert client.do(lambda c: c.jobs.details(new)).remade[0].job_id == letters[0].id
+    client.do(lambda c: c.jobs.cancel(new))
     operation = client.do(lambda c: c.dead_letters.redrive(group.fingerprint, reason="mended"))
     worker.operations.run(operation.id)
     assert client.do(lambda c: c.operations.wait(operation.id, timeout=10)).done == 2
@@ -149,7 +149,7 @@ def test_events_come_page_by_page_and_as_they_happen(base: str, drive: Drive, wo
     assert client.take(lambda c: c.events.list(after=seen[199].cursor)) == seen[200:]
     # The rest from a place on, and then what comes while it listens, from another client.
     other = drive(base)
-    late = threading.Timer(0.3, lambda: other.do(lambda c: c.cancel(before[0].id, before[1].id)))
+    late = threading.Timer(0.3, lambda: other.do(lambda c: c.jobs.cancel(before[0].id, before[1].id)))
     late.start()
     told = client.take(lambda c: c.events.follow(after=seen[-2].cursor), most=3)
     late.join()
@@ -171,43 +171,42 @@ def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: A
     client = drive(base)
     client.do(lambda c: c.enqueue("fetch", {"n": 1}, agent="bot"))
     worker.run_worker(burst=True)
-    assert client.do(lambda c: c.health()).verdict == worker.health().verdict
-    client.do(lambda c: c.count_usage())
-    assert client.do(lambda c: c.usage(by=["kind"])) == worker.usage(by=["kind"])
-    assert (
-        client.do(lambda c: c.usage(by="day", since=(datetime.now(UTC) - timedelta(days=2)).date()))[0].succeeded == 1
-    )
-    paused = client.do(lambda c: c.switches.pause(queue="mail", reason="SMTP is down", until="1h"))
-    assert client.do(lambda c: c.switches.list()) == worker.switches.list() == [paused]
-    client.do(lambda c: c.switches.resume(queue="mail"))
-    assert client.do(lambda c: c.queues.age("mail", every="1m")) == client.do(lambda c: c.queues.list())[0]
-    assert client.do(lambda c: c.queues.age("mail", every=None)) is None
+    assert client.do(lambda c: c.health.get()).verdict == worker.health().verdict
+    client.do(lambda c: c.usage.count())
+    assert client.do(lambda c: c.usage.list(by=["kind"])) == worker.usage(by=["kind"])
+    two_days_ago = (datetime.now(UTC) - timedelta(days=2)).date()
+    assert client.do(lambda c: c.usage.list(by="day", since=two_days_ago))[0].succeeded == 1
+    paused = client.do(lambda c: c.pauses.set(queue="mail", reason="SMTP is down", until="1h"))
+    assert client.do(lambda c: c.pauses.list()) == worker.switches.list() == [paused]
+    client.do(lambda c: c.pauses.remove(queue="mail"))
+    assert client.do(lambda c: c.queues.set_aging("mail", every="1m")) == client.do(lambda c: c.queues.list())[0]
+    assert client.do(lambda c: c.queues.set_aging("mail", every=None)) is None
     assert client.do(lambda c: c.limits.set(queue="mail", concurrency=2)) == client.do(lambda c: c.limits.list())[0]
     client.do(lambda c: c.limits.remove(queue="mail"))
-    agent = client.do(lambda c: c.agents.register("bot", retry=Retry(max_attempts=3)))
+    agent = client.do(lambda c: c.agents.set("bot", retry=Retry(max_attempts=3)))
     assert agent == worker.agents.get("bot") == client.do(lambda c: c.agents.get("bot"))
     assert client.do(lambda c: c.agents.disable("bot", reason="rude")).disabled_reason == "rude"
     assert client.do(lambda c: c.agents.enable("bot")).disabled is False
     assert client.do(lambda c: c.agents.list())[0].id == "bot"
     rule = client.do(lambda c: c.payload_rules.set("fetch", max_bytes="64KB"))
     assert client.do(lambda c: c.payload_rules.list()) == [rule]
-    client.do(lambda c: c.payload_rules.delete("fetch"))
+    client.do(lambda c: c.payload_rules.remove("fetch"))
     kept = client.do(lambda c: c.retention.set(kind="fetch", purge_after="30d"))
     assert client.do(lambda c: c.retention.list()) == [kept]
     assert client.do(lambda c: c.retention.preview())[0].kind == "fetch"
-    client.do(lambda c: c.retention.delete(kind="fetch"))
-    one = client.do(lambda c: c.subscriptions.create("receipts", "order.paid", kind="fetch", payload={"n": 1}))
+    client.do(lambda c: c.retention.remove(kind="fetch"))
+    one = client.do(lambda c: c.subscriptions.set("receipts", "order.paid", kind="fetch", payload={"n": 1}))
     assert client.do(lambda c: c.subscriptions.pause("receipts", reason="x")).paused_reason == "x"
     assert client.do(lambda c: c.subscriptions.resume("receipts")).paused_at is None
     assert client.do(lambda c: c.subscriptions.get("receipts")).id == one.id == worker.subscriptions.list()[0].id
     assert client.do(lambda c: c.subscriptions.deliveries("receipts")) == []
-    client.do(lambda c: c.subscriptions.delete("receipts"))
+    client.do(lambda c: c.subscriptions.remove("receipts"))
     assert client.do(lambda c: c.subscriptions.list()) == []
-    assert client.do(lambda c: c.consumers.list()) == worker.consumers.list()
+    assert client.do(lambda c: c.events.consumers()) == worker.consumers.list()
     assert client.do(lambda c: c.reservations.list()) == []
-    mine = client.do(lambda c: c.reservations.ask("gpu-0", ttl="1m", reason="measuring"))
+    mine = client.do(lambda c: c.reservations.set("gpu-0", ttl="1m", reason="measuring"))
     assert (mine.state, mine.running, mine.ahead, mine.what) == ("active", 0, 0, "resource gpu-0")
-    kept = client.do(lambda c: c.reservations.ask("gpu-0", ttl="1m", id=mine.id))
+    kept = client.do(lambda c: c.reservations.set("gpu-0", ttl="1m", id=mine.id))
     assert kept.expires_at >= mine.expires_at
     assert client.do(lambda c: c.reservations.get(mine.id)) == worker.reservations.get(mine.id)
     client.do(lambda c: c.reservations.release(mine.id, reason="measured"))
@@ -236,7 +235,7 @@ def test_working_over_http(base: str, drive: Drive, worker: App) -> None:
     assert (first.payload, first.attempt) == ({"n": 0}, 1)
     client.do(lambda c: c.leases.checkpoint(lease, first, "rows", {"done": 10}))
     client.do(lambda c: c.leases.progress(lease, first, 0.5, "half"))
-    assert client.do(lambda c: c.handle(first.id).progress()).fraction == 0.5
+    assert client.do(lambda c: c.jobs.handle(first.id).progress()).fraction == 0.5
     assert {held.id for held in client.do(lambda c: c.leases.renew(lease)).jobs} == {first.id, second.id}
     assert client.do(lambda c: c.leases.settle(lease, first, result={"ok": True})).settled
     assert client.do(lambda c: c.leases.settle(lease, first, result={"ok": True})).settled  # said twice
@@ -250,4 +249,4 @@ def test_working_over_http(base: str, drive: Drive, worker: App) -> None:
     client.do(lambda c: c.leases.end(lease))
     with pytest.raises(errors.StaleLease):
         client.do(lambda c: c.leases.settle(lease, third, result=1))
-    assert client.do(lambda c: c.handle(first.id).result(timeout=5)) == {"ok": True}
+    assert client.do(lambda c: c.jobs.handle(first.id).result(timeout=5)) == {"ok": True}

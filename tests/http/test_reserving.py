@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import Conflict, InvalidInput
-from holdfast.remote import AsyncClient, Client, HttpxTransport
+from holdfast.remote import Client, HttpxTransport
 from holdfast.remote.link import Outgoing
 from holdfast.remote.requests import Reply
 from tests.http.conftest import SOON, TOKEN
@@ -27,12 +27,12 @@ SHORT = 3.0
 def within(colour: str, base: str, act: Callable[[Any], None], **asked: Any) -> None:
     """Enter and leave the block in its own colour; what is done inside blocks, but not the loop."""
     if colour == "blocking":
-        with Client(base, token=TOKEN, retrying=SOON) as client, client.reserve(**asked) as mine:
+        with Client(base, token=TOKEN, retrying=SOON) as client, client.reservations.hold(**asked) as mine:
             act(mine)
         return
 
     async def run() -> None:
-        async with AsyncClient(base, token=TOKEN, retrying=SOON) as client, client.reserve(**asked) as mine:
+        async with Client(base, token=TOKEN, retrying=SOON) as client, client.reservations.hold(**asked) as mine:
             await asyncio.to_thread(act, mine)
 
     asyncio.run(run())
@@ -77,7 +77,7 @@ class Late(HttpxTransport):
 def test_an_answer_that_came_too_late_begins_nothing(app: App, base: str) -> None:
     late = Late(app)
     with Client(base, token=TOKEN, retrying=SOON, transport=late) as client:
-        with client.reserve("gpu-0", ttl=SHORT):
+        with client.reservations.hold("gpu-0", ttl=SHORT):
             asked = late.asked
         assert asked >= 2
 

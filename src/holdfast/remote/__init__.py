@@ -1,29 +1,23 @@
-"""Holdfast over HTTP: the client of a service (``holdfast serve``), typed, in both colours.
+"""Holdfast over HTTP: the typed client of a service (``holdfast serve``). It needs the extra ``http``.
 
-``Client`` blocks, ``AsyncClient`` is awaited; both have the verbs of the local app and answer with the same records, so
-that code can move from one to the other. It needs the extra ``http``.
+``Client`` has the namespaces of the local ``App`` and answers with the same records, so code can move from one to the
+other. Every operation has a sync and an async form.
 """
 
 from __future__ import annotations
 
-from holdfast.remote.client import AsyncClient, Client
+from holdfast.remote.client import Client
 from holdfast.remote.handle import Call, JobHandle, JobOptions
 from holdfast.remote.link import Retrying
-from holdfast.remote.runners import AsyncRunner, SyncRunner
 from holdfast.remote.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
 
-Handle = JobHandle[SyncRunner]
-AsyncHandle = JobHandle[AsyncRunner]
-
 __all__ = [
-    "AsyncClient",
-    "AsyncHandle",
     "AsyncHttpxTransport",
     "AsyncTransport",
     "Call",
     "Client",
-    "Handle",
     "HttpxTransport",
+    "JobHandle",
     "JobOptions",
     "Retrying",
     "Transport",

@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any
 
+from holdfast.engine.operation import awaited, operation
 from holdfast.engine.retry import Retry
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent, Executor
 from holdfast.features.audit.model import Action, Anchor
-from holdfast.features.events.model import Consumer, Delivery, Subscription
+from holdfast.features.events.model import Delivery, Subscription
 from holdfast.features.limits.model import Limit
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule
 from holdfast.features.retention.model import Preview, Retention
@@ -21,29 +22,33 @@ from holdfast.features.tenants.model import Tenant
 from holdfast.features.tokens.model import ApiToken
 from holdfast.remote.handle import aware, policy
 from holdfast.remote.requests import Request, Steps, delete, get, given, post, put, segment
-from holdfast.remote.runners import RemoteNamespace, Runner, verb
-
-C = TypeVar("C", bound=Runner)
+from holdfast.remote.runners import RemoteNamespace
 
 
-class PayloadRules(RemoteNamespace[C], Generic[C]):
-    @verb
+class PayloadRules(RemoteNamespace):
+    @operation
     def set(self, /, kind: str = EACH_KIND, **says: Any) -> Steps[PayloadRule]:
         """``client.payload_rules.set("pay", restricted=True, max_bytes="64KB")``."""
         request = put("/payload-rules", {"kind": kind, **given(**says)})
         return (yield from self._read(PayloadRule, dataclasses.replace(request, repeatable=True)))
 
-    @verb
-    def delete(self, kind: str = EACH_KIND, *, declared_by: str = "") -> Steps[None]:
+    aset = awaited(set)
+
+    @operation
+    def remove(self, kind: str = EACH_KIND, *, declared_by: str = "") -> Steps[None]:
         yield from self._ask(delete("/payload-rules", kind=kind, declared_by=declared_by))
 
-    @verb
+    aremove = awaited(remove)
+
+    @operation
     def list(self) -> Steps[list[PayloadRule]]:
         return (yield from self._pages(PayloadRule, "/payload-rules"))
 
+    alist = awaited(list)
 
-class Retentions(RemoteNamespace[C], Generic[C]):
-    @verb
+
+class RetentionPolicies(RemoteNamespace):
+    @operation
     def set(
         self,
         *,
@@ -57,22 +62,30 @@ class Retentions(RemoteNamespace[C], Generic[C]):
         request = put("/retention", given(kind=kind, state=state) | spans)
         return (yield from self._read(Retention, dataclasses.replace(request, repeatable=True)))
 
-    @verb
-    def delete(self, *, kind: str | None = None, state: str | None = None) -> Steps[None]:
+    aset = awaited(set)
+
+    @operation
+    def remove(self, *, kind: str | None = None, state: str | None = None) -> Steps[None]:
         yield from self._ask(delete("/retention", kind=kind, state=state))
 
-    @verb
+    aremove = awaited(remove)
+
+    @operation
     def list(self) -> Steps[list[Retention]]:
         return (yield from self._pages(Retention, "/retention"))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def preview(self) -> Steps[_Previews]:
         """What the policies would take now."""
         return (yield from self._pages(Preview, "/retention/preview"))
 
+    apreview = awaited(preview)
 
-class Audit(RemoteNamespace[C], Generic[C]):
-    @verb
+
+class Audit(RemoteNamespace):
+    @operation
     def actions(
         self,
         *,
@@ -87,64 +100,66 @@ class Audit(RemoteNamespace[C], Generic[C]):
         chosen = {"subject": subject, "name": name, "actor": actor, "since": since}
         return (yield from self._some(Action, "/audit/actions", limit, None, **chosen))
 
-    @verb
+    aactions = awaited(actions)
+
+    @operation
     def anchor(self) -> Steps[Anchor]:
         """The end of the chain, to keep where nobody of the service can write."""
         return Anchor.of((yield from self._read(str, get("/audit/anchor"))))
 
+    aanchor = awaited(anchor)
 
-class Subscriptions(RemoteNamespace[C], Generic[C]):
+
+class Subscriptions(RemoteNamespace):
     """Events that make jobs."""
 
-    @verb
-    def create(self, /, name: str, on: str, **wanted: Any) -> Steps[Subscription]:
-        """``client.subscriptions.create("receipts", "order.paid", kind="send_receipt")``."""
+    @operation
+    def set(self, /, name: str, on: str, **wanted: Any) -> Steps[Subscription]:
+        """``client.subscriptions.set("receipts", "order.paid", kind="send_receipt")``."""
         said = {each: policy(value) if isinstance(value, Retry) else value for each, value in wanted.items()}
         return (yield from self._read(Subscription, post("/subscriptions", {"name": name, "on": on, **given(**said)})))
 
-    @verb
+    aset = awaited(set)
+
+    @operation
     def get(self, name: str) -> Steps[Subscription | None]:
         try:
             return (yield from self._read(Subscription, get(_at(name))))
         except NotFound:
             return None
 
-    @verb
+    aget = awaited(get)
+
+    @operation
     def list(self) -> Steps[list[Subscription]]:
         return (yield from self._pages(Subscription, "/subscriptions"))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def pause(self, name: str, *, reason: str | None = None) -> Steps[Subscription]:
         return (yield from self._read(Subscription, post(f"{_at(name)}/pause", given(reason=reason))))
 
-    @verb
+    apause = awaited(pause)
+
+    @operation
     def resume(self, name: str, *, skip: bool = False) -> Steps[Subscription]:
         """Go on, with what it has missed or (``skip``) without."""
         return (yield from self._read(Subscription, post(f"{_at(name)}/resume", {"skip": skip})))
 
-    @verb
-    def delete(self, name: str) -> Steps[None]:
+    aresume = awaited(resume)
+
+    @operation
+    def remove(self, name: str) -> Steps[None]:
         yield from self._ask(delete(_at(name)))
 
-    @verb
+    aremove = awaited(remove)
+
+    @operation
     def deliveries(self, name: str, *, refused: bool = False, limit: int = 20) -> Steps[_Deliveries]:
         return (yield from self._items(Delivery, get(f"{_at(name)}/deliveries", refused=refused, limit=limit)))
 
-
-class Consumers(RemoteNamespace[C], Generic[C]):
-    """Who reads events with a place that is kept in the database."""
-
-    @verb
-    def list(self) -> Steps[list[Consumer]]:
-        return (yield from self._pages(Consumer, "/consumers"))
-
-    @verb
-    def reset(self, name: str, to: Literal["beginning", "now"] = "beginning") -> Steps[None]:
-        yield from self._ask(post(f"/consumers/{segment(name)}/reset", {"to": to}))
-
-    @verb
-    def remove(self, name: str) -> Steps[None]:
-        yield from self._ask(delete(f"/consumers/{segment(name)}"))
+    adeliveries = awaited(deliveries)
 
 
 _Deliveries = list[Delivery]  # inside the classes the word is a method
@@ -159,79 +174,109 @@ def _span(given: Duration | None) -> float | None:
     return None if given is None else seconds(given, "time to keep")
 
 
-class Agents(RemoteNamespace[C], Generic[C]):
-    @verb
-    def register(self, /, id: str, **definition: Any) -> Steps[Agent]:
-        """``client.agents.register("billing", retry=Retry(max_attempts=3), requires_approval=True)``."""
+class Agents(RemoteNamespace):
+    @operation
+    def set(self, /, id: str, **definition: Any) -> Steps[Agent]:
+        """``client.agents.set("billing", retry=Retry(max_attempts=3), requires_approval=True)``."""
         return (yield from self._read(Agent, _again(put(_agent(id), _given(definition)))))
 
-    @verb
+    aset = awaited(set)
+
+    @operation
     def get(self, id: str) -> Steps[Agent | None]:
         try:
             return (yield from self._read(Agent, get(_agent(id))))
         except NotFound:
             return None
 
-    @verb
+    aget = awaited(get)
+
+    @operation
     def list(self, *, kind: str | None = None, disabled: bool | None = None) -> Steps[list[Agent]]:
         return (yield from self._pages(Agent, "/agents", limit=200, kind=kind, disabled=disabled))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def disable(self, id: str, *, reason: str) -> Steps[Agent]:
         return (yield from self._read(Agent, post(f"{_agent(id)}/disable", {"reason": reason})))
 
-    @verb
+    adisable = awaited(disable)
+
+    @operation
     def enable(self, id: str) -> Steps[Agent]:
         return (yield from self._read(Agent, post(f"{_agent(id)}/enable")))
 
+    aenable = awaited(enable)
 
-class Limits(RemoteNamespace[C], Generic[C]):
-    @verb
+
+class Limits(RemoteNamespace):
+    @operation
     def set(self, /, **options: Any) -> Steps[Limit]:
         """``client.limits.set(queue="mail", concurrency=5, rate="100/m")``."""
         return (yield from self._read(Limit, _again(put("/limits", _given(options)))))
 
-    @verb
+    aset = awaited(set)
+
+    @operation
     def remove(self, /, **what: str) -> Steps[None]:
         yield from self._ask(delete("/limits", **what))
 
-    @verb
+    aremove = awaited(remove)
+
+    @operation
     def list(self) -> Steps[list[Limit]]:
         return (yield from self._pages(Limit, "/limits"))
 
+    alist = awaited(list)
 
-class Tenants(RemoteNamespace[C], Generic[C]):
+
+class Tenants(RemoteNamespace):
     """For those who run the whole; one tenant sees itself."""
 
-    @verb
+    @operation
     def set(self, /, name: str, **what: Any) -> Steps[Tenant]:
         return (yield from self._read(Tenant, _again(put(f"/tenants/{segment(name)}", _given(what)))))
 
-    @verb
+    aset = awaited(set)
+
+    @operation
     def get(self, name: str) -> Steps[Tenant]:
         return (yield from self._read(Tenant, get(f"/tenants/{segment(name)}")))
 
-    @verb
+    aget = awaited(get)
+
+    @operation
     def list(self) -> Steps[list[Tenant]]:
         return (yield from self._pages(Tenant, "/tenants"))
 
-    @verb
-    def delete(self, name: str) -> Steps[None]:
+    alist = awaited(list)
+
+    @operation
+    def remove(self, name: str) -> Steps[None]:
         yield from self._ask(delete(f"/tenants/{segment(name)}"))
 
+    aremove = awaited(remove)
 
-class Executors(RemoteNamespace[C], Generic[C]):
-    @verb
-    def add(self, label: str, role: str = "executor") -> Steps[Executor]:
+
+class Executors(RemoteNamespace):
+    @operation
+    def set(self, label: str, role: str = "executor") -> Steps[Executor]:
         return (yield from self._read(Executor, _again(put(f"/executors/{segment(label)}", {"role": role}))))
 
-    @verb
+    aset = awaited(set)
+
+    @operation
     def list(self) -> Steps[list[Executor]]:
         return (yield from self._pages(Executor, "/executors"))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def remove(self, label: str) -> Steps[None]:
         yield from self._ask(delete(f"/executors/{segment(label)}"))
+
+    aremove = awaited(remove)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +287,8 @@ class IssuedToken:
     token: ApiToken
 
 
-class Tokens(RemoteNamespace[C], Generic[C]):
-    @verb
+class Tokens(RemoteNamespace):
+    @operation
     def issue(
         self,
         name: str,
@@ -261,14 +306,20 @@ class Tokens(RemoteNamespace[C], Generic[C]):
             body["expires_in"] = seconds(expires, "expires")
         return (yield from self._read(IssuedToken, post("/tokens", body)))
 
-    @verb
+    aissue = awaited(issue)
+
+    @operation
     def list(self, *, sessions: bool = False, limit: int = 50, before: str | None = None) -> Steps[list[ApiToken]]:
         """Newest first, also those that are over."""
         return (yield from self._some(ApiToken, "/tokens", limit, before, sessions=sessions))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def revoke(self, id: str) -> Steps[ApiToken]:
         return (yield from self._read(ApiToken, delete(f"/tokens/{segment(id)}")))
+
+    arevoke = awaited(revoke)
 
 
 def _agent(id: str) -> str:

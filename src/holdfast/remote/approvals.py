@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from holdfast.engine.job import Job
+from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound, WaitTimeout
 from holdfast.features.approvals.model import Gate, GateState, VerdictWord
@@ -17,9 +18,7 @@ from holdfast.remote.handle import aware
 from holdfast.remote.jobs import JobsWanted
 from holdfast.remote.requests import Pause, Steps, get, given, post, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import Items, RemoteNamespace, Runner, many, verb
-
-C = TypeVar("C", bound=Runner)
+from holdfast.remote.runners import RemoteNamespace
 
 LOOK = 0.5
 _Operations = list[Operation]  # inside the class the word is a method
@@ -34,10 +33,10 @@ class GroupsWanted(TypedDict, total=False):
     resolved: bool
 
 
-class DeadLetters(RemoteNamespace[C], Generic[C]):
+class DeadLetters(RemoteNamespace):
     """What failed for good, in groups that failed for one reason."""
 
-    @verb
+    @operation
     def groups(
         self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GroupsWanted]
     ) -> Steps[list[DeadLetterGroup]]:
@@ -46,24 +45,32 @@ class DeadLetters(RemoteNamespace[C], Generic[C]):
         aware(wanted.get("since"), "since")
         return (yield from self._some(DeadLetterGroup, "/dead-letters", limit, after, **wanted))
 
-    @verb
+    agroups = awaited(groups)
+
+    @operation
     def group(self, fingerprint: str) -> Steps[DeadLetterGroup | None]:
         try:
             return (yield from self._read(DeadLetterGroup, get(_group(fingerprint))))
         except NotFound:
             return None
 
-    @many
+    agroup = awaited(group)
+
+    @stream
     def jobs(self, fingerprint: str) -> Items[Job]:
         """The open dead letters of a group, newest first."""
         yield from self._every(Job, f"{_group(fingerprint)}/jobs")
 
-    @verb
+    ajobs = awaited_stream(jobs)
+
+    @operation
     def note(self, fingerprint: str, note: str | None) -> Steps[DeadLetterGroup]:
         """Write down what is known about a group; None takes it away."""
         return (yield from self._read(DeadLetterGroup, post(f"{_group(fingerprint)}/note", {"note": note})))
 
-    @verb
+    anote = awaited(note)
+
+    @operation
     def redrive(
         self,
         group: str,
@@ -76,23 +83,29 @@ class DeadLetters(RemoteNamespace[C], Generic[C]):
         body = given(reason=reason, rate=rate, max_attempts=max_attempts)
         return (yield from self._read(Operation, post(f"{_group(group)}/redrive", body)))
 
-    @verb
+    aredrive = awaited(redrive)
+
+    @operation
     def discard(self, group: str, *, reason: str, rate: float | None = None) -> Steps[Operation]:
         """Give the dead letters of a group up for good."""
         return (yield from self._read(Operation, post(f"{_group(group)}/discard", given(reason=reason, rate=rate))))
 
-    @verb
+    adiscard = awaited(discard)
+
+    @operation
     def redrive_as(self, job_id: str, payload: Any, *, reason: str | None = None) -> Steps[str]:
         """Redrive one with another payload: a new job, whose id is answered; the old one is discarded."""
         body = {"payload": payload, **given(reason=reason)}
         answer = yield from self._ask(post(f"/jobs/{segment(job_id)}/redrive-as", body))
         return str(answer["redriven_as"])
 
+    aredrive_as = awaited(redrive_as)
 
-class Operations(RemoteNamespace[C], Generic[C]):
+
+class Operations(RemoteNamespace):
     """Something done to all jobs that match, by the workers, in small batches."""
 
-    @verb
+    @operation
     def start(
         self,
         verb: BulkVerb,
@@ -113,27 +126,35 @@ class Operations(RemoteNamespace[C], Generic[C]):
         chosen |= {"verb": verb, "reason": reason, "rate": rate, "max_attempts": max_attempts, "everything": everything}
         return (yield from self._read(Operation, post("/operations", given(**chosen))))
 
-    @verb
+    astart = awaited(start)
+
+    @operation
     def get(self, id: str) -> Steps[Operation | None]:
         try:
             return (yield from self._shown(id))
         except NotFound:
             return None
 
+    aget = awaited(get)
+
     def _shown(self, id: str) -> Steps[Operation]:
         return (yield from self._read(Operation, get(f"/operations/{segment(id)}")))
 
-    @verb
+    @operation
     def list(self, *, running: bool = False, limit: int = 50, before: str | None = None) -> Steps[_Operations]:
         """Newest first; ``before`` is the id of the last one of the page before."""
         return (yield from self._some(Operation, "/operations", limit, before, running=running))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def cancel(self, id: str, *, reason: str | None = None) -> Steps[Operation]:
         """No further job is touched; what was done stays done."""
         return (yield from self._read(Operation, post(f"/operations/{segment(id)}/cancel", given(reason=reason))))
 
-    @verb
+    acancel = awaited(cancel)
+
+    @operation
     def wait(
         self, id: str, *, timeout: Duration | None = None, watch: Callable[[Operation], None] | None = None
     ) -> Steps[Operation]:
@@ -146,6 +167,8 @@ class Operations(RemoteNamespace[C], Generic[C]):
                 raise WaitTimeout(f"operation {id} is not over: {operation.done} of {operation.total} are done")
             yield Pause(LOOK)
         return operation
+
+    await_end = awaited(wait)
 
 
 def _group(fingerprint: str) -> str:
@@ -161,38 +184,50 @@ class GatesWanted(TypedDict, total=False):
     job: str
 
 
-class Approvals(RemoteNamespace[C], Generic[C]):
-    @verb
+class Approvals(RemoteNamespace):
+    @operation
     def list(self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GatesWanted]) -> Steps[list[Gate]]:
         """Open gates, the oldest first: ``client.approvals.list(approver="ada@example.com")``."""
         return (yield from self._some(Gate, "/gates", limit, after, **wanted))
 
-    @many
+    alist = awaited(list)
+
+    @stream
     def every(self, **wanted: Unpack[GatesWanted]) -> Items[Gate]:
         """All of them, read page by page as you go."""
         yield from self._every(Gate, "/gates", **wanted)
 
-    @verb
-    def show(self, gate: str) -> Steps[Asked]:
+    aevery = awaited_stream(every)
+
+    @operation
+    def get(self, gate: str) -> Steps[Asked]:
         """A gate, what was said of it and the job that asked."""
         return (yield from self._read(Asked, get(f"/gates/{segment(gate)}")))
 
-    @verb
+    aget = awaited(get)
+
+    @operation
     def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Gate]:
         """Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree."""
         return (yield from decided(self, "approve", gate, comment, data))
 
-    @verb
+    aapprove = awaited(approve)
+
+    @operation
     def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Gate]:
         return (yield from decided(self, "deny", gate, comment, data))
 
-    @verb
-    def token(self, gate: str, *, person: str | None = None, expires_in: Duration | None = None) -> Steps[str]:
+    adeny = awaited(deny)
+
+    @operation
+    def issue_token(self, gate: str, *, person: str | None = None, expires_in: Duration | None = None) -> Steps[str]:
         """A token that decides this gate once. It is shown here and nowhere else."""
         span = None if expires_in is None else seconds(expires_in, "expires_in")
         answer = yield from self._ask(post(f"/gates/{segment(gate)}/token", given(person=person, expires_in=span)))
         return read(dict[str, str], answer)["token"]
 
+    aissue_token = awaited(issue_token)
 
-def decided(noun: RemoteNamespace[Any], word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Gate]:
+
+def decided(noun: RemoteNamespace, word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Gate]:
     return (yield from noun._read(Gate, post(f"/gates/{segment(gate)}/{word}", given(comment=comment, data=data))))

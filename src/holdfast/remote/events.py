@@ -7,14 +7,15 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from holdfast.engine.job import Event
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import Emit, Items, awaited, awaited_stream, operation, stream
 from holdfast.errors import InvalidInput
+from holdfast.features.events.model import Consumer
 from holdfast.remote.link import Link, answer_to, unanswered
 from holdfast.remote.requests import (
-    Emit,
     Pause,
     Read,
     Reply,
@@ -22,13 +23,15 @@ from holdfast.remote.requests import (
     Steps,
     Unreachable,
     asked,
+    delete,
     document,
     get,
     given,
     post,
+    segment,
 )
 from holdfast.remote.responses import checked, read, read_page, strange, unreadable
-from holdfast.remote.runners import Items, RemoteNamespace, Runner, many
+from holdfast.remote.runners import RemoteNamespace
 from holdfast.stores.requests import Sent
 
 _END = re.compile(r"\r\n|\n|\r")  # and no other: JSON may hold what Python also takes for the end of a line
@@ -104,8 +107,6 @@ class Parser:
         return Message(event, "\n".join(data), self.last_id) if data else None
 
 
-C = TypeVar("C", bound=Runner)
-
 Gaps = Literal["tell", "skip"]
 """Where retention was faster: ``EventsGone``, or what is left."""
 PAGE = 200
@@ -123,8 +124,8 @@ class EventsWanted(TypedDict, total=False):
     job: str | Sequence[str]
 
 
-class Events(RemoteNamespace[C], Generic[C]):
-    @many
+class Events(RemoteNamespace):
+    @stream
     def list(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventsWanted]) -> Items[Event]:
         """Those after a cursor, in the order of their commits, until there are none. Each has the ``cursor`` to go on
         from; how far you are is yours to keep. ``EventsGone`` where retention has removed some that you had not read:
@@ -141,7 +142,9 @@ class Events(RemoteNamespace[C], Generic[C]):
             if place is None or (not found and place == last):
                 return
 
-    @many
+    alist = awaited_stream(list)
+
+    @stream
     def follow(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventsWanted]) -> Items[Event]:
         """As they happen, from a cursor or from now on, without end. A lost connection is made again and goes on where
         it was: nothing is missed, nothing comes twice. When the service stays away it is ``StoreUnavailable``; where
@@ -168,6 +171,30 @@ class Events(RemoteNamespace[C], Generic[C]):
             silent = 0 if parser.told else silent + 1
             yield Pause(_before_the_next(parser, request, link, silent))
 
+    afollow = awaited_stream(follow)
+
+    @operation
+    def consumers(self) -> Steps[_Consumers]:
+        """The consumers whose position the database keeps."""
+        return (yield from self._pages(Consumer, "/consumers"))
+
+    aconsumers = awaited(consumers)
+
+    @operation
+    def reset_consumer(self, name: str, to: Literal["beginning", "now"] = "beginning") -> Steps[None]:
+        yield from self._ask(post(f"/consumers/{segment(name)}/reset", {"to": to}))
+
+    areset_consumer = awaited(reset_consumer)
+
+    @operation
+    def remove_consumer(self, name: str) -> Steps[None]:
+        yield from self._ask(delete(f"/consumers/{segment(name)}"))
+
+    aremove_consumer = awaited(remove_consumer)
+
+
+_Consumers = list[Consumer]  # inside the class the word is a method
+
 
 def _before_the_next(parser: Parser, request: Request, link: Link, silent: int) -> float:
     """How long to wait before the stream is opened again. One that ends without a word is no better than no answer: it
@@ -183,7 +210,7 @@ def _before_the_next(parser: Parser, request: Request, link: Link, silent: int) 
 
 
 def told(
-    noun: RemoteNamespace[Any], name: str, data: dict[str, Any] | None, key: str | None, job: str | None
+    noun: RemoteNamespace, name: str, data: dict[str, Any] | None, key: str | None, job: str | None
 ) -> Steps[Sent]:
     request = post("/events", given(name=check_name(name, "event"), data=data, key=key, job=job))
     # Told twice under the same key it is told once, so that it may be sent again.

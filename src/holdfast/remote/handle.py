@@ -8,10 +8,11 @@ import uuid
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict
 
 from holdfast.engine.job import Dedupe, Event, Job, Verdict
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry, as_stored_policy
 from holdfast.engine.states import State
@@ -22,7 +23,7 @@ from holdfast.errors import InvalidSetting, JobFailed, Refused, WaitTimeout
 from holdfast.kind import PAYLOAD_LIMIT
 from holdfast.remote.requests import Pause, Steps, get, given, post, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import AsyncRunner, RemoteNamespace, Runner, verb
+from holdfast.remote.runners import RemoteNamespace, Runner
 
 
 class JobOptions(TypedDict, total=False):
@@ -102,8 +103,6 @@ def policy(retry: Retry) -> dict[str, Any]:
     return {"max_attempts": retry.max_attempts, "max_crashes": retry.max_crashes, "backoff": retry.backoff.to_json()}
 
 
-C = TypeVar("C", bound=Runner)
-
 LONGEST_POLL = 20.0
 """Seconds that one request waits at most: what lies in between may not keep an idle connection much longer."""
 OVERTIME = 5.0
@@ -142,11 +141,11 @@ class Outcome:
     error_message: str | None = None
 
 
-class JobHandle(RemoteNamespace[C], Generic[C]):
+class JobHandle(RemoteNamespace):
     """``created`` is False when an earlier job stands for this one, or when one of many was refused; ``reason`` then
     says why, and ``detail`` in words where there is more to say."""
 
-    def __init__(self, runner: C, placed: Placed) -> None:
+    def __init__(self, runner: Runner, placed: Placed) -> None:
         super().__init__(runner)
         self.id = placed.id or ""
         self.tenant = placed.tenant
@@ -162,32 +161,42 @@ class JobHandle(RemoteNamespace[C], Generic[C]):
     def __hash__(self) -> int:
         return hash(self.id)
 
-    @verb
-    def job(self) -> Steps[Job]:
+    @operation
+    def get(self) -> Steps[Job]:
         return (yield from one_job(self, self.id))
 
-    @verb
+    aget = awaited(get)
+
+    @operation
     def state(self) -> Steps[State]:
         return (yield from one_job(self, self.id)).state
 
-    @verb
+    astate = awaited(state)
+
+    @operation
     def history(self) -> Steps[list[Event]]:
         return (yield from history_of(self, self.id))
 
-    @verb
+    ahistory = awaited(history)
+
+    @operation
     def progress(self) -> Steps[Progress | None]:
         """How far the handler said it is, if it said anything."""
         answer = yield from self._ask(get(f"/jobs/{segment(self.id)}"))
         return Progress.saved(read(dict[str, Any], answer.get("checkpoints", {})))
 
-    @verb
+    aprogress = awaited(progress)
+
+    @operation
     def wait(self, timeout: Duration | None = None) -> Steps[Job]:
         """Wait until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then. Of a job
         whose retries are jobs of their own it is the last one that is waited for, and answered."""
         outcome = yield from self._ended(timeout)
         return (yield from one_job(self, outcome.id))
 
-    @verb
+    await_end = awaited(wait)
+
+    @operation
     def result(self, timeout: Duration | None = None) -> Steps[Any]:
         """Wait for the end and return what the handler returned; ``JobFailed`` if it did not succeed."""
         outcome = yield from self._ended(timeout)
@@ -201,8 +210,10 @@ class JobHandle(RemoteNamespace[C], Generic[C]):
             )
         return outcome.value
 
-    def __await__(self: JobHandle[AsyncRunner]) -> Generator[Any, None, Any]:
-        return self.result().__await__()
+    aresult = awaited(result)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.aresult().__await__()
 
     def _ended(self, timeout: Duration | None) -> Steps[Outcome]:
         limit = None if timeout is None else seconds(timeout, "timeout")
@@ -221,11 +232,13 @@ class JobHandle(RemoteNamespace[C], Generic[C]):
             if now - begun < SHORTEST_ROUND:
                 yield Pause(SHORTEST_ROUND)
 
-    @verb
+    @operation
     def cancel(self, reason: str | None = None) -> Steps[Verdict]:
         return (yield from changed(self, self.id, "cancel", given(reason=reason)))
 
-    @verb
+    acancel = awaited(cancel)
+
+    @operation
     def reschedule(
         self,
         at: datetime | None = None,
@@ -238,7 +251,9 @@ class JobHandle(RemoteNamespace[C], Generic[C]):
         body = another_time(at, delay, max_attempts, reason)
         return (yield from changed(self, self.id, "reschedule", body))
 
-    @verb
+    areschedule = awaited(reschedule)
+
+    @operation
     def move(
         self,
         *,
@@ -253,18 +268,20 @@ class JobHandle(RemoteNamespace[C], Generic[C]):
         body = given(first=first, last=last, before=before, after=after, priority=priority, reason=reason)
         return (yield from changed(self, self.id, "move", body))
 
+    amove = awaited(move)
+
 
 # --- what handles and the client both do ---
 
 
-def one_job(noun: RemoteNamespace[Any], job_id: str) -> Steps[Job]:
+def one_job(noun: RemoteNamespace, job_id: str) -> Steps[Job]:
     answer = yield from noun._ask(get(f"/jobs/{segment(job_id)}"))
     return read(Job, answer.get("job") if isinstance(answer, dict) else None)
 
 
-def history_of(noun: RemoteNamespace[Any], job_id: str) -> Steps[list[Event]]:
+def history_of(noun: RemoteNamespace, job_id: str) -> Steps[list[Event]]:
     return (yield from noun._pages(Event, f"/jobs/{segment(job_id)}/history"))
 
 
-def changed(noun: RemoteNamespace[Any], job_id: str, word: str, body: dict[str, Any]) -> Steps[Verdict]:
+def changed(noun: RemoteNamespace, job_id: str, word: str, body: dict[str, Any]) -> Steps[Verdict]:
     return (yield from noun._read(Verdict, post(f"/jobs/{segment(job_id)}/{word}", body)))

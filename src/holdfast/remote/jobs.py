@@ -1,33 +1,28 @@
-"""Jobs of a service: enqueue, look, wait, and what is done to them. The same verbs as the local app's."""
+"""``client.jobs``: the operations of ``app.jobs``, over HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, Unpack
 
 from holdfast.engine.job import Attempt, Event, Job, Verdict
+from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration
 from holdfast.errors import Conflict, NotFound
 from holdfast.features.jobs.views import Story, Why
 from holdfast.remote.handle import (
-    Call,
     JobHandle,
-    JobOptions,
     Placed,
     another_time,
     aware,
     changed,
     history_of,
     one_job,
-    prepared,
 )
-from holdfast.remote.requests import Steps, get, given, post, segment
-from holdfast.remote.responses import unreadable
-from holdfast.remote.runners import Items, RemoteNamespace, Runner, many, verb
-
-C = TypeVar("C", bound=Runner)
+from holdfast.remote.requests import Steps, get, given, segment
+from holdfast.remote.runners import RemoteNamespace
 
 PAGE = 50
 
@@ -53,95 +48,79 @@ class JobsWanted(TypedDict, total=False):
     until: datetime
 
 
-class Jobs(RemoteNamespace[C], Generic[C]):
-    """What the client itself can do: ``client.enqueue(…)``, ``client.get(id)``."""
+class Jobs(RemoteNamespace):
+    """``client.jobs``: find jobs, read them, change them. ``client.enqueue`` adds them."""
 
-    # --- enqueuing ---
-
-    @verb
-    def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Steps[JobHandle[C]]:
-        """Enqueue by name. A lost connection does no harm: sent again under the same key, it is one job."""
-        call = prepared(kind, payload, options)
-        return self._handle(call, (yield from self._read(Placed, post("/jobs", call.body, key=call.key))))
-
-    def prepare(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Call:
-        """A job that has been checked and not yet been enqueued, for ``enqueue_many``."""
-        return prepared(kind, payload, options)
-
-    @verb
-    def enqueue_many(self, calls: Iterable[Call]) -> Steps[list[JobHandle[C]]]:
-        """In one transaction, at most 1,000: ``client.enqueue_many(client.prepare("send", {"to": x}) for x in …)``. The
-        answers are in the same order; one that was refused has ``created`` False and says why in ``reason``."""
-        asked = list(calls)
-        if not asked:
-            return []
-        # Each has its own key, so that all of them may be sent again.
-        jobs = [{**call.body, "key": call.key} for call in asked]
-        request = post("/jobs/batch", {"jobs": jobs}, key=asked[0].key)
-        answers = yield from self._items(Placed, request)
-        if len(answers) != len(asked):
-            raise unreadable("batch", "it has another length")
-        return [self._handle(call, answer) for call, answer in zip(asked, answers, strict=True)]
-
-    def _handle(self, call: Call, placed: Placed) -> JobHandle[C]:
-        return JobHandle(self._runner, placed.as_ours() if call.own else placed)
-
-    def handle(self, job_id: str) -> JobHandle[C]:
+    def handle(self, job_id: str) -> JobHandle:
         """A handle on a job that is there already."""
         return JobHandle(self._runner, Placed(job_id, created=False))
 
-    # --- looking ---
-
-    @verb
+    @operation
     def get(self, job_id: str) -> Steps[Job | None]:
         try:
             return (yield from one_job(self, job_id))
         except NotFound:
             return None
 
-    @verb
-    def show(self, job_id: str) -> Steps[Story]:
+    aget = awaited(get)
+
+    @operation
+    def details(self, job_id: str) -> Steps[Story]:
         """Everything about a job: its facts, history, attempts, steps, result, gate, workflow, group."""
         return (yield from self._read(Story, get(f"/jobs/{segment(job_id)}")))
 
-    @verb
-    def jobs(self, *, limit: int = PAGE, before: str | None = None, **wanted: Unpack[JobsWanted]) -> Steps[_Jobs]:
-        """Jobs, newest first: ``client.jobs(state="dead_letter", kind="pay", limit=20)``. Their payloads are left out
-        (None) here and in ``list``; ``get`` has them."""
+    adetails = awaited(details)
+
+    @operation
+    def list(self, *, limit: int = PAGE, before: str | None = None, **wanted: Unpack[JobsWanted]) -> Steps[_Jobs]:
+        """Jobs, newest first: ``client.jobs.list(state="dead_letter", kind="pay", limit=20)``. Payloads are left out
+        (None) here and in ``every``; ``get`` has them."""
         return (yield from self._some(Job, "/jobs", limit, before, **_query(wanted)))
 
-    @many
-    def list(self, **wanted: Unpack[JobsWanted]) -> Items[Job]:
+    alist = awaited(list)
+
+    @stream
+    def every(self, **wanted: Unpack[JobsWanted]) -> Items[Job]:
         """Every job that matches, newest first, read page by page as you go."""
         yield from self._every(Job, "/jobs", **_query(wanted))
 
-    @verb
+    aevery = awaited_stream(every)
+
+    @operation
     def history(self, job_id: str) -> Steps[_Events]:
         """Its events, oldest first."""
         return (yield from history_of(self, job_id))
 
-    @verb
+    ahistory = awaited(history)
+
+    @operation
     def attempts(self, job_id: str) -> Steps[_Attempts]:
         """Each execution: who, when, how it ended, its log and traceback."""
         return (yield from self._pages(Attempt, f"/jobs/{segment(job_id)}/attempts"))
 
-    @verb
+    aattempts = awaited(attempts)
+
+    @operation
     def chain(self, job_id: str) -> Steps[_Jobs]:
         """The job and its retries, where each is a job of its own: the first first."""
         return (yield from self._pages(Job, f"/jobs/{segment(job_id)}/chain"))
 
-    @verb
+    achain = awaited(chain)
+
+    @operation
     def why(self, job_id: str) -> Steps[Why]:
         """Why a job is where it is, and does not run: every reason that holds, and what would change it."""
         return (yield from self._read(Why, get(f"/jobs/{segment(job_id)}/why")))
 
-    # --- acting ---
+    awhy = awaited(why)
 
-    @verb
+    @operation
     def cancel(self, *job_ids: str, reason: str | None = None) -> Steps[_Verdicts]:
         return (yield from self._each(job_ids, "cancel", given(reason=reason)))
 
-    @verb
+    acancel = awaited(cancel)
+
+    @operation
     def redrive(
         self,
         *job_ids: str,
@@ -153,11 +132,15 @@ class Jobs(RemoteNamespace[C], Generic[C]):
         body = given(reason=reason, max_attempts=max_attempts, from_step=from_step)
         return (yield from self._each(job_ids, "redrive", body))
 
-    @verb
+    aredrive = awaited(redrive)
+
+    @operation
     def discard(self, *job_ids: str, reason: str) -> Steps[_Verdicts]:
         return (yield from self._each(job_ids, "discard", given(reason=reason)))
 
-    @verb
+    adiscard = awaited(discard)
+
+    @operation
     def reschedule(
         self,
         *job_ids: str,
@@ -169,12 +152,16 @@ class Jobs(RemoteNamespace[C], Generic[C]):
         """Give jobs that wait another time; with neither a time nor a delay, at once."""
         return (yield from self._each(job_ids, "reschedule", another_time(at, delay, max_attempts, reason)))
 
-    @verb
+    areschedule = awaited(reschedule)
+
+    @operation
     def run_now(self, *job_ids: str, reason: str | None = None) -> Steps[_Verdicts]:
         """Let jobs that wait for their time or their retry go on at once."""
         return (yield from self._each(job_ids, "run-now", given(reason=reason)))
 
-    @verb
+    arun_now = awaited(run_now)
+
+    @operation
     def move(
         self,
         job_id: str,
@@ -189,6 +176,8 @@ class Jobs(RemoteNamespace[C], Generic[C]):
         """Give a job that waits another place in its queue: one of the four, within its priority or another one."""
         body = given(first=first, last=last, before=before, after=after, priority=priority, reason=reason)
         return (yield from self._each([job_id], "move", body))[0]
+
+    amove = awaited(move)
 
     def _each(self, job_ids: Iterable[str], word: str, body: dict[str, Any]) -> Steps[_Verdicts]:
         """One verdict an id, as locally: that a job does not let it is an answer."""

@@ -11,14 +11,13 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict
 
+from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
 from holdfast.remote.requests import Request, Steps, delete, given, post, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import RemoteNamespace, Runner, verb
-
-C = TypeVar("C", bound=Runner)
+from holdfast.remote.runners import RemoteNamespace
 
 TTL = 30.0
 
@@ -92,10 +91,10 @@ class ErrorSaid(TypedDict, total=False):
     code: str
 
 
-class Leases(RemoteNamespace[C], Generic[C]):
+class Leases(RemoteNamespace):
     """``lease = client.leases.open(kinds=["resize"])``, and then ``claim``, ``checkpoint``, ``settle`` under it."""
 
-    @verb
+    @operation
     def open(
         self,
         name: str = "worker",
@@ -110,18 +109,24 @@ class Leases(RemoteNamespace[C], Generic[C]):
         body = given(name=name, ttl=seconds(ttl, "ttl"), kinds=_list(kinds), queues=_list(queues), slots=slots)
         return (yield from self._read(OpenedLease, post("/leases", body)))
 
-    @verb
+    aopen = awaited(open)
+
+    @operation
     def renew(self, lease: str, *, ttl: Duration = TTL) -> Steps[Renewed]:
         """Say that the worker is alive. ``StaleLease`` when it was taken for dead meanwhile."""
         request = _again(post(_at(lease, "renew"), given(ttl=seconds(ttl, "ttl"))))
         return (yield from self._read(Renewed, request))
 
-    @verb
+    arenew = awaited(renew)
+
+    @operation
     def end(self, lease: str) -> Steps[None]:
         """What it still holds is free at once."""
         yield from self._ask(delete(f"/leases/{segment(lease)}"))
 
-    @verb
+    aend = awaited(end)
+
+    @operation
     def claim(
         self,
         lease: str,
@@ -140,13 +145,17 @@ class Leases(RemoteNamespace[C], Generic[C]):
         answer = yield from self._ask(request)
         return read(list[HandedOut], _inside(answer, "jobs"))
 
-    @verb
+    aclaim = awaited(claim)
+
+    @operation
     def checkpoint(self, lease: str, job: HandedOut, name: str, value: Any) -> Steps[None]:
         """Save something that the next attempt finds."""
         body = {"job": job.id, "attempt": job.attempt, "name": name, "value": value}
         yield from self._ask(_again(post(_at(lease, "checkpoint"), body)))
 
-    @verb
+    acheckpoint = awaited(checkpoint)
+
+    @operation
     def progress(
         self, lease: str, job: HandedOut, fraction: float | None = None, message: str | None = None
     ) -> Steps[None]:
@@ -154,7 +163,9 @@ class Leases(RemoteNamespace[C], Generic[C]):
         body = given(job=job.id, attempt=job.attempt, progress=fraction, message=message)
         yield from self._ask(_again(post(_at(lease, "checkpoint"), body)))
 
-    @verb
+    aprogress = awaited(progress)
+
+    @operation
     def settle(
         self,
         lease: str,
@@ -179,12 +190,16 @@ class Leases(RemoteNamespace[C], Generic[C]):
         )
         return (yield from self._read(Settled, _again(post(_at(lease, "settle"), body))))
 
-    @verb
+    asettle = awaited(settle)
+
+    @operation
     def release(self, lease: str, *jobs: HandedOut | Held) -> Steps[list[Settled]]:
         """Hand jobs back unfinished: others run them, and it costs no try."""
         body = {"jobs": [{"id": job.id, "attempt": job.attempt} for job in jobs]}
         answer = yield from self._ask(_again(post(_at(lease, "release"), body)))
         return read(list[Settled], _inside(answer, "settlements"))
+
+    arelease = awaited(release)
 
 
 def _at(lease: str, word: str) -> str:

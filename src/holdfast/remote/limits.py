@@ -1,10 +1,7 @@
-"""``client.limits``, ``pauses``, ``queues``, ``reservations``, the reservation block.
+"""``client.limits``, ``pauses``, ``queues``, ``reservations``.
 
-A reservation for a block, over HTTP: ``with client.reserve("gpu-0", wait="30s"):``, and ``async with`` (SC-10).
-
-As ``app.reserve`` is: whoever reserves stands in line, the block begins when its turn has come and the jobs under way
-there have ended, and the reservation is kept alive meanwhile, by a thread or by a task of the loop. If the program dies
-or is cut off, it runs out by itself.
+``client.reservations.hold("gpu-0", wait="30s")`` reserves for the length of a block, as ``app.reservations.hold`` does.
+A thread or a task renews the reservation. If the program dies or loses its connection, the reservation runs out.
 """
 
 from __future__ import annotations
@@ -18,14 +15,16 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Self
 from uuid import uuid4
 
+from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, NotFound, StoreError
 from holdfast.features.limits.model import (
     LOOK_EVERY,
     LOOK_LATER,
+    TTL,
     QueueSetting,
     Reservation,
     Reserved,
@@ -38,19 +37,17 @@ from holdfast.features.limits.model import (
 from holdfast.remote.handle import aware
 from holdfast.remote.requests import Steps, delete, get, given, post, put, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import AsyncRunner, RemoteNamespace, Runner, SyncRunner, verb
-
-C = TypeVar("C", bound=Runner)
+from holdfast.remote.runners import RemoteNamespace
 
 _Switches = list[Switch]  # inside the classes the word is a method
 _Settings = list[QueueSetting]
 
 
-class Switches(RemoteNamespace[C], Generic[C]):
+class Pauses(RemoteNamespace):
     """What is paused. A tenant's token pauses what is the tenant's; ``every_tenant`` is for those who run the whole."""
 
-    @verb
-    def pause(
+    @operation
+    def set(
         self,
         *,
         reason: str,
@@ -71,8 +68,10 @@ class Switches(RemoteNamespace[C], Generic[C]):
         body = named | given(reason=reason, until=end, refuse_enqueue=refuse_enqueue)
         return (yield from self._read(Switch, post("/switches/pause", body)))
 
-    @verb
-    def resume(
+    aset = awaited(set)
+
+    @operation
+    def remove(
         self,
         *,
         queue: str | None = None,
@@ -85,24 +84,34 @@ class Switches(RemoteNamespace[C], Generic[C]):
         named = given(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
         yield from self._ask(post("/switches/resume", named))
 
-    @verb
+    aremove = awaited(remove)
+
+    @operation
     def list(self) -> Steps[_Switches]:
         return (yield from self._pages(Switch, "/switches"))
 
+    alist = awaited(list)
 
-class Queues(RemoteNamespace[C], Generic[C]):
-    @verb
+
+class Queues(RemoteNamespace):
+    @operation
     def list(self) -> Steps[_Settings]:
         """The queues in which waiting counts."""
         return (yield from self._pages(QueueSetting, "/queues"))
 
-    @verb
-    def age(self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100) -> Steps[QueueSetting | None]:
+    alist = awaited(list)
+
+    @operation
+    def set_aging(
+        self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100
+    ) -> Steps[QueueSetting | None]:
         """Raise the priority of jobs in a queue by ``step`` for each ``every`` that they wait; None ends that."""
         span = None if every is None else seconds(every, "span of aging")
         request = put(f"/queues/{segment(queue)}/aging", {"every": span, "step": step, "most": most})
         answer = yield from self._ask(request)
         return None if answer is None else read(QueueSetting, answer)
+
+    aset_aging = awaited(set_aging)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +129,24 @@ class Asked:
         return dataclasses.asdict(self)
 
 
-class Reservations(RemoteNamespace[C], Generic[C]):
-    @verb
+class Reservations(RemoteNamespace):
+    @operation
     def list(self, *, ended: bool = False, limit: int = 50) -> Steps[list[Reservation]]:
         return (yield from self._items(Reservation, get("/reservations", ended=ended, limit=limit)))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def get(self, id: str) -> Steps[Reservation | None]:
         try:
             return (yield from self._read(Reservation, get(f"/reservations/{segment(id)}")))
         except NotFound:
             return None
 
-    @verb
-    def ask(
+    aget = awaited(get)
+
+    @operation
+    def set(
         self,
         resource: str | None = None,
         *,
@@ -143,32 +156,57 @@ class Reservations(RemoteNamespace[C], Generic[C]):
         id: str | None = None,
     ) -> Steps[Reserved]:
         """Stand in line for a resource, a queue, or (with neither) everything:
-        ``mine = client.reservations.ask("gpu-0")``. Ask again with its ``id`` every third of ``ttl``, or it runs out.
+        ``mine = client.reservations.set("gpu-0")``. Ask again with its ``id`` every third of ``ttl``, or it runs out.
         It is yours while its state is ``active``."""
         known = str(uuid4()) if id is None else id
         body = given(resource=resource, queue=queue, ttl=seconds(ttl, "ttl"), reason=reason)
         request = dataclasses.replace(put(f"/reservations/{segment(known)}", body), repeatable=True)
         return (yield from self._read(Reserved, request))
 
-    @verb
+    aset = awaited(set)
+
+    @operation
     def release(self, id: str, *, reason: str | None = None) -> Steps[None]:
         yield from self._ask(delete(f"/reservations/{segment(id)}", reason=reason))
+
+    arelease = awaited(release)
+
+    def hold(
+        self,
+        resource: str | None = None,
+        *,
+        queue: str | None = None,
+        wait: Duration | None = None,
+        ttl: Duration = TTL,
+        at_once: bool = False,
+        reason: str | None = None,
+    ) -> HeldReservation:
+        """Use a resource, a queue, or (with neither) everything directly while no job is started there:
+        ``with client.reservations.hold("gpu-0", wait="30s"):``, or ``async with``. The block starts when it is this
+        reservation's turn and the jobs running there have ended, or ``at_once`` while they run; after ``wait`` it is
+        refused as busy."""
+        asked = Asked(resource, queue, seconds(ttl, "ttl"), reason, str(uuid4()))
+        return HeldReservation(self, asked, wait, at_once)
 
 
 log = logging.getLogger("holdfast.reservation")
 
 
-class _Block(Generic[C]):
-    """What both colours share. ``lost`` says that it ran out or was released by somebody else: jobs may run there."""
+class HeldReservation:
+    """``with client.reservations.hold("gpu-0") as mine:``, or ``async with``. ``lost`` says that it ran out or that
+    another client released it: jobs may run there. An event loop that is blocked for longer than ``ttl`` loses it."""
 
-    def __init__(self, runner: C, asked: Asked, wait: Duration | None, at_once: bool) -> None:
-        self._noun = Reservations(runner)
+    def __init__(self, namespace: Reservations, asked: Asked, wait: Duration | None, at_once: bool) -> None:
+        self._reservations = namespace
         self._asked = asked
         self._wait = None if wait is None else seconds(wait, "wait")
         self._at_once = at_once
         self._end: float | None = None
         self._until = 0.0
         self._over = False
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def id(self) -> str:
@@ -215,23 +253,16 @@ class _Block(Generic[C]):
         if (self.lost or not released) and error is None:
             raise outlived()
 
+    # --- with ---
 
-class Reserving(_Block[SyncRunner]):
-    """``with client.reserve("gpu-0") as mine:``"""
-
-    def __init__(self, runner: SyncRunner, asked: Asked, wait: Duration | None, at_once: bool) -> None:
-        super().__init__(runner, asked, wait, at_once)
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Reserving:
+    def __enter__(self) -> Self:
         self._begin()
         try:
             while not self._is_begun(*self._ask()):
                 time.sleep(self._pause())
         except BaseException as error:
             with contextlib.suppress(HoldfastError):  # nothing is there, or nobody answers: then it runs out
-                self._noun.release(self.id, reason=why_left(error))
+                self._reservations.release(self.id, reason=why_left(error))
             raise
         self._thread = threading.Thread(target=self._renew, name="holdfast-reservation", daemon=True)
         self._thread.start()
@@ -243,14 +274,14 @@ class Reserving(_Block[SyncRunner]):
             self._thread.join(self._asked.ttl)
         released = True
         try:
-            self._noun.release(self.id, reason=why_left(error))
+            self._reservations.release(self.id, reason=why_left(error))
         except NotFound:
             released = False
         self._left(released, error)
 
     def _ask(self) -> tuple[Reserved, float]:
         now = time.monotonic()
-        return self._noun.ask(**self._asked.options), now
+        return self._reservations.set(**self._asked.options), now
 
     def _renew(self) -> None:
         while not self._ended.wait(self._asked.ttl / 3):
@@ -261,22 +292,18 @@ class Reserving(_Block[SyncRunner]):
                 if not self._missed(error):
                     return
 
+    # --- async with ---
 
-class AsyncReserving(_Block[AsyncRunner]):
-    """``async with client.reserve("gpu-0") as mine:``. A loop that is blocked for longer than ``ttl`` loses it."""
-
-    _task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> AsyncReserving:
+    async def __aenter__(self) -> Self:
         self._begin()
         try:
-            while not self._is_begun(*(await self._ask())):  # noqa: ASYNC110 - the service is asked, there is no event
+            while not self._is_begun(*(await self._aask())):  # noqa: ASYNC110 - the service is asked, there is no event
                 await asyncio.sleep(self._pause())
         except BaseException as error:
             with contextlib.suppress(HoldfastError):
-                await self._noun.release(self.id, reason=why_left(error))
+                await self._reservations.arelease(self.id, reason=why_left(error))
             raise
-        self._task = asyncio.create_task(self._renew())
+        self._task = asyncio.create_task(self._arenew())
         return self
 
     async def __aexit__(
@@ -287,20 +314,20 @@ class AsyncReserving(_Block[AsyncRunner]):
             await asyncio.wait({self._task})
         released = True
         try:
-            await self._noun.release(self.id, reason=why_left(error))
+            await self._reservations.arelease(self.id, reason=why_left(error))
         except NotFound:
             released = False
         self._left(released, error)
 
-    async def _ask(self) -> tuple[Reserved, float]:
+    async def _aask(self) -> tuple[Reserved, float]:
         now = time.monotonic()
-        return await self._noun.ask(**self._asked.options), now
+        return await self._reservations.aset(**self._asked.options), now
 
-    async def _renew(self) -> None:
+    async def _arenew(self) -> None:
         while True:
             await asyncio.sleep(self._asked.ttl / 3)
             try:
-                if not self._kept(*(await self._ask())):
+                if not self._kept(*(await self._aask())):
                     return
             except HoldfastError as error:
                 if not self._missed(error):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from holdfast.engine.payload import encode
@@ -72,13 +72,6 @@ class Read:
 @dataclass(frozen=True, slots=True)
 class Pause:
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Emit(Generic[T]):
-    """One item of many, for whoever iterates."""
-
-    item: T
 
 
 Step = Send | Open | Read | Pause

@@ -1,141 +1,143 @@
-"""``RemoteNamespace``, paging helpers, the two runners, retries and redirects.
+"""``Runner`` carries out requests, blocking or awaited; ``RemoteNamespace`` is the base of the client's namespaces.
 
-Namespaces of the remote client (``Jobs``, ``Approvals`` …) are written once, as methods that make flows. With a
-``SyncRunner`` a method returns its result; with an ``AsyncRunner`` it is awaited. The type checker sees both forms.
+Operations are written once, as programs that yield requests (``engine/operation.py``). Errors of the connection are
+results, not exceptions: the program decides whether to send a request again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
-from holdfast.remote.link import Link, Outgoing, answer_to
-from holdfast.remote.requests import Emit, Open, Pause, Read, Reply, Request, Send, Step, Steps, Unreachable, get
+from holdfast.engine.operation import Emit, Items, Namespace
+from holdfast.remote.link import Link, answer_to
+from holdfast.remote.requests import Open, Pause, Read, Reply, Request, Send, Step, Steps, Unreachable, get
 from holdfast.remote.responses import checked, read, read_page, unreadable
-from holdfast.remote.transport import AsyncStream, AsyncTransport, Stream, Transport
+from holdfast.remote.transport import (
+    AsyncHttpxTransport,
+    AsyncStream,
+    AsyncTransport,
+    HttpxTransport,
+    Stream,
+    Transport,
+    closed,
+)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
 
-Items = Generator[Step | Emit[T], Any, None]
-
 
 class Runner:
-    """Carries out the steps of flows, for one service."""
+    """Carries out the steps of programs for one service, blocking or awaited. Threads and event loops may share one."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(
+        self, link: Link, transport: Transport | None = None, async_transport: AsyncTransport | None = None
+    ) -> None:
         self.link = link
+        self._transport, self._async_transport = transport, async_transport
+        self._creating = threading.Lock()
+        self._closed = False
 
+    @property
+    def transport(self) -> Transport:
+        with self._creating:
+            self._check_open()
+            if self._transport is None:
+                self._transport = HttpxTransport()
+            return self._transport
 
-class SyncRunner(Runner):
-    """In the caller's thread. Several may use it at once."""
+    @property
+    def async_transport(self) -> AsyncTransport:
+        with self._creating:
+            self._check_open()
+            if self._async_transport is None:
+                self._async_transport = AsyncHttpxTransport()
+            return self._async_transport
 
-    def __init__(self, link: Link, transport: Transport) -> None:
-        super().__init__(link)
-        self.transport = transport
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed()
 
-    def run(self, flow: Steps[T]) -> T:
-        try:
-            step = next(flow)
-            while True:
-                step = flow.send(self._carry_out(step))
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        finally:
-            flow.close()
+    def close(self) -> None:
+        with self._creating:
+            self._closed = True
+        if self._transport is not None:
+            self._transport.close()
 
-    def iterate(self, flow: Items[T]) -> Iterator[T]:
+    async def aclose(self) -> None:
+        self.close()
+        if self._async_transport is not None:
+            await self._async_transport.aclose()
+
+    def iterate(self, program: Items[T]) -> Iterator[T]:
         stream: Stream | None = None
         try:
-            step = next(flow)
+            step = next(program)
             while True:
-                got: Any = None
+                result: Any = None
                 if isinstance(step, Emit):
                     yield step.item
                 elif isinstance(step, Read):
-                    got = _told(stream.read) if stream is not None else b""
+                    result = _told(stream.read) if stream is not None else b""
                 elif isinstance(step, Open):
                     if stream is not None:
                         stream.close()
-                    opened = _told(functools.partial(self.transport.open, self._outgoing(step)))
+                    opened = _told(functools.partial(self.transport.open, self.link.outgoing(step.request)))
                     stream = None if isinstance(opened, Unreachable) else opened
-                    got = opened if isinstance(opened, Unreachable) else opened.reply
+                    result = opened if isinstance(opened, Unreachable) else opened.reply
                 else:
-                    got = self._carry_out(step)
-                step = flow.send(got)
+                    result = self.perform(step)
+                step = program.send(result)
         except StopIteration:
             return
         finally:
             if stream is not None:
                 stream.close()
-            flow.close()
+            program.close()
 
-    def _carry_out(self, step: Step) -> Reply | Unreachable | None:
-        if isinstance(step, Pause):
-            time.sleep(step.seconds)
-            return None
-        assert isinstance(step, Send)
-        return _told(functools.partial(self.transport.send, self._outgoing(step)))
-
-    def _outgoing(self, step: Send | Open) -> Outgoing:
-        return self.link.outgoing(step.request)
-
-
-class AsyncRunner(Runner):
-    """On the event loop that is running."""
-
-    def __init__(self, link: Link, transport: AsyncTransport) -> None:
-        super().__init__(link)
-        self.transport = transport
-
-    async def run(self, flow: Steps[T]) -> T:
-        try:
-            step = next(flow)
-            while True:
-                step = flow.send(await self._carry_out(step))
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        finally:
-            flow.close()
-
-    async def iterate(self, flow: Items[T]) -> AsyncIterator[T]:
+    async def aiterate(self, program: Items[T]) -> AsyncIterator[T]:
         stream: AsyncStream | None = None
         try:
-            step = next(flow)
+            step = next(program)
             while True:
-                got: Any = None
+                result: Any = None
                 if isinstance(step, Emit):
                     yield step.item
                 elif isinstance(step, Read):
-                    got = await _atold(stream.read()) if stream is not None else b""
+                    result = await _atold(stream.read()) if stream is not None else b""
                 elif isinstance(step, Open):
                     if stream is not None:
                         await stream.aclose()
-                    opened = await _atold(self.transport.open(self.link.outgoing(step.request)))
+                    opened = await _atold(self.async_transport.open(self.link.outgoing(step.request)))
                     stream = None if isinstance(opened, Unreachable) else opened
-                    got = opened if isinstance(opened, Unreachable) else opened.reply
+                    result = opened if isinstance(opened, Unreachable) else opened.reply
                 else:
-                    got = await self._carry_out(step)
-                step = flow.send(got)
+                    result = await self.aperform(step)
+                step = program.send(result)
         except StopIteration:
             return
         finally:
             if stream is not None:
                 await stream.aclose()
-            flow.close()
+            program.close()
 
-    async def _carry_out(self, step: Step) -> Reply | Unreachable | None:
+    def perform(self, step: Step) -> Reply | Unreachable | None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return None
+        assert isinstance(step, Send)
+        return _told(functools.partial(self.transport.send, self.link.outgoing(step.request)))
+
+    async def aperform(self, step: Step) -> Reply | Unreachable | None:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None
         assert isinstance(step, Send)
-        return await _atold(self.transport.send(self.link.outgoing(step.request)))
+        return await _atold(self.async_transport.send(self.link.outgoing(step.request)))
 
 
 def _told(act: Callable[[], T]) -> T | Unreachable:
@@ -155,14 +157,25 @@ async def _atold(act: Coroutine[Any, Any, T]) -> T | Unreachable:
 
 MOST = 200
 """The service puts no more into a page."""
-C = TypeVar("C", bound=Runner)
 
 
-class RemoteNamespace(Generic[C]):
-    """Something the service knows, with the runner that its calls go through."""
+class RemoteNamespace(Namespace):
+    """A noun of the service, with the runner that carries out its operations."""
 
-    def __init__(self, runner: C) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
+
+    def _perform(self, item: Step) -> Any:
+        return self._runner.perform(item)
+
+    async def _aperform(self, item: Step) -> Any:
+        return await self._runner.aperform(item)
+
+    def _iterate(self, program: Items[T]) -> Iterator[T]:
+        return self._runner.iterate(program)
+
+    def _aiterate(self, program: Items[T]) -> AsyncIterator[T]:
+        return self._runner.aiterate(program)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._runner.link.base.url!r})"
@@ -221,49 +234,3 @@ class RemoteNamespace(Generic[C]):
                 return found
             if place == last:
                 raise unreadable("page", "the next one is the same again")
-
-
-class verb(Generic[P, T]):  # it is used as a decorator
-    """A method that makes a flow, as a call of either colour."""
-
-    def __init__(self, flow: Callable[Concatenate[Any, P], Steps[T]]) -> None:
-        self._flow = flow
-        self.__doc__ = flow.__doc__
-
-    @overload
-    def __get__(self, noun: RemoteNamespace[SyncRunner], owner: object = None) -> Callable[P, T]: ...
-    @overload
-    def __get__(
-        self, noun: RemoteNamespace[AsyncRunner], owner: object = None
-    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, noun: Any, owner: object = None) -> Any:
-        if noun is None:
-            return self
-
-        @functools.wraps(self._flow)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return noun._runner.run(self._flow(noun, *args, **kwargs))
-
-        return call
-
-
-class many(Generic[P, T]):
-    """The same for what is iterated over, page by page or as it comes."""
-
-    def __init__(self, flow: Callable[Concatenate[Any, P], Items[T]]) -> None:
-        self._flow = flow
-        self.__doc__ = flow.__doc__
-
-    @overload
-    def __get__(self, noun: RemoteNamespace[SyncRunner], owner: object = None) -> Callable[P, Iterator[T]]: ...
-    @overload
-    def __get__(self, noun: RemoteNamespace[AsyncRunner], owner: object = None) -> Callable[P, AsyncIterator[T]]: ...
-    def __get__(self, noun: Any, owner: object = None) -> Any:
-        if noun is None:
-            return self
-
-        @functools.wraps(self._flow)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return noun._runner.iterate(self._flow(noun, *args, **kwargs))
-
-        return call

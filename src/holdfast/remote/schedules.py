@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Unpack
 
+from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.retry import Retry
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.schedules.model import Fire, Schedule, Template
@@ -16,9 +17,7 @@ from holdfast.features.workflows.model import Graph, OnFailure, Swept, Workflow
 from holdfast.remote.handle import JobHandle, JobOptions, Placed, aware, new_key, policy, prepared
 from holdfast.remote.requests import Steps, delete, get, given, patch, post, put, segment
 from holdfast.remote.responses import read
-from holdfast.remote.runners import Items, RemoteNamespace, Runner, many, verb
-
-C = TypeVar("C", bound=Runner)
+from holdfast.remote.runners import RemoteNamespace, Runner
 
 _Schedules = list[Schedule]  # inside the classes the word is a method
 _Templates = list[Template]
@@ -26,106 +25,138 @@ _Fires = list[Fire]
 _Times = list[Coming]
 
 
-class Schedules(RemoteNamespace[C], Generic[C]):
-    @verb
-    def create(self, /, name: str, timing: str, **definition: Any) -> Steps[Schedule]:
-        """``client.schedules.create("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``."""
+class Schedules(RemoteNamespace):
+    @operation
+    def add(self, /, name: str, timing: str, **definition: Any) -> Steps[Schedule]:
+        """``client.schedules.add("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``."""
         body = {"name": name, "timing": timing, **given(**_kept(definition))}
         return (yield from self._read(Schedule, post("/schedules", body)))
 
-    @verb
+    aadd = awaited(add)
+
+    @operation
     def edit(self, /, name: str, **changes: Any) -> Steps[Schedule]:
         """Change what is named here; an option of None is taken away."""
         return (yield from self._read(Schedule, patch(_schedule(name), _kept(changes))))
 
-    @verb
+    aedit = awaited(edit)
+
+    @operation
     def pause(self, name: str) -> Steps[Schedule]:
         return (yield from self._read(Schedule, post(f"{_schedule(name)}/pause")))
 
-    @verb
+    apause = awaited(pause)
+
+    @operation
     def resume(self, name: str) -> Steps[Schedule]:
         return (yield from self._read(Schedule, post(f"{_schedule(name)}/resume")))
 
-    @verb
-    def delete(self, name: str) -> Steps[None]:
+    aresume = awaited(resume)
+
+    @operation
+    def remove(self, name: str) -> Steps[None]:
         """It fires no more and its name is free; jobs and history stay."""
         yield from self._ask(delete(_schedule(name)))
 
-    @verb
+    aremove = awaited(remove)
+
+    @operation
     def run(self, name: str, *, anyway: bool = False) -> Steps[str]:
         """Run it now, besides its times. Answers the job's id."""
         path = f"{_schedule(name)}/run-now"
         request = dataclasses.replace(post(path), query=(("anyway", "true"),) if anyway else ())
         return read(dict[str, str], (yield from self._ask(request)))["job_id"]
 
-    @verb
+    arun = awaited(run)
+
+    @operation
     def get(self, name: str) -> Steps[Schedule | None]:
         try:
             return (yield from self._read(Schedule, get(_schedule(name))))
         except NotFound:
             return None
 
-    @verb
+    aget = awaited(get)
+
+    @operation
     def list(self, *, state: str | None = None, kind: str | None = None) -> Steps[_Schedules]:
         return (yield from self._pages(Schedule, "/schedules", limit=200, state=state, kind=kind))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> Steps[_Fires]:
         """What became of its times, the latest first."""
         aware(before, "before")
         return (yield from self._items(Fire, get(f"{_schedule(name)}/history", limit=limit, before=before)))
 
-    @verb
+    ahistory = awaited(history)
+
+    @operation
     def preview(self, name: str, count: int = 10) -> Steps[_Times]:
         """Its next times in its zone, with a warning where a change of the clock touches one."""
         return (yield from self._items(Coming, get(f"{_schedule(name)}/next", count=count)))
 
+    apreview = awaited(preview)
 
-class Templates(RemoteNamespace[C], Generic[C]):
-    def __init__(self, runner: C, version: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+
+class Templates(RemoteNamespace):
+    def __init__(self, runner: Runner, version: int | None = None, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(runner)
         self._version, self._options = version, dict(options or {})
 
-    @verb
-    def put(self, /, name: str, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Steps[Template]:
+    @operation
+    def set(self, /, name: str, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Steps[Template]:
         """Define a template, or change it: that is a new version, and the others stay. Repeating it changes nothing."""
         body = given(kind=kind, payload=None if payload is None else dict(payload), **_kept(options))
         return (yield from self._read(Template, dataclasses.replace(put(_template(name), body), repeatable=True)))
 
-    @verb
+    aset = awaited(set)
+
+    @operation
     def get(self, name: str, version: int | None = None) -> Steps[Template | None]:
         try:
             return (yield from self._read(Template, get(_template(name), version=version)))
         except NotFound:
             return None
 
-    @verb
+    aget = awaited(get)
+
+    @operation
     def list(self) -> Steps[_Templates]:
         return (yield from self._pages(Template, "/templates", limit=200))
 
-    @verb
+    alist = awaited(list)
+
+    @operation
     def versions(self, name: str) -> Steps[_Templates]:
         """The newest first; a removal is one of them."""
         return (yield from self._pages(Template, f"{_template(name)}/versions", limit=200))
 
-    @verb
+    aversions = awaited(versions)
+
+    @operation
     def remove(self, name: str) -> Steps[None]:
         """No new jobs are made from it; its versions stay."""
         yield from self._ask(delete(_template(name)))
 
-    def using(self, *, version: int | None = None, **options: Any) -> Templates[C]:
+    aremove = awaited(remove)
+
+    def using(self, *, version: int | None = None, **options: Any) -> Templates:
         """With another version than the newest, or other options, for what is enqueued through it."""
         chosen = self._version if version is None else version
         return Templates(self._runner, chosen, {**self._options, **options})
 
-    @verb
-    def enqueue(self, name: str, /, **arguments: Any) -> Steps[JobHandle[C]]:
+    @operation
+    def enqueue(self, name: str, /, **arguments: Any) -> Steps[JobHandle]:
         """Enqueue a job made from a template; ``arguments`` are on top of its payload."""
         key = self._options.get("key") or new_key()
         body = given(arguments=arguments, version=self._version, **{**_kept(self._options), "key": key})
         request = dataclasses.replace(post(f"{_template(name)}/enqueue", body), repeatable=True)
         placed = yield from self._read(Placed, request)
         return JobHandle(self._runner, placed if "key" in self._options else placed.as_ours())
+
+    aenqueue = awaited(enqueue)
 
 
 def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,39 +182,53 @@ class StartedWorkflow:
     jobs: dict[str, str] = field(default_factory=dict)
 
 
-class Workflows(RemoteNamespace[C], Generic[C]):
-    @verb
+class Workflows(RemoteNamespace):
+    @operation
     def list(
         self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
     ) -> Steps[list[Workflow]]:
         """Newest first: all, those that are over, or the active ones."""
         return (yield from self._some(Workflow, "/workflows", limit, before, kind=kind, over=over))
 
-    @many
+    alist = awaited(list)
+
+    @stream
     def every(self, *, kind: str | None = None, over: bool | None = None) -> Items[Workflow]:
         """All of them, read page by page as you go."""
         yield from self._every(Workflow, "/workflows", kind=kind, over=over)
 
-    @verb
-    def show(self, id: str) -> Steps[Graph]:
+    aevery = awaited_stream(every)
+
+    @operation
+    def graph(self, id: str) -> Steps[Graph]:
         """A workflow with its jobs and who waits for whom."""
         return (yield from self._read(Graph, get(f"/workflows/{segment(id)}")))
 
-    @verb
+    agraph = awaited(graph)
+
+    @operation
     def cancel(self, id: str, *, reason: str | None = None) -> Steps[Swept]:
         """Cancel all its jobs that have not ended, the running ones as well."""
         return (yield from self._read(Swept, post(f"/workflows/{segment(id)}/cancel", given(reason=reason))))
 
-    @verb
+    acancel = awaited(cancel)
+
+    @operation
     def resume(self, id: str, *, reason: str | None = None) -> Steps[Swept]:
         """Redrive its dead letters; what was held back behind them goes on when they have succeeded."""
         return (yield from self._read(Swept, post(f"/workflows/{segment(id)}/resume", given(reason=reason))))
 
+    aresume = awaited(resume)
 
-class WorkflowPlan(RemoteNamespace[C], Generic[C]):
+    def extend(self, id: str) -> WorkflowPlan:
+        """Add jobs to a running workflow: ``more = client.workflows.extend(id); more.add(…); more.start()``."""
+        return WorkflowPlan(self._runner, f"/workflows/{segment(id)}/jobs", {})
+
+
+class WorkflowPlan(RemoteNamespace):
     """``wf = client.workflow("publish"); a = wf.add("fetch", {"n": 7}); wf.add("render", after=a); wf.start()``."""
 
-    def __init__(self, runner: C, path: str, options: dict[str, Any]) -> None:
+    def __init__(self, runner: Runner, path: str, options: dict[str, Any]) -> None:
         super().__init__(runner)
         self._path, self._options = path, options
         self._nodes: dict[str, dict[str, Any]] = {}
@@ -209,17 +254,15 @@ class WorkflowPlan(RemoteNamespace[C], Generic[C]):
             self._edges.append(given(parent=parent, child=known, on_failure=on_failure))
         return known
 
-    @verb
+    @operation
     def start(self) -> Steps[StartedWorkflow]:
         """All its jobs in one transaction. Under a key of its own it is started once, whatever is lost on the way."""
         body = {**self._options, "nodes": [*self._nodes.values()], "edges": self._edges}
         request = dataclasses.replace(post(self._path, body), repeatable="key" in self._options)
         return (yield from self._read(StartedWorkflow, request))
 
+    astart = awaited(start)
 
-def new_plan(runner: C, kind: str, key: str | None, **options: Any) -> WorkflowPlan[C]:
+
+def new_plan(runner: Runner, kind: str, key: str | None, **options: Any) -> WorkflowPlan:
     return WorkflowPlan(runner, "/workflows", given(kind=kind, key=key or new_key(), **options))
-
-
-def more_of(runner: C, workflow_id: str) -> WorkflowPlan[C]:
-    return WorkflowPlan(runner, f"/workflows/{segment(workflow_id)}/jobs", {})

@@ -109,7 +109,7 @@ def _lost(error: Exception) -> Unreachable:
     return Unreachable("the connection was lost before the answer was whole")
 
 
-def _closed() -> InvalidSetting:
+def closed() -> InvalidSetting:
     return InvalidSetting("this client has been closed", code="client_closed")
 
 
@@ -166,7 +166,7 @@ class HttpxTransport:
         except RuntimeError:
             if not client.is_closed:
                 raise
-            raise _closed() from None
+            raise closed() from None
         client.cookies.clear()
         return _Incoming(response, self._under_way)
 
@@ -249,13 +249,13 @@ class AsyncHttpxTransport:
         except RuntimeError:
             if not client.is_closed:
                 raise
-            raise _closed() from None
+            raise closed() from None
         client.cookies.clear()
         return _AsyncIncoming(response)
 
     def _here(self) -> httpx2.AsyncClient:
         if self._over:
-            raise _closed()
+            raise closed()
         loop = asyncio.get_running_loop()
         if self._first_on is None:
             self._first_on = weakref.ref(loop)
