@@ -21,6 +21,13 @@ pytestmark = pytest.mark.req("HF-5", "DP-5", "CX-9", "JF-6")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples read HOLDFAST_URL when they are imported, and one sets it."""
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///unused.db")
+    monkeypatch.delenv("HOLDFAST_URL")
+
+
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None
