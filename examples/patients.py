@@ -27,7 +27,7 @@ async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
 
     @app.job(signal_only=True)
     async def import_file(ctx: holdfast.Context, rows: int, options: dict[str, str]) -> str:
-        where = await ctx.areferences()
+        where = await ctx.references()
         return f"{rows} rows from {where.source_ref} to {where.target_ref}"
 
     @app.job(restricted=True, retry=holdfast.Retry(max_attempts=1))

@@ -149,9 +149,9 @@ class Kind(Generic[P, R]):
         plain = vault.keys is None and self.rule is NO_RULE  # nearly always
         payload = self.signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self.rule))
         fixed = self.fixed
-        if not fixed or context.current() is not None:
+        if not fixed or context.current_run() is not None:
             spec, tenant = make_spec(self.name, payload, self.defaults, self.client, self.firm(self.retry_given))
-            if "dedupe" not in self.defaults and context.current() is None:
+            if "dedupe" not in self.defaults and context.current_run() is None:
                 fixed.update(_without(spec, "id", "payload"))
                 if spec.key is None and spec.parent_id is None and spec.references is None:
                     fixed["alike"] = fixed
@@ -177,12 +177,12 @@ def make_spec(
     kind: str, payload: str, options: Options, client: Session, retry_given: bool = False
 ) -> tuple[JobSpec, str]:
     """Check the options and put the job together. Inside a handler a new job is the running one's child (DP-10)."""
-    parent = context.current()
+    parent = context.current_run()
     # A blank tenant is a mistake somewhere, and must not end up as the default one.
     tenant = check_name(options.get("tenant", client.tenant), "tenant")
     parent_id = options.get("parent")
-    if parent_id is None and parent is not None and parent.tenant == tenant:
-        parent_id = parent.job_id
+    if parent_id is None and parent is not None and parent.claim.tenant == tenant:
+        parent_id = parent.claim.id
     if parent is not None and options.get("connection") is None:
         parent.completion.check_no_block(client.store.embedded)
     dedupe = options.get("dedupe")
@@ -214,7 +214,7 @@ def make_spec(
         uses=uses(options.get("limit_key"), options.get("resources", ())),
         references=_references(options),
         enqueued_by=_text(options.get("enqueued_by"), "enqueued_by")
-        or (f"job {parent.job_id}" if parent else client.actor),
+        or (f"job {parent.claim.id}" if parent else client.actor),
         source_system=client.name,
     )
     if spec.delay is not None and spec.process_after is not None:

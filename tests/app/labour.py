@@ -149,12 +149,12 @@ def says(what: str) -> None:
 
 @app.job(process=True)
 async def puts_off(ctx: Context) -> None:
-    await ctx.aspawn(in_here, key="one")
+    await ctx.spawn(in_here, key="one")
     ctx.snooze("2h", "later is better")
 
 
 @app.job(process=True)
-def completes(ctx: Context) -> None:
+def completes(ctx: SyncContext) -> None:
     with ctx.transaction() as conn:
         conn.execute("create table if not exists in_a_child (n integer)")
         conn.execute("insert into in_a_child values (1)")

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Backoff, Context, Retry, State
+from holdfast import App, Backoff, Retry, State, SyncContext
 from holdfast.engine.job import Job
 from holdfast.engine.retry import GENTLE, HOURLY_CAP
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
@@ -282,7 +282,7 @@ def test_a_child_for_an_agent(app: App) -> None:
     def plan(n: int) -> None: ...
 
     @app.job(retry=Retry(max_attempts=1))
-    def boss(ctx: Context) -> str:
+    def boss(ctx: SyncContext) -> str:
         return ctx.spawn(plan, 1, agent="planner").id
 
     app.agents.register("planner")

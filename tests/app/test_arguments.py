@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pydantic
 import pytest
 
-from holdfast import App, Context, State
+from holdfast import App, State, SyncContext
 from holdfast.errors import InvalidArguments, InvalidPayload
 from holdfast.steps import signature
 from tests.support.workers import work_off
@@ -172,7 +172,7 @@ def test_without_pydantic_arguments_are_bound_and_json(bare: App) -> None:
     seen: list[Any] = []
 
     @bare.job()
-    def send(ctx: Context, to: str, copies: int = 1) -> dict[str, int]:
+    def send(ctx: SyncContext, to: str, copies: int = 1) -> dict[str, int]:
         seen.append((to, copies))
         return {"copies": copies}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, State
+from holdfast import App, Retry, State, SyncContext
 from holdfast.engine.job import Exchange
 from holdfast.errors import InvalidSetting
 from holdfast.stores.flow import Flow
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.req("SC-7")
 
 def declare(app: App, runs: list[int], fails: bool = True) -> Any:
     @app.job("charge", at_most_once=True)
-    def charge(ctx: Context) -> None:
+    def charge(ctx: SyncContext) -> None:
         runs.append(ctx.attempt)
         if fails:
             raise ConnectionError("did it go through?")

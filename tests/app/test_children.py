@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, Backoff, Context, Retry, State
+from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
@@ -30,13 +30,13 @@ def test_a_spawned_job_is_a_child_and_is_there_once(app: App, colour: str) -> No
     def leaf(page: int) -> int:
         return page
 
-    def sync(ctx: Context) -> None:
+    def sync(ctx: SyncContext) -> None:
         made.append([ctx.spawn(leaf, n, key=f"page-{n}", tags=("leaf",)) for n in range(3)])
         if ctx.attempt < 3:
             raise ConnectionError("half-way")
 
     async def coloured(ctx: Context) -> None:
-        made.append([await ctx.aspawn(leaf, n, key=f"page-{n}", tags=("leaf",)) for n in range(3)])
+        made.append([await ctx.spawn(leaf, n, key=f"page-{n}", tags=("leaf",)) for n in range(3)])
         if ctx.attempt < 3:
             raise ConnectionError("half-way")
 
@@ -60,7 +60,7 @@ def test_the_key_of_a_child_is_its_parents_own(app: App) -> None:
     ids: list[str] = []
 
     @app.job()
-    def parent(ctx: Context) -> None:
+    def parent(ctx: SyncContext) -> None:
         ids.append(ctx.spawn("leaf", {"n": 1}, key="only").id)
 
     finish(app, parent.enqueue(), parent.enqueue())
@@ -72,7 +72,7 @@ def test_a_child_elsewhere_has_no_parent(app: App) -> None:
     ids: list[str] = []
 
     @app.job()
-    def parent(ctx: Context) -> None:
+    def parent(ctx: SyncContext) -> None:
         ids.append(ctx.spawn("leaf", tenant="other", delay=60).id)
 
     finish(app, parent.enqueue())
@@ -84,15 +84,15 @@ def test_a_child_elsewhere_has_no_parent(app: App) -> None:
 @pytest.mark.req("SC-5")
 def test_artifacts_belong_to_an_attempt(app: App) -> None:
     @app.job(retry=AGAIN)
-    def renders(ctx: Context) -> None:
+    def renders(ctx: SyncContext) -> None:
         ctx.artifact("report.pdf", f"s3://bucket/{ctx.attempt}.pdf", {"pages": 3})
         if ctx.attempt == 1:
             raise ConnectionError("again")
 
     @app.job(retry=Retry(max_attempts=1))
     async def arenders(ctx: Context) -> None:
-        await ctx.aartifact("a", "file:///x")
-        await ctx.aartifact("a", "file:///y")
+        await ctx.artifact("a", "file:///x")
+        await ctx.artifact("a", "file:///y")
 
     one, two = renders.enqueue(), arenders.enqueue()
     finish(app, one, two)
@@ -111,7 +111,7 @@ def test_the_facts_of_the_job_in_hand(app: App, new_app: NewApp) -> None:
     @app.job(
         queue="mail", priority=7, tags=("a", "b"), retry=Retry(max_attempts=2, backoff=Backoff(base=0, jitter=False))
     )
-    def looks(ctx: Context) -> None:
+    def looks(ctx: SyncContext) -> None:
         assert holdfast.current() is ctx
         seen.append((ctx.attempt, ctx.retries, ctx.crashes, ctx.max_attempts, ctx.is_last_attempt))
         seen.append((ctx.queue, ctx.priority, ctx.tags, ctx.agent, ctx.parent_id, ctx.workflow_id))

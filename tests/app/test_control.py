@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Cancel, Context, Handle, Job, Kind, Reject, Retry, State
+from holdfast import App, Backoff, Cancel, Handle, Job, Kind, Reject, Retry, State, SyncContext
 from holdfast.errors import InvalidSetting
 from tests.support.stores import forward
 from tests.support.workers import work_off
@@ -122,7 +122,7 @@ def test_cancel_ends_the_job_as_cancelled(app: App, reason: str | None) -> None:
 @pytest.mark.req("CX-9", "SC-5")
 def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    def waits(ctx: Context) -> None:
+    def waits(ctx: SyncContext) -> None:
         ctx.snooze("10m", "the file is not there yet")
 
     handle = waits.enqueue()
@@ -137,7 +137,7 @@ def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
 @pytest.mark.req("SC-5")
 def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job()
-    def waits(ctx: Context) -> None:
+    def waits(ctx: SyncContext) -> None:
         ctx.snooze(3600, "not yet\nforged line")
 
     handle = waits.enqueue()

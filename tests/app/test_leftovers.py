@@ -29,7 +29,7 @@ def blobs(folder: Path) -> int:
 def storing(app: App) -> holdfast.Kind[[str], str]:
     @app.job(store=True, max_bytes="1KB", max_result_bytes="1KB")
     async def report(ctx: holdfast.Context, text: str) -> str:
-        ctx.artifact("report.csv", data=text[:9].encode() + ctx.job_id.encode())
+        await ctx.artifact("report.csv", data=text[:9].encode() + ctx.job_id.encode())
         return text
 
     return report

@@ -43,7 +43,7 @@ def test_a_worker_whose_lease_was_ended_settles_nothing(app: App, new_app: NewAp
         return f"attempt {ctx.attempt}"
 
     @elsewhere.job()
-    def stubborn(ctx: Context) -> str:
+    def stubborn(ctx: SyncContext) -> str:
         begun.append(ctx.attempt)
         if ctx.attempt == 1:
             assert first_may_end.wait(20)  # a thread cannot be stopped
@@ -103,7 +103,7 @@ def test_a_result_that_comes_too_late_is_not_recorded(app: App, new_app: NewApp)
     begun, freed = threading.Event(), threading.Event()
 
     @elsewhere.job()
-    def late(ctx: Context) -> str:
+    def late(ctx: SyncContext) -> str:
         if ctx.attempt == 1:
             begun.set()
             assert freed.wait(20)

@@ -116,7 +116,7 @@ def test_an_error_among_calls_at_once_is_told_before_what_waits(app: App, way: s
         @app.job("both")
         def both(ctx: SyncContext) -> str:
             try:
-                ctx.gather(ctx.later("fails", fails), lambda: ctx.sleep("1h"))
+                ctx.gather(ctx.submit("fails", fails), lambda: ctx.sleep("1h"))
             except ConnectionError:
                 return ctx.step("instead", lambda: "done")
             return "waited"
@@ -166,7 +166,7 @@ def test_calls_at_once_in_a_thread_are_made_with_later(app: App) -> None:
     work_off(app)
     job = handle.job()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "not_callable")
-    assert "ctx.later" in (job.error_message or "")
+    assert "ctx.submit" in (job.error_message or "")
 
 
 def test_a_notifier_that_could_not_be_called_is_refused_when_it_is_declared(app: App) -> None:

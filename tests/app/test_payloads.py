@@ -168,7 +168,7 @@ def test_references_go_with_a_job_and_a_result_may_lie_elsewhere(app: App) -> No
 
     @app.job()
     async def index(ctx: holdfast.Context, page: int) -> int:
-        seen[page] = await ctx.areferences()
+        seen[page] = await ctx.references()
         ctx.result_ref = "s3://out/index"
         return page
 
@@ -233,7 +233,7 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
 
     @app.job()
     async def report(ctx: holdfast.Context) -> None:
-        refs.append(await ctx.aartifact("report.csv", data=b"a,b\n1,2\n"))
+        refs.append(await ctx.artifact("report.csv", data=b"a,b\n1,2\n"))
 
     report.enqueue()
     app.run_worker(burst=True)

@@ -99,7 +99,7 @@ def test_numbers_stay_numbers_and_the_rest_is_text() -> None:
 
 def test_a_source_yields_rows_and_is_given_arguments(app: App) -> None:
     @app.report("sales")
-    def sales(ctx: holdfast.Context, month: str, count: int = 2) -> Iterator[dict[str, Any]]:
+    def sales(ctx: holdfast.SyncContext, month: str, count: int = 2) -> Iterator[dict[str, Any]]:
         for number in range(count):
             yield {"month": month, "number": number, "tenant": ctx.tenant}
 

@@ -202,7 +202,7 @@ def test_steps_at_once_are_all_remembered_before_the_first_error_is_raised(app: 
 def test_steps_at_once_in_threads(app: App) -> None:
     @app.job()
     def pages(ctx: SyncContext) -> list[str]:
-        return ctx.gather(*(ctx.later(f"page {page}", str.upper, page) for page in "abc"))
+        return ctx.gather(*(ctx.submit(f"page {page}", str.upper, page) for page in "abc"))
 
     handle = pages.enqueue()
     work_off(app)
@@ -224,9 +224,9 @@ def test_a_step_is_tried_again_by_its_own_policy_and_costs_the_job_nothing(app: 
         slow = Retry(max_attempts=2, backoff=Backoff(base=1.1, factor=1.0, jitter=False))
         quick = Retry(max_attempts=3, backoff=AT_ONCE)
         try:
-            await ctx.using(retry=slow).step("slow", flaky)
+            await ctx.step_options(retry=slow).step("slow", flaky)
         except ConnectionError:
-            return await ctx.using(retry=quick).step("quick", flaky)
+            return await ctx.step_options(retry=quick).step("quick", flaky)
         return "too early"
 
     handle = asks.enqueue()
@@ -275,7 +275,7 @@ def test_a_step_has_a_time_limit_of_its_own(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
     async def waits(ctx: Context) -> str:
         try:
-            await ctx.using(timeout=0.05).step("hangs", hangs)
+            await ctx.step_options(timeout=0.05).step("hangs", hangs)
         except TimeoutError:
             return "gave up"
         return "waited"
@@ -435,7 +435,7 @@ def test_raising_control_in_a_step_is_the_handlers_own_word(app: App) -> None:
 
     @app.job()
     async def pay(ctx: Context) -> None:
-        await ctx.using(retry=Retry(max_attempts=5)).step("charge", refuses)
+        await ctx.step_options(retry=Retry(max_attempts=5)).step("charge", refuses)
 
     handle = pay.enqueue()
     work_off(app)

@@ -175,7 +175,7 @@ def test_nor_does_it_try_one_again(app: App) -> None:
     def asks(ctx: SyncContext) -> None:
         contexts.append(ctx)
         try:
-            ctx.using(retry=slow).step("flaky", flaky)
+            ctx.step_options(retry=slow).step("flaky", flaky)
         except Stopped:
             ended.set()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, State, Stopped, SyncContext
+from holdfast import App, Retry, State, Stopped, SyncContext
 from holdfast.engine.outcome import Failed
 from holdfast.errors import StaleLease
 from holdfast.worker.executor import Handler, execute
@@ -31,14 +31,14 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
     done = threading.Event()
 
     @app.job(retry=ONCE, timeout=0.1)
-    def loops(ctx: Context) -> None:
+    def loops(ctx: SyncContext) -> None:
         try:
             while True:
                 try:
-                    ctx.check()
+                    ctx.raise_if_cancelled()
                 except Exception:  # a loop that carries on after errors
                     continue
-                ctx.stop.wait(10)
+                ctx._run.stop.wait(10)
         except Stopped as stopped:
             seen.append((ctx.cancelled, ctx.stop_reason, stopped.reason))
             done.set()
@@ -59,7 +59,7 @@ def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -
     def loops(ctx: SyncContext) -> None:
         seen.append((ctx.cancelled, ctx.stop_reason))
         begun.set()
-        ctx.stop.wait(60)
+        ctx._run.stop.wait(60)
         seen.append((ctx.cancelled, ctx.stop_reason))
         with pytest.raises(StaleLease):
             ctx.checkpoint.save("too late")
@@ -79,9 +79,9 @@ def test_a_thread_learns_that_its_worker_leaves(app: App, new_app: NewApp) -> No
     elsewhere, begun, seen = new_app(), threading.Event(), []
 
     @elsewhere.job()
-    def loops(ctx: Context) -> None:
+    def loops(ctx: SyncContext) -> None:
         begun.set()
-        ctx.stop.wait(60)
+        ctx._run.stop.wait(60)
         seen.append(ctx.stop_reason)
 
     with working(elsewhere) as beside:
@@ -195,7 +195,7 @@ def test_a_handler_knows_how_long_it_has(
     seen: list[float | None] = []
 
     @app.job(timeout=timeout)
-    def looks(ctx: Context) -> None:
+    def looks(ctx: SyncContext) -> None:
         seen.append(ctx.time_left())
 
     options: Any = {} if deadline is None else {"deadline": datetime.now(UTC) + timedelta(seconds=deadline)}

@@ -15,7 +15,7 @@ HEAD = """\
 import asyncio
 from datetime import datetime
 import holdfast
-from holdfast import Context, Handle
+from holdfast import Context, Handle, SyncContext
 from holdfast.testing import Kit
 from holdfast.features.workflows.plan import Planned
 
@@ -30,10 +30,11 @@ async def count(ctx: Context, words: list[str], *, at: datetime | None = None) -
     return len(words)
 
 @app.job()
-def remember(ctx: Context, what: str) -> None: ...
+def remember(ctx: SyncContext, what: str) -> None: ...
 
 kit = Kit(app)
 ctx: Context
+sync_ctx: SyncContext
 
 """
 
@@ -60,7 +61,10 @@ RIGHT = [
     'ran_prepared: int = await kit.arun(count.prepare(["a"]))',
     'planned: Planned[str] = app.workflow("w").add(send, "a", after=None)',
     'in_flow: str = app.workflow("w").start()[app.workflow("w").add(send.prepare("a"))].result()',
-    "given: list[int] = ctx.results().of(count)",
+    "given: list[int] = (await ctx.results()).of(count)",
+    "given_sync: list[int] = sync_ctx.results().of(count)",
+    "await ctx.progress(0.5)",
+    "sync_ctx.progress(0.5)",
     'ran_with_options: str = kit.run(send.using(key="k"), "a")',
 ]
 
@@ -91,8 +95,12 @@ WRONG = {
     'ran: int = kit.run(send, "a")': "assignment",
     'planned: Planned[int] = app.workflow("w").add(send, "a")': "",
     'app.workflow("w").add(send.prepare(7))': "arg-type",
-    "given: list[str] = ctx.results().of(count)": "",
+    "given: list[str] = (await ctx.results()).of(count)": "",
     'app.workflow("w", on_failure="explode")': "arg-type",
+    "ctx.progress(0.5)": "unused-coroutine",
+    "given: list[int] = ctx.results().of(count)": "attr-defined",
+    "await sync_ctx.progress(0.5)": "",
+    "ctx.transaction().__enter__()": "attr-defined",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, Backoff, Context, Retry, Trace, current_trace, outgoing_headers, trace_from
+from holdfast import App, Backoff, Context, Retry, SyncContext, Trace, current_trace, outgoing_headers, trace_from
 from holdfast.engine.trace import is_trace_tag
 from tests.app.conftest import NewApp
 from tests.support.waiting import until
@@ -58,13 +58,13 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
     seen: dict[str, list[Any]] = {}
     lines: list[logging.LogRecord] = []
 
-    def note(ctx: Context) -> None:
+    def note(ctx: Context | SyncContext) -> None:
         headers = outgoing_headers()
         seen.setdefault(ctx.kind, []).append((ctx.trace and ctx.trace.traceparent, headers, ctx.tags))
         ctx.log.warning("noted")
 
     @app.job(tags=["mine"])
-    def parent(ctx: Context) -> None:
+    def parent(ctx: SyncContext) -> None:
         note(ctx)
         ctx.spawn(child)
         child.enqueue()
@@ -78,7 +78,7 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
         flow.start()
 
     @app.job()
-    def child(ctx: Context) -> None:
+    def child(ctx: SyncContext) -> None:
         note(ctx)
 
     @app.job()
@@ -97,7 +97,7 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
         note(ctx)
 
     @app.job()
-    def plain(ctx: Context) -> None:
+    def plain(ctx: SyncContext) -> None:
         note(ctx)
 
     handler = Noting(lines)

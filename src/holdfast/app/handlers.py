@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, assert_never
 
 from holdfast.app.process_handlers import ProcessOptions, process_caller, recipe_for
-from holdfast.context import BaseContext, Context, LazyContext, SyncContext, enter
+from holdfast.context import AnyContext, Context, LazyContext, SyncContext, enter
 from holdfast.engine.job import DEFAULT_RETRY, Claim
-from holdfast.engine.outcome import Settled, Succeeded
+from holdfast.engine.outcome import Settled, Stopped, Succeeded
 from holdfast.engine.payload import look_at
 from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
@@ -24,6 +24,7 @@ from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.kind import Kind, Prepared
 from holdfast.steps.approvals import Asking
 from holdfast.steps.driver import Durable, Plan, StepTools
+from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
@@ -152,23 +153,25 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
     logger = logging.getLogger(f"holdfast.job.{kind.name}")
     takes_context = wants_context(kind.function)
     is_async = inspect.iscoroutinefunction(kind.function)
-    kind_of_context: type[Context | SyncContext] = Context if is_async else SyncContext
+    context_type: type[AnyContext] = Context if is_async else SyncContext
+    halt: type[BaseException] = asyncio.CancelledError if is_async else Stopped
 
     write = partial(_write, means.client)
     vault, rules = means.client.vault, means.rules
     pack = partial(kind.signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind.rule)))
 
-    def context_of(claim: Claim, stop: Stop, loop: asyncio.AbstractEventLoop) -> BaseContext:
+    def context_of(claim: Claim, stop: Stop, loop: asyncio.AbstractEventLoop) -> AnyContext:
         rule = rules.of(claim.tenant, claim.kind, kind.rule)
         redact = JobRedactor(means.redact, claim.payload, rule.restricted)
         completion = Completion(pack, partial(_ended, vault, rule, claim))
         reporter = ProgressWriter(claim, write, loop=loop)
-        context = kind_of_context(
-            claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent
+        return context_type(
+            HandlerRun(
+                *(claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent),
+                loop=loop,
+                halt=halt,
+            )
         )
-        if isinstance(context, SyncContext):
-            context.loop = loop
-        return context
 
     # Looked up once, and not by every job.
     client, function, unpack = means.client, kind.function, kind.signature.unpack
@@ -184,27 +187,27 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
                 value = await function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(function, *args, **kwargs))
-            if unmade.seen is not None:
-                await unmade.seen.let_through()
+            if unmade.run is not None:
+                await unmade.run.finish_steps()
         except BaseException as error:
-            if unmade.seen is not None:
+            if unmade.run is not None:
                 if not isinstance(error, asyncio.CancelledError):
-                    await unmade.seen.let_through()
-                if await completed(unmade.seen, error):
+                    await unmade.run.finish_steps()
+                if await completed(unmade.run, error):
                     return Settled()
             raise
         finally:
             stop.over()
-            context = unmade.seen
-            if context is not None and isinstance(context.report, ProgressWriter) and context.report.used:
-                await context.report.close()
-        if context is None:
+            run = unmade.run
+            if run is not None and isinstance(run.report, ProgressWriter) and run.report.used:
+                await run.report.close()
+        if run is None:
             return None if value is None else pack(value)
-        if await completed(context):
+        if await completed(run):
             return Settled()
-        context.conclude()
+        run.check_returned()
         text = pack(value)
-        return text if context.result_ref is None else Succeeded(text, ref=context.result_ref)
+        return text if run.completion.ref is None else Succeeded(text, ref=run.completion.ref)
 
     return call
 
@@ -216,20 +219,20 @@ def _ended(vault: Vault, rule: Effective, claim: Claim, success: Succeeded) -> S
     return pack_result(vault, rule, claim, success)
 
 
-async def completed(context: BaseContext, error: BaseException | None = None) -> bool:
+async def completed(run: HandlerRun, error: BaseException | None = None) -> bool:
     """Whether the handler's own transaction has ended the job already: nothing that came after changes that."""
-    if context.completion.stage is Stage.NONE:
+    if run.completion.stage is Stage.NONE:
         return False
     try:
-        done = await context.ending.concluded()
+        done = await run.ending.concluded()
     except HoldfastError:
         if error is None:
             raise
         done = False  # if it was committed after all, the settlement of this failure will be refused
-    if not done and context.completion.connection is not None:
-        await context.ending.roll_back()
+    if not done and run.completion.connection is not None:
+        await run.ending.roll_back()
     if done and error is not None:
-        context.log.error("job %s has succeeded; its handler failed afterwards", context.job_id, exc_info=error)
+        run.log.error("job %s has succeeded; its handler failed afterwards", run.claim.id, exc_info=error)
     if not done and error is None:
         raise Conflict(
             "the transaction that was to end the job was not committed",

@@ -5,7 +5,7 @@ What a handler raises to say how its attempt ends. (``Retry`` is in ``policies``
     Reject     no further try can help: to the dead letters at once
     Cancel     the work is not wanted any more: the job ends as cancelled
     Snooze     not now: run again later, at no cost; raised by ``ctx.snooze``
-    Stopped    raised *in* a handler by ``ctx.check()`` when it has been told to stop
+    Stopped    raised *in* a handler by ``ctx.raise_if_cancelled()`` when it has been told to stop
 
 The first three are ordinary exceptions, so that ``except Exception`` in a handler swallows them like any other.
 ``Stopped`` is none, like asyncio's own ``CancelledError``: a loop that carries on after errors must still end.

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.context import Context
+from holdfast.context import SyncContext
 from holdfast.engine.retry import Backoff, RetryPolicy
 from holdfast.kind import Kind, Prepared
 
@@ -174,7 +174,7 @@ def declare(app: App) -> Kinds:
         return number
 
     @app.job(retry=RetryPolicy(max_attempts=4, backoff=SOON))
-    def flaky(ctx: Context, failures: int) -> int:
+    def flaky(ctx: SyncContext, failures: int) -> int:
         if ctx.attempt <= failures:
             raise ConnectionError("the line was busy")
         return ctx.attempt
