@@ -50,7 +50,7 @@ async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
         await app.worker(WorkerOptions(burst=True)).run()
 
         seen.append(await imported)
-        failed = await told.ajob()
+        failed = await told.aget()
         seen.append(f"notify is {failed.state}: {failed.error_message}; its payload: {failed.payload}")
         result = await app.client.arun(app.client.store.jobs.result(written.id, written.tenant))
         assert result is not None

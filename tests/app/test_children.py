@@ -18,7 +18,7 @@ def finish(app: App, *handles: Any) -> None:
     for _ in range(5):
         work_off(app)
         app.client.run(app.client.store.leases.promote())
-    assert all(handle.job().state.finished for handle in handles)
+    assert all(handle.get().state.finished for handle in handles)
 
 
 @pytest.mark.req("DP-10")
@@ -44,12 +44,12 @@ def test_a_spawned_job_is_a_child_and_is_there_once(app: App, colour: str) -> No
     workflow = app.enqueue("workflow", queue="parked").id
     parent = app.enqueue("parent", tenant="acme", correlation_id="c-1", workflow_id=workflow)
     finish(app, parent)
-    assert parent.job().attempt == 3
+    assert parent.get().attempt == 3
     assert len({tuple(handle.id for handle in attempt) for attempt in made}) == 1
     assert [handle.created for handle in made[0]] == [True] * 3
     assert [handle.reason for handle in made[2]] == ["duplicate_key"] * 3
     for number, handle in enumerate(made[2]):
-        job = handle.job()
+        job = handle.get()
         assert (job.tenant, job.parent_id, job.correlation_id, job.workflow_id) == ("acme", parent.id, "c-1", workflow)
         assert (job.enqueued_by, job.tags) == (f"job {parent.id}", ("leaf",))
         assert handle.result(timeout=5) == number
@@ -101,7 +101,7 @@ def test_artifacts_belong_to_an_attempt(app: App) -> None:
         (1, "report.pdf", "s3://bucket/1.pdf", {"pages": 3}),
         (2, "report.pdf", "s3://bucket/2.pdf", {"pages": 3}),
     ]
-    assert two.job().error_code == "already_exists"
+    assert two.get().error_code == "already_exists"
 
 
 @pytest.mark.req("CX-15", "DP-10")
@@ -123,14 +123,14 @@ def test_the_facts_of_the_job_in_hand(app: App, new_app: NewApp) -> None:
     for _ in range(3):
         work_off(app, queues=("mail",))
         app.client.run(app.client.store.leases.promote())
-    assert handle.job().state is State.SUCCEEDED
+    assert handle.get().state is State.SUCCEEDED
     facts = ("mail", 7, ("a", "b"), "planner", None, None)
     assert seen == [
         (1, 0, 0, 2, False),
         facts,
-        handle.job().created_at,
+        handle.get().created_at,
         (2, 1, 0, 2, True),
         facts,
-        handle.job().created_at,
+        handle.get().created_at,
     ]
     assert holdfast.current() is None

@@ -206,7 +206,7 @@ def test_a_block_whose_commit_is_not_answered(
     handle = app.enqueue(colour)
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
-    assert (handle.result(timeout=5), handle.job().attempt, notes(postgres_url)) == ("paid", 1, ["mine"])
+    assert (handle.result(timeout=5), handle.get().attempt, notes(postgres_url)) == ("paid", 1, ["mine"])
     assert "though the answer was lost" in caplog.text
 
 

@@ -184,7 +184,7 @@ def test_a_handler_that_takes_no_context_may_ask_for_it(app: App, new_app: NewAp
         handles = [app.enqueue(name) for name in ("reports", "ends_it", "refers")]
         for handle in handles:
             handle.wait(timeout=20)
-    jobs = [handle.job() for handle in handles]
+    jobs = [handle.get() for handle in handles]
     assert [(job.state, job.attempt) for job in jobs] == [(State.SUCCEEDED, 1)] * 3
     assert handles[0].progress() == Progress(0.5, "half", 1)
     found = app.client.run(story(app.client.store, handles[2].id, "default"))

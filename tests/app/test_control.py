@@ -22,7 +22,7 @@ def end(app: App, kind: Kind[[], Any] | Handle[Any]) -> Job:
     """The job after one attempt."""
     handle = kind if isinstance(kind, Handle) else kind.enqueue()
     work_off(app)
-    return handle.job()
+    return handle.get()
 
 
 def last(handle: Handle[Any], verb: str) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def test_retry_may_bring_a_backoff_of_its_own_or_leave_it_to_the_job(app: App) -
     handles = own.enqueue(), jobs.enqueue()
     now = forward(app.store)
     work_off(app)
-    assert [handle.job().due_at for handle in handles] == [now + timedelta(seconds=7), now + timedelta(seconds=3600)]
+    assert [handle.get().due_at for handle in handles] == [now + timedelta(seconds=7), now + timedelta(seconds=3600)]
 
 
 @pytest.mark.req("DP-22")
@@ -144,7 +144,7 @@ def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pyt
     for _ in range(10):
         work_off(app)
         app.reschedule(handle.id)
-    assert handle.job().attempt == 10
+    assert handle.get().attempt == 10
     (told,) = [record.getMessage() for record in caplog.records if "put off again" in record.message]
     assert handle.id in told
     assert "attempt 10: not yet forged line" in told
@@ -226,7 +226,7 @@ def test_what_would_end_a_program_ends_only_the_handler(
 
     odd, other = app.enqueue("odd"), fine.enqueue()
     work_off(app, concurrency=1)
-    job = odd.job()
+    job = odd.get()
     assert job.state is State.DEAD_LETTER
     assert error.__name__ in f"{job.error_code} {job.error_message}"
     assert other.result(timeout=5) == 3

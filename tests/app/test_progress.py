@@ -60,7 +60,7 @@ def test_the_last_word_is_kept_however_it_ends(app: App, colour: str, end: str) 
     app.job("reads", retry=Retry(max_attempts=1))(sync if colour == "sync" else coloured)
     handle = app.enqueue("reads")
     work_off(app)
-    assert handle.job().state.finished
+    assert handle.get().state.finished
     assert handle.progress() == Progress(1.0, "all read", 1)
 
 
@@ -147,7 +147,7 @@ def test_a_fraction_that_is_none_is_refused(app: App, fraction: Any) -> None:
 
     handle = reads.enqueue()
     work_off(app)
-    assert handle.job().error_code == "invalid_progress"
+    assert handle.get().error_code == "invalid_progress"
 
 
 def test_hostile_words_are_kept_as_far_as_they_can_be(app: App) -> None:
@@ -177,4 +177,4 @@ def test_its_name_is_reserved(app: App) -> None:
     other = confuses.enqueue()
     assert handle.progress() is None
     work_off(app)
-    assert (handle.job().error_code, other.job().error_code) == ("reserved_name", "invalid_name")
+    assert (handle.get().error_code, other.get().error_code) == ("reserved_name", "invalid_name")

@@ -65,7 +65,7 @@ def test_what_is_no_way_to_retry(app: App) -> None:
     with pytest.raises(InvalidSetting) as refused:
         odd.enqueue()
     assert refused.value.code == "invalid_retry"
-    job = app.enqueue("by.name", retry_as="new_job").job()
+    job = app.enqueue("by.name", retry_as="new_job").get()
     assert job.retry_as == "new_job"
     assert app.chain(job.id) == [job]
     work_off(app)

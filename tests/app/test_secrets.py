@@ -111,7 +111,7 @@ def test_no_canary_leaves_the_payload(
     work_off(app)
     handles = {name: kind.enqueue(password=GIVEN) for name, kind in kinds.items()}
     work_off(app)
-    assert all(handle.job().attempt == 1 for handle in handles.values())
+    assert all(handle.get().attempt == 1 for handle in handles.values())
 
     found = rows(url)
     assert GIVEN in found["job"]  # the payload
@@ -120,7 +120,7 @@ def test_no_canary_leaves_the_payload(
         leaks = [table for table, text in found.items() if canary in text and (table, canary) != ("job", GIVEN)]
         assert leaks == [], canary
     # It is the secrets that are gone, not everything.
-    job = handles["raises"].job()
+    job = handles["raises"].get()
     assert job.error_code == "ConnectionError"
     assert str(job.error_message).startswith("cannot log in with [redacted]: [redacted]")
     trace = handles["raises"].history()[-2].meta["traceback"]
@@ -152,7 +152,7 @@ def test_names_of_ones_own(new_app: NewApp) -> None:
 
     handle = fails.enqueue("44051401359")
     work_off(app)
-    assert handle.job().error_message == "who is [redacted]?"
+    assert handle.get().error_message == "who is [redacted]?"
 
 
 def test_a_loop_of_ones_own_is_redacted_as_well(app: App) -> None:

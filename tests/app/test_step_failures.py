@@ -74,7 +74,7 @@ def test_an_error_comes_back_of_its_type_and_with_its_words(
     with working(app):
         until(lambda: handle.state() is State.DEAD_LETTER, "its tries are over")
     assert seen == [(kind, words)] * 2
-    job = handle.job()
+    job = handle.get()
     assert job.error_code == (
         "not_found"
         if kind is NotFound
@@ -142,7 +142,7 @@ def test_what_was_returned_and_cannot_be_kept_is_not_tried_again(app: App) -> No
 
     handle = pay.enqueue()
     work_off(app)
-    assert (handle.state(), handle.job().error_code, done) == (State.DEAD_LETTER, "payload_not_json", ["charged"])
+    assert (handle.state(), handle.get().error_code, done) == (State.DEAD_LETTER, "payload_not_json", ["charged"])
 
 
 @pytest.mark.parametrize("limit", [None, 5.0])

@@ -182,7 +182,7 @@ def test_a_step_that_waits_for_its_next_try_lets_the_others_through(app: App) ->
     handle = both.enqueue()
     with working(app):
         assert handle.result(timeout=20) == [2, "done"]
-    assert (slow.begun, handle.job().retries) == (1, 0)
+    assert (slow.begun, handle.get().retries) == (1, 0)
 
 
 def test_a_handler_that_catches_the_group_of_its_waits_waits_all_the_same(app: App) -> None:

@@ -60,7 +60,7 @@ def test_it_is_waited_for_and_costs_no_attempt(
     handle = app.enqueue(kind)
     with working(app):
         assert handle.result(timeout=20) == ["first", "second"]
-    job = handle.job()
+    job = handle.get()
     assert (kinds.done, job.attempt, job.retries, job.crashes) == (["first", "second"], 2, 0, 0)
     assert away.met[verb] == 2
 

@@ -46,7 +46,7 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
     handle = loops.enqueue()
     work_off(app)
     assert done.wait(20)
-    assert handle.job().error_code == "timeout"
+    assert handle.get().error_code == "timeout"
     assert seen == [(True, "timeout", "timeout")]
 
 
@@ -150,7 +150,7 @@ def test_a_stuck_thread_takes_nobodys_slot(app: App, caplog: pytest.LogCaptureFi
     work_off(app, concurrency=1)
     assert time.monotonic() - began < 20
     go_on.set()
-    assert [handle.job().error_code for handle in blocked] == ["timeout"] * 3
+    assert [handle.get().error_code for handle in blocked] == ["timeout"] * 3
     assert [handle.result(timeout=5) for handle in later] == [3, 3, 3]
 
 
@@ -201,7 +201,7 @@ def test_a_handler_knows_how_long_it_has(
     options: Any = {} if deadline is None else {"deadline": datetime.now(UTC) + timedelta(seconds=deadline)}
     handle = looks.using(**options).enqueue()
     work_off(app)
-    assert handle.job().state is State.SUCCEEDED
+    assert handle.get().state is State.SUCCEEDED
     (left,) = seen
     if least is None:
         assert left is None

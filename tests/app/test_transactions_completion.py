@@ -99,7 +99,7 @@ def test_an_error_in_the_block_takes_everything_back(app: App, url: str, colour:
 
     handle = {"sync": pay, "async": apay}[colour].enqueue()
     work_off(app)
-    assert (handle.job().state, handle.job().error_code, notes(url)) == (State.DEAD_LETTER, "ArithmeticError", [])
+    assert (handle.get().state, handle.get().error_code, notes(url)) == (State.DEAD_LETTER, "ArithmeticError", [])
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: st
 
     handle = {"sync": pay, "async": apay}[colour].enqueue()
     work_off(app)
-    assert (handle.job().state, handle.job().attempt, notes(url)) == (State.SUCCEEDED, 1, ["mine"])
+    assert (handle.get().state, handle.get().attempt, notes(url)) == (State.SUCCEEDED, 1, ["mine"])
     assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
     assert "its handler failed afterwards" in log()
     assert "no longer ours" not in log()

@@ -43,6 +43,8 @@ Items = Generator[Emit[T] | Any, Any, None]
 class Namespace(ABC):
     """Runs the programs of its operations. Subclasses say how one yielded item is carried out."""
 
+    __slots__ = ()
+
     @abstractmethod
     def _perform(self, item: Any) -> Any: ...
 

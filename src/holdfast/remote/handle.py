@@ -163,7 +163,8 @@ class JobHandle(RemoteNamespace[C], Generic[C]):
         return hash(self.id)
 
     @verb
-    def job(self) -> Steps[Job]:
+    def get(self) -> Steps[Job]:
+        """The job as it is now."""
         return (yield from one_job(self, self.id))
 
     @verb

@@ -106,7 +106,7 @@ def test_the_worker_learns_what_became_of_it(app: App, url: str, case: Any, ends
 
     handle = pay.enqueue()
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     if ends.startswith("commit"):
         assert (handle.result(timeout=5), notes(url), job.attempt) == ("paid", ["mine"], 1)
     else:
