@@ -90,3 +90,21 @@ def is_awaited(cls: type, name: str) -> bool:
 def test_what_a_handler_calls_is_documented(cls: type) -> None:
     calls = CALLS | STOPPING | WRITES | (public(cls) & {"submit"})
     assert sorted(name for name in calls if not inspect.getdoc(inspect.getattr_static(cls, name))) == []
+
+
+BOTH_FORMS = {
+    *("get", "state", "history", "why", "attempts", "artifacts", "references", "steps", "checkpoints", "progress"),
+    *("cancel", "redrive", "reschedule", "move", "result"),
+}
+KIND = {"name", "enqueue", "aenqueue", "using", "prepare", "handle", "parameters", "function", "defaults"}
+
+
+def test_a_handle_has_these_names_and_no_others() -> None:
+    fields = {"id", "tenant", "created", "reason", "detail"}
+    forms = BOTH_FORMS | {f"a{name}" for name in BOTH_FORMS} | {"wait", "await_end"}
+    assert public(holdfast.Handle) == fields | forms
+    assert sorted(name for name in BOTH_FORMS if not inspect.getattr_static(holdfast.Handle, name).__doc__) == []
+
+
+def test_a_kind_has_these_names_and_no_others() -> None:
+    assert public(holdfast.Kind) == KIND

@@ -118,7 +118,7 @@ class TemplateMaker:
     def fits(self, kind: str, payload: Mapping[str, Any]) -> None:
         known = self._kinds.get(kind)
         if known is not None:
-            known.kind.signature.check_some(payload)
+            known.kind._signature.check_some(payload)
 
     def prepare(self, kind: str, payload: Any, options: dict[str, Any]) -> Prepared[Any]:
         return self._prepare(kind, payload, options)
@@ -243,7 +243,7 @@ class Declaring:
         signature = Signature(function, kind, skip=int(wants_context(function)), answers=answers)
         says = self.payload_rules.declare(kind, rule or {})
         facts = (kind, self.client, signature, function, options, at_most_once, approval)
-        declared: Kind[..., Any] = Kind(*facts, rule=says)
+        declared: Kind[..., Any] = Kind(*facts, _rule=says)
         if isinstance(way, ProcessOptions):
             target_of(kind, function)  # refused now rather than when the first job runs
         self.kinds[kind] = Declared(declared, timeout, way, cost)

@@ -88,8 +88,8 @@ class Declared:
             case _:
                 assert_never(self.way)
         return Handler(
-            *(kind.name, _approved(call, kind, means), timeout, retry, kind.at_most_once, means.redact, self.cost),
-            *(means.client.vault, means.rules, chain_of(means.client), kind.rule),
+            *(kind.name, _approved(call, kind, means), timeout, retry, kind._at_most_once, means.redact, self.cost),
+            *(means.client.vault, means.rules, chain_of(means.client), kind._rule),
         )
 
 
@@ -113,10 +113,10 @@ def chain_of(client: Session) -> Callable[[Claim], Awaitable[list[str]]]:
 def _approved(call: Call, kind: Kind[..., Any], means: HandlerTools) -> Call:
     """Ask before the handler is run at all, where the kind or the job's agent requires it. A job that is not approved
     never comes further than here."""
-    asking = kind.approval
+    asking = kind._approval
 
     async def gated(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        await ask_first(means, claim, asking, kind.rule, stop)
+        await ask_first(means, claim, asking, kind._rule, stop)
         return await call(claim, stop)
 
     def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
@@ -158,10 +158,10 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
 
     write = partial(_write, means.client)
     vault, rules = means.client.vault, means.rules
-    pack = partial(kind.signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind.rule)))
+    pack = partial(kind._signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind._rule)))
 
     def context_of(claim: Claim, stop: Stop, loop: asyncio.AbstractEventLoop) -> AnyContext:
-        rule = rules.of(claim.tenant, claim.kind, kind.rule)
+        rule = rules.of(claim.tenant, claim.kind, kind._rule)
         redact = JobRedactor(means.redact, claim.payload, rule.restricted)
         completion = Completion(pack, partial(_ended, vault, rule, claim))
         reporter = ProgressWriter(claim, write, loop=loop)
@@ -174,7 +174,7 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
         )
 
     # Looked up once, and not by every job.
-    client, function, unpack = means.client, kind.function, kind.signature.unpack
+    client, function, unpack = means.client, kind.function, kind._signature.unpack
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         unmade = LazyContext(context_of, claim, stop)

@@ -238,7 +238,7 @@ def command_caller(
     kind: Kind[..., Any], program: Program, timeout: float | None, client: Session, children: Children
 ) -> Callable[[Claim], Awaitable[str | None]]:
     async def call(claim: Claim) -> str | None:
-        args, kwargs = kind.signature.unpack(claim.payload)
+        args, kwargs = kind._signature.unpack(claim.payload)
         line = checked(kind.name, kind.function(*args, **kwargs))
         named = program.log_dir or config.log_directory()
         at = await in_thread(program_files.set_up, named or config.state_directory(), claim, may_make=named is None)

@@ -325,7 +325,7 @@ class Results(Mapping[str, Any]):
 
     def of(self, kind: Kind[..., R]) -> list[R]:
         """What the parents of this kind returned, in the order in which they were added."""
-        decode, name = kind.signature.unpack_result, kind.name
+        decode, name = kind._signature.unpack_result, kind.name
         return [decode(_value(parent)) for parent in self._parents.values() if parent.kind == name]
 
     def one(self, kind: Kind[..., R]) -> R:
