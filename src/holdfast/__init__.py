@@ -3,7 +3,7 @@
 from holdfast.app import App
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.job import Attempt, Event, Job
-from holdfast.engine.outcome import Cancel, Reject, Stopped
+from holdfast.engine.outcome import Cancel, Reject, RetryLater, Stopped
 from holdfast.engine.retry import Backoff, Retry, retry_after
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
@@ -61,6 +61,7 @@ __all__ = [
     "Reservation",
     "Retention",
     "Retry",
+    "RetryLater",
     "Schedule",
     "Sent",
     "SentEvent",

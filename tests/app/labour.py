@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Backoff, Cancel, Context, Reject, Retry, SyncContext, outgoing_headers
+from holdfast import App, Backoff, Cancel, Context, Reject, Retry, RetryLater, SyncContext, outgoing_headers
 
 app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="labour", enqueued_by="tester")
 
@@ -134,9 +134,9 @@ def says(what: str) -> None:
     """Ends its attempt as it is told to."""
     match what:
         case "retry":
-            raise Retry(after=3600, message="not yet")
+            raise RetryLater(after=3600, message="not yet")
         case "retry by its own rule":
-            raise Retry(backoff=Backoff(base=7200.0, cap=7200.0, jitter=False))
+            raise RetryLater(backoff=Backoff(base=7200.0, cap=7200.0, jitter=False))
         case "reject":
             raise Reject("bad_invoice", "there is no such invoice")
         case "cancel":

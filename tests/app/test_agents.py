@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Backoff, Retry, State, SyncContext
+from holdfast import App, Backoff, Retry, RetryLater, State, SyncContext
 from holdfast.engine.job import Job
 from holdfast.engine.retry import GENTLE, HOURLY_CAP
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
@@ -77,7 +77,7 @@ def test_an_agent_that_is_not_registered(app: App) -> None:
         ({"kind": " "}, "invalid_name"),
         ({"retry": "rough"}, "invalid_backoff"),
         ({"retry": 5}, "invalid_retry"),
-        ({"retry": Retry(after=5)}, "invalid_retry"),
+        ({"retry": RetryLater(5)}, "invalid_retry"),
         ({"retry": Retry(retry_on=(OSError,))}, "invalid_retry"),
         ({"max_payload": 0}, "invalid_size"),
         ({"max_payload": "2GB"}, "invalid_size"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Cancel, Handle, Job, Kind, Reject, Retry, State, SyncContext
+from holdfast import App, Backoff, Cancel, Handle, Job, Kind, Reject, Retry, RetryLater, State, SyncContext
 from holdfast.errors import InvalidSetting
 from tests.support.stores import forward
 from tests.support.workers import work_off
@@ -34,21 +34,21 @@ def last(handle: Handle[Any], verb: str) -> dict[str, Any]:
 def test_retry_after_waits_as_long_as_it_says(app: App, after: Any) -> None:
     @app.job(retry=SLOW)
     def busy() -> None:
-        raise Retry(after=after, message="the service is down")
+        raise RetryLater(after=after, message="the service is down")
 
     handle = busy.enqueue()
     now = forward(app.store)
     job = end(app, handle)
     assert (job.state, job.retries, job.due_at) == (State.RETRY_WAITING, 1, now + timedelta(seconds=90))
     assert (job.error_code, job.error_message) == ("retry_asked", "the service is down")
-    assert "raise Retry" in last(handle, "fail")["traceback"]
+    assert "raise RetryLater" in last(handle, "fail")["traceback"]
 
 
 @pytest.mark.req("CX-9", "JF-5", "DP-15")
 def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> None:
     @app.job(retry=SLOW)
     async def busy() -> None:
-        raise Retry(after=0)
+        raise RetryLater(after=0)
 
     handle = busy.enqueue()
     work_off(app)
@@ -61,11 +61,11 @@ def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> No
 def test_retry_may_bring_a_backoff_of_its_own_or_leave_it_to_the_job(app: App) -> None:
     @app.job(retry=SLOW)
     def own() -> None:
-        raise Retry(backoff=Backoff(base=7, jitter=False))
+        raise RetryLater(backoff=Backoff(base=7, jitter=False))
 
     @app.job(retry=SLOW)
     def jobs() -> None:
-        raise Retry
+        raise RetryLater
 
     handles = own.enqueue(), jobs.enqueue()
     now = forward(app.store)
@@ -80,7 +80,7 @@ def test_what_caused_a_retry_is_told(app: App) -> None:
         try:
             raise ConnectionError("line 7 is busy")
         except ConnectionError as error:
-            raise Retry(after=5) from error
+            raise RetryLater(after=5) from error
 
     handle = busy.enqueue()
     assert end(app, handle).error_message == "line 7 is busy"
@@ -158,7 +158,7 @@ def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pyt
         (Retry(backoff=LATER, give_up_on=(ValueError,)), OSError("x"), State.RETRY_WAITING),
         (Retry(backoff=LATER, retry_on=(OSError,)), OSError("x"), State.RETRY_WAITING),
         (Retry(backoff=LATER, retry_on=(OSError,)), ValueError("x"), State.DEAD_LETTER),
-        (Retry(backoff=LATER, retry_on=(OSError,)), Retry(after=60), State.RETRY_WAITING),  # asked for in so many words
+        (Retry(backoff=LATER, retry_on=(OSError,)), RetryLater(60), State.RETRY_WAITING),  # asked for in so many words
     ],
 )
 def test_a_kind_tells_by_its_type_what_is_worth_another_try(
@@ -187,16 +187,16 @@ def test_a_timeout_is_a_timeout_error(app: App, policy: Any, state: State) -> No
 
 
 @pytest.mark.req("JF-5")
-def test_what_belongs_to_a_raised_retry_is_no_policy(app: App) -> None:
+def test_what_a_handler_raises_is_no_policy(app: App) -> None:
     @app.job()
     def plain() -> None: ...
 
     def refusals() -> Any:
-        yield lambda: app.job(retry=Retry(after=30))
-        yield lambda: plain.using(retry=Retry(after=30))
+        yield lambda: app.job(retry=RetryLater(30))  # type: ignore[arg-type]
+        yield lambda: plain.using(retry=RetryLater(30))  # type: ignore[arg-type]
         yield lambda: plain.using(retry=Retry(retry_on=(OSError,)))
-        yield lambda: app.enqueue("plain", retry=Retry(after=30))
-        yield lambda: app.enqueue("elsewhere", retry=Retry(after=30))
+        yield lambda: app.enqueue("plain", retry=RetryLater(30))  # type: ignore[arg-type]
+        yield lambda: app.enqueue("elsewhere", retry=RetryLater(30))  # type: ignore[arg-type]
         yield lambda: app.enqueue("elsewhere", retry=Retry(give_up_on=(OSError,)))
 
     for attempt in refusals():

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Cancel, Context, Reject, Retry, SyncContext
+from holdfast import App, Cancel, Context, Reject, Retry, RetryLater, SyncContext
 from holdfast.cli.output import JsonLines, TextLines
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
@@ -62,7 +62,7 @@ def declare(app: App) -> dict[str, Any]:
         raise ExceptionGroup(everything, [ValueError(everything)])
 
     def retries(ctx: SyncContext, password: str) -> None:
-        raise Retry(after=1, message=everything)
+        raise RetryLater(after=1, message=everything)
 
     def rejects(ctx: SyncContext, password: str) -> None:
         raise Reject("no_good", everything)

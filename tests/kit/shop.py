@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import holdfast
-from holdfast import App, Backoff, Context, Reject, Retry, SyncContext
+from holdfast import App, Backoff, Context, Reject, Retry, RetryLater, SyncContext
 
 OWN_URL = "sqlite:////no/such/folder/production.db"
 
@@ -72,7 +72,7 @@ def refuse() -> None:
 
 @app.job()
 async def ask_again() -> None:
-    raise Retry(after="10m", message="the bank is busy")
+    raise RetryLater(after="10m", message="the bank is busy")
 
 
 @app.job()

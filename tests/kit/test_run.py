@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from holdfast import Cancel, Reject, Retry, State
+from holdfast import Cancel, Reject, RetryLater, State
 from holdfast.errors import Conflict, InvalidArguments, JobFailed, NotFound, WaitTimeout
 from holdfast.testing import JobWaits, Kit
 from tests.kit import shop
@@ -48,7 +48,7 @@ def test_it_raises_what_the_handler_raised(kit: Kit) -> None:
     assert declined.traceback[-1].name == "charge"
     with pytest.raises(Reject, match="come back tomorrow"):
         kit.run(shop.refuse)
-    with pytest.raises(Retry):
+    with pytest.raises(RetryLater):
         kit.run(shop.ask_again)
 
 

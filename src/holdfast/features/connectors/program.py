@@ -30,7 +30,7 @@ from holdfast import config
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
 from holdfast.engine.payload import encode, safe_text
-from holdfast.engine.retry import RetryPolicy, as_policy
+from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.connectors import program_files, program_shim
@@ -310,7 +310,7 @@ class CommandSettings(TypedDict, total=False):
     fields: Mapping[str, Any]
     queue: str
     priority: int
-    retry: RetryPolicy | str
+    retry: Retry | str
     timeout: Duration
     tags: Sequence[str]
     limit_key: str | None
