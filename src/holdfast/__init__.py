@@ -1,6 +1,7 @@
 """Holdfast: durable jobs for Python, on the database you already have."""
 
 from holdfast.app import App
+from holdfast.app.process_handlers import Process
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.job import Attempt, Event, Job
 from holdfast.engine.outcome import Cancel, Reject, RetryLater, Stopped
@@ -19,6 +20,7 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.views import Why
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.features.limits.model import Limit, Reservation
+from holdfast.features.payloads.model import PayloadPolicy
 from holdfast.features.retention.model import Retention, Usage
 from holdfast.features.schedules.model import Fire, Schedule, Template
 from holdfast.features.workflows.model import Workflow, WorkflowStatus
@@ -55,6 +57,8 @@ __all__ = [
     "Kind",
     "Limit",
     "Operation",
+    "PayloadPolicy",
+    "Process",
     "Progress",
     "Reason",
     "Reject",

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Backoff, Cancel, Context, Reject, Retry, RetryLater, SyncContext, outgoing_headers
+from holdfast import App, Backoff, Cancel, Context, Process, Reject, Retry, RetryLater, SyncContext, outgoing_headers
 
 app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="labour", enqueued_by="tester")
 
@@ -38,7 +38,7 @@ def traced(ctx: SyncContext) -> dict[str, str]:
     return outgoing_headers()
 
 
-@app.job(process=True, recycle=2)
+@app.job(process=Process(recycle=2))
 def seldom() -> int:
     return os.getpid()
 
@@ -97,7 +97,7 @@ def holds_the_interpreter(marks: str) -> None:
     re.fullmatch(r"(a+)+b", "a" * 64)
 
 
-@app.job(process=True, memory="192MB")
+@app.job(process=Process(memory="192MB"))
 def swells(size: int) -> int:
     return len(bytearray(size))
 
@@ -124,7 +124,7 @@ def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@app.job(process=True, niceness=5)
+@app.job(process=Process(niceness=5))
 def nice() -> int:
     return os.nice(0)
 

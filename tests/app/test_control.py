@@ -192,7 +192,7 @@ def test_what_a_handler_raises_is_no_policy(app: App) -> None:
     def plain() -> None: ...
 
     def refusals() -> Any:
-        yield lambda: app.job(retry=RetryLater(30))  # type: ignore[arg-type]
+        yield lambda: app.job(retry=RetryLater(30))  # type: ignore[call-overload]
         yield lambda: plain.using(retry=RetryLater(30))  # type: ignore[arg-type]
         yield lambda: plain.using(retry=Retry(retry_on=(OSError,)))
         yield lambda: app.enqueue("plain", retry=RetryLater(30))  # type: ignore[arg-type]

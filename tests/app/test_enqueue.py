@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Retry, State
+from holdfast import App, Backoff, Context, PayloadPolicy, Retry, State, SyncContext
 from holdfast.engine.job import Job
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
 from holdfast.kind import Kind
 from tests.app.conftest import NewApp
+from tests.support.workers import work_off
 
 SOON = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -236,14 +237,46 @@ async def test_many_from_async_code(app: App) -> None:
 
 
 @pytest.mark.req("HF-5")
-def test_a_kind_is_declared_once_and_with_parentheses(app: App) -> None:
-    declare(app)
+def test_a_kind_is_declared_once(app: App) -> None:
+    kind = declare(app)
     with pytest.raises(InvalidSetting) as caught:
         declare(app)
     assert caught.value.code == "duplicate_kind"
+    with pytest.raises(InvalidSetting, match="is a job already"):
+        app.job(kind)
+
+
+@pytest.mark.req("HF-5")
+def test_parentheses_are_for_options_only(app: App) -> None:
+    @app.job
+    def double(n: int) -> int:
+        return 2 * n
+
+    @app.job
+    async def triple(ctx: Context, n: int) -> int:
+        return 3 * n + 0 * ctx.attempt
+
+    @app.job
+    def add(ctx: SyncContext, n: int, m: int = 1) -> int:
+        return n + m + 0 * ctx.attempt
+
+    handles = double.enqueue(4), triple.enqueue(4), add.enqueue(4, m=2)
+    work_off(app)
+    assert [handle.result(timeout=5) for handle in handles] == [8, 12, 6]
+    assert (double.name, triple.parameters, double(5)) == ("double", ("n",), 10)
+
+
+@pytest.mark.req("HF-5")
+def test_options_of_a_job_are_checked_when_it_is_declared(app: App) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        app.job(lambda: None)  # type: ignore[arg-type]
-    assert caught.value.code == "missing_parentheses"
+        app.job(colour="red", memory="1GB")  # type: ignore[call-overload]
+    assert (caught.value.code, caught.value.message) == ("unknown_option", "unknown options: colour, memory")
+    with pytest.raises(InvalidSetting, match="rules is a PayloadPolicy"):
+        app.job(rules={"signal_only": True})  # type: ignore[call-overload]
+    for wrong in ({}, {"forbidden": ["token"]}, {"max_bytes": "little"}):
+        with pytest.raises(InvalidSetting):
+            PayloadPolicy(**wrong)
+    assert app.kinds == {}
 
 
 @pytest.mark.req("HF-5")

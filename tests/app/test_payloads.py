@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, State
+from holdfast import App, PayloadPolicy, State
 from holdfast.engine.job import EVERY_TENANT, References
 from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
@@ -40,7 +40,7 @@ def everything(app: App) -> str:
 def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pytest.LogCaptureFixture) -> None:
     seen = []
 
-    @app.job(restricted=True, retry=holdfast.Retry(max_attempts=1))
+    @app.job(retry=holdfast.Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
     def heal(ctx: holdfast.SyncContext, patient: dict[str, Any], number: int) -> str:
         seen.append((patient, number))
         ctx.progress(0.5, f"at {patient['name']}")
@@ -50,7 +50,7 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
             raise ValueError(f"cannot heal {patient['name']} ({number}): {patient!r}")
         return str(patient["name"])
 
-    @app.job(restricted=True, requires_approval=True)
+    @app.job(requires_approval=True, rules=PayloadPolicy(restricted=True))
     async def operate(patient: str) -> None: ...
 
     caplog.set_level(logging.DEBUG)
@@ -121,7 +121,7 @@ def _fails(patient: str) -> None:
 def test_what_kinds_declare_is_judged_at_once_and_put_down_by_a_worker(new_app: NewApp) -> None:
     app = new_app(name="shop")
 
-    @app.job(signal_only=True, forbidden=["Iban"], max_bytes="1KB")
+    @app.job(rules=PayloadPolicy(signal_only=True, forbidden=["Iban"], max_bytes="1KB"))
     def pay(**facts: Any) -> None: ...
 
     for bad, code in (({"iban": CANARY}, "payload_forbidden"), ({"x": "y" * 1100}, "payload_over_limit")):
@@ -191,7 +191,9 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
     app = new_app(artifacts=tmp_path / "artifacts")
     large = "x" * 1_500_000  # more than a payload may have at all
 
-    @app.job(store=True, max_bytes=1000, max_result_bytes=1000, retry=holdfast.Retry(max_attempts=1))
+    @app.job(
+        retry=holdfast.Retry(max_attempts=1), rules=PayloadPolicy(store=True, max_bytes=1000, max_result_bytes=1000)
+    )
     def shout(words: str) -> str:
         return words.upper()
 
@@ -274,11 +276,11 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
     retry = holdfast.Retry(max_attempts=2, backoff=fixed(0.01))
     fails = [False, True]  # from the end
 
-    @app.job(store=True, max_result_bytes=300, retry=retry, signal_only=True)
+    @app.job(retry=retry, rules=PayloadPolicy(store=True, max_result_bytes=300, signal_only=True))
     def echo(text: str) -> str:
         return text
 
-    @app.job(signal_only=True)
+    @app.job(rules=PayloadPolicy(signal_only=True))
     def note(**facts: str) -> None: ...
 
     @app.job(retry=retry, retry_as="new_job")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Retry, State, trace_from
+from holdfast import App, Backoff, Process, Retry, State, trace_from
 from holdfast.app import process_handlers
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
@@ -320,15 +320,18 @@ def test_what_cannot_be_run_so_is_refused_when_it_is_declared(app: App) -> None:
 
     assert local.value.code == "not_importable"
     for settings, code in (
-        ({"memory": "1GB"}, "conflicting_options"),
-        ({"process": True, "memory": "much"}, "invalid_size"),
-        ({"process": True, "memory": "1MB"}, "invalid_size"),
-        ({"process": True, "recycle": 0}, "invalid_setting"),
-        ({"process": True, "niceness": -1}, "invalid_setting"),
+        ({"memory": "much"}, "invalid_size"),
+        ({"memory": "1MB"}, "invalid_size"),
+        ({"recycle": 0}, "invalid_setting"),
+        ({"niceness": -1}, "invalid_setting"),
     ):
         with pytest.raises(InvalidSetting) as refused:
-            app.job(**settings)
+            Process(**settings)
         assert refused.value.code == code
+    for given in ("yes", 1, {"memory": "1GB"}):
+        with pytest.raises(InvalidSetting) as refused:
+            app.job(process=given)  # type: ignore[call-overload]
+        assert refused.value.code == "invalid_setting"
     assert app.kinds == {}
 
 

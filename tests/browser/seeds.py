@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Context, Retry
+from holdfast import App, Context, PayloadPolicy, Retry
 from tests.browser import hostile
 
 ONCE = Retry(max_attempts=1)
@@ -36,7 +36,7 @@ def hostile_app(folder: Path) -> App:
     async def asks(ctx: Context) -> None:
         await ctx.approval(hostile.IMAGE, summary=hostile.ALL)
 
-    @app.job("secret", restricted=True)
+    @app.job("secret", rules=PayloadPolicy(restricted=True))
     async def secret(canary: str) -> str:
         return canary
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
-from holdfast.app.process_handlers import ProcessOptions, process_caller, recipe_for
+from holdfast.app.process_handlers import Process, process_caller, recipe_for
 from holdfast.context import AnyContext, Context, LazyContext, SyncContext, enter
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.outcome import Settled, Stopped, Succeeded
@@ -36,7 +36,7 @@ from holdfast.worker.writers import ProgressWriter
 
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
-RunMode = ProcessOptions | Program
+RunMode = Process | Program
 
 SHOWN_LIMIT = 32_768
 
@@ -80,7 +80,7 @@ class Declared:
         match self.way:
             case None:
                 call, timeout = _caller(kind, means), self.timeout
-            case ProcessOptions() as options:
+            case Process() as options:
                 recipe = recipe_for(means.client, means.schema, options, means.lent.notify())
                 call = _elsewhere(process_caller(kind, options, self.timeout, means.children, recipe))
             case Program() as program:
