@@ -310,10 +310,6 @@ class LazyContext:
         self._loop = asyncio.get_running_loop()
         self.seen: AnyContext | None = None
 
-    @property
-    def run(self) -> HandlerRun | None:
-        return None if self.seen is None else self.seen._run
-
     def made(self) -> AnyContext:
         with _making:  # threads that the handler has started share it
             if self.seen is None:

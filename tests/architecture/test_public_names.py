@@ -3,12 +3,15 @@ classes that a handler and its caller use."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from types import ModuleType
 
 import pytest
 
 import holdfast
+from holdfast.errors import HoldfastError
 
 pytestmark = pytest.mark.req("ARCH")
 
@@ -108,3 +111,20 @@ def test_a_handle_has_these_names_and_no_others() -> None:
 
 def test_a_kind_has_these_names_and_no_others() -> None:
     assert public(holdfast.Kind) == KIND
+
+
+def test_every_error_is_in_holdfast_errors() -> None:
+    """Those of the test kit are its own, and no other program meets them."""
+    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    ours = {error for error in subclasses(HoldfastError) if error.__module__.startswith("holdfast.")}
+    elsewhere = {error for error in ours if error.__module__ != "holdfast.errors"}
+    public_ones = {error.__name__ for error in elsewhere if not error.__module__.startswith("holdfast.testing.")}
+    assert public_ones == {"Behind"}, "which the store catches itself"
+    assert {error.__name__ for error in ours - elsewhere} | {"HoldfastError"} == set(holdfast.errors.__all__)
+
+
+def subclasses(cls: type[HoldfastError]) -> set[type[HoldfastError]]:
+    found = set(cls.__subclasses__())
+    return found.union(*(subclasses(each) for each in found))

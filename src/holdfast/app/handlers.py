@@ -187,18 +187,18 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
                 value = await function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(function, *args, **kwargs))
-            if unmade.run is not None:
-                await unmade.run.finish_steps()
+            if unmade.seen is not None:
+                await unmade.seen._run.finish_steps()
         except BaseException as error:
-            if unmade.run is not None:
+            if unmade.seen is not None:
                 if not isinstance(error, asyncio.CancelledError):
-                    await unmade.run.finish_steps()
-                if await completed(unmade.run, error):
+                    await unmade.seen._run.finish_steps()
+                if await completed(unmade.seen._run, error):
                     return Settled()
             raise
         finally:
             stop.over()
-            run = unmade.run
+            run = None if unmade.seen is None else unmade.seen._run
             if run is not None and isinstance(run.report, ProgressWriter) and run.report.used:
                 await run.report.close()
         if run is None:
