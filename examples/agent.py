@@ -178,7 +178,7 @@ def story(office: holdfast.App, workers: dict[int, subprocess.Popen[bytes]], scr
     office.send_event("delivered", {"errand": handle.id, "door": "the back door"})
     result = handle.result(timeout="60s")
     thought, calls, sold = (noted(book, scratch) for book in ("think", "call", "sell"))
-    outcome = Outcome(result, len(thought), len(calls), sold, handle.job().crashes)
+    outcome = Outcome(result, len(thought), len(calls), sold, handle.get().crashes)
     print(f"Done: {result}")
     print(f"Plans made: {outcome.thought}. Calls to the shop: {outcome.calls}. Sold: {len(outcome.sold)}.")
     print("The call for the cherries was made again, with the same key; nothing was bought twice.")

@@ -41,7 +41,7 @@ async def send_receipt(order: int) -> str:
 async def draw_label(ctx: Context, order: int) -> str:
     for done in range(1, 6):
         await asyncio.sleep(0.4)
-        ctx.progress(done / 5, f"line {done} of 5")
+        await ctx.progress(done / 5, f"line {done} of 5")
     return f"label-{order}.png"
 
 

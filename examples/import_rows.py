@@ -47,7 +47,7 @@ def import_rows(ctx: holdfast.SyncContext, path: str, rows: int) -> dict[str, in
     with closing(connect(URL)) as connection, open(path, newline="", encoding="utf-8") as file:
         numbered = enumerate(csv.reader(file), 1)
         for batch in batches(row for row in numbered if row[0] > done):
-            ctx.check()  # cancelled, out of time, or not ours any more: stop here
+            ctx.raise_if_cancelled()  # cancelled, out of time, or not ours any more: stop here
             store(connection, ctx.job_id, batch)
             done = batch[-1][0]
             if done == ROWS // 2:

@@ -26,7 +26,7 @@ def declare(app: holdfast.App) -> None:
 
     @app.job(retry=once)
     async def render(ctx: holdfast.Context, title: str) -> str:
-        pages = (await ctx.aresults()).of(fetch)  # list[str], in the order in which they were added
+        pages = (await ctx.results()).of(fetch)  # list[str], in the order in which they were added
         return f"{title}: {', '.join(pages)}"
 
     @app.job(retry=once)

@@ -64,7 +64,7 @@ def main(app: holdfast.App) -> dict[str, int]:
     assert handle is not None
     while not handle.state().finished:
         app.run_worker(burst=True, poll=0.02, promote_every=0.02)
-    print(f"{handle.result()}: {handle.job().attempt} attempts")
+    print(f"{handle.result()}: {handle.get().attempt} attempts")
     counts = {}
     with closing(connect(url)) as connection:
         for table in ("orders", "receipts"):

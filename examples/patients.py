@@ -25,16 +25,16 @@ async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
     app = holdfast.App(url, name="clinic", artifacts=scratch / "artifacts")
     seen: list[str] = []
 
-    @app.job(signal_only=True)
+    @app.job(rules=holdfast.PayloadPolicy(signal_only=True))
     async def import_file(ctx: holdfast.Context, rows: int, options: dict[str, str]) -> str:
-        where = await ctx.areferences()
+        where = await ctx.references()
         return f"{rows} rows from {where.source_ref} to {where.target_ref}"
 
-    @app.job(restricted=True, retry=holdfast.Retry(max_attempts=1))
+    @app.job(retry=holdfast.Retry(max_attempts=1), rules=holdfast.PayloadPolicy(restricted=True))
     async def notify(patient: str, text: str) -> None:
         raise ConnectionError(f"cannot reach {patient}: {text}")
 
-    @app.job(store=True, max_result_bytes="4KB")
+    @app.job(rules=holdfast.PayloadPolicy(store=True, max_result_bytes="4KB"))
     async def report(lines: int) -> list[str]:
         return [f"line {number}" for number in range(lines)]
 
@@ -50,7 +50,7 @@ async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
         await app.worker(WorkerOptions(burst=True)).run()
 
         seen.append(await imported)
-        failed = await told.ajob()
+        failed = await told.aget()
         seen.append(f"notify is {failed.state}: {failed.error_message}; its payload: {failed.payload}")
         result = await app.client.arun(app.client.store.jobs.result(written.id, written.tenant))
         assert result is not None

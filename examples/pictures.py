@@ -33,7 +33,7 @@ def caption(text: str) -> str:
     return "fine" if re.fullmatch(r"(\w+ ?)+\.", text) else "no sentence"
 
 
-@app.job(process=True, memory="256MB", retry=ONCE)
+@app.job(process=holdfast.Process(memory="256MB"), retry=ONCE)
 def enlarge(pixels: int) -> int:
     return len(bytearray(pixels))
 

@@ -19,7 +19,7 @@ def make(url: str) -> holdfast.App:
     @app.job()
     async def order(ctx: holdfast.Context, number: int) -> None:
         ctx.log.info("taking order %s, card password=%s", number, "hunter22")
-        await ctx.aspawn("ship", {"number": number})
+        await ctx.spawn("ship", {"number": number})
 
     @app.job()
     async def ship(ctx: holdfast.Context, number: int) -> None:

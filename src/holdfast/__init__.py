@@ -1,9 +1,10 @@
 """Holdfast: durable jobs for Python, on the database you already have."""
 
 from holdfast.app import App
+from holdfast.app.process_handlers import Process
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.job import Attempt, Event, Job
-from holdfast.engine.outcome import Cancel, Reject, Stopped
+from holdfast.engine.outcome import Cancel, Reject, RetryLater, Stopped
 from holdfast.engine.retry import Backoff, Retry, retry_after
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
@@ -19,6 +20,7 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.views import Why
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.features.limits.model import Limit, Reservation
+from holdfast.features.payloads.model import PayloadPolicy
 from holdfast.features.retention.model import Retention, Usage
 from holdfast.features.schedules.model import Fire, Schedule, Template
 from holdfast.features.workflows.model import Workflow, WorkflowStatus
@@ -55,12 +57,15 @@ __all__ = [
     "Kind",
     "Limit",
     "Operation",
+    "PayloadPolicy",
+    "Process",
     "Progress",
     "Reason",
     "Reject",
     "Reservation",
     "Retention",
     "Retry",
+    "RetryLater",
     "Schedule",
     "Sent",
     "SentEvent",

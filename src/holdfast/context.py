@@ -1,20 +1,21 @@
-"""What a handler can know and do while it runs: ``def handler(ctx: holdfast.Context, …)``."""
+"""What a handler can know and do while it runs: ``async def handler(ctx: holdfast.Context, …)``.
+
+``Context`` is for async handlers, ``SyncContext`` for the others. Both are views of a ``HandlerRun``.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.engine.job import Claim, References, log_fields
+from holdfast.engine.job import Claim, References
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Snooze, Stopped
 from holdfast.engine.payload import encode
-from holdfast.engine.redaction import Redact, Redactor
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, StaleLease
@@ -22,10 +23,10 @@ from holdfast.features.jobs.facts import Facts
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
 from holdfast.features.workflows.model import ParentResult
-from holdfast.features.workflows.run import Extension, Results, extend_workflow
-from holdfast.steps.calls import CHECKPOINT_LIMIT, AwaitedCalls, BlockingCalls, Checkpoints, Here, SyncCheckpoints
-from holdfast.steps.driver import Durable, Plan, StepTools
-from holdfast.steps.transaction import Completion, Ending, Transaction
+from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
+from holdfast.steps.calls import CHECKPOINT_LIMIT, AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
+from holdfast.steps.handler_run import HandlerRun
+from holdfast.steps.transaction import AsyncTransaction, Transaction
 from holdfast.stores.flow import Flow
 from holdfast.stores.session import Session
 from holdfast.telemetry import tracing
@@ -39,120 +40,72 @@ _current: ContextVar[LazyContext | None] = ContextVar("holdfast_context", defaul
 _making = threading.Lock()
 
 
-@dataclass(slots=True, eq=False)
 class BaseContext(Facts):
-    """The job in hand. Whatever writes needs the lease the job was claimed under, and raises ``StaleLease`` if that
-    is lost. ``report``, ``prepare`` and ``lent`` come from the runtime: how progress is written, how a child is made,
-    what durable calls are carried out with."""
+    """What both contexts share. An operation that writes needs the lease that the job was claimed under, and raises
+    ``StaleLease`` when that is lost."""
 
-    client: Session = field(repr=False)
-    logger: logging.Logger = field(repr=False)
-    stop: Stop = field(default_factory=Stop, repr=False)
-    redact: Redact = field(default_factory=Redactor, repr=False)
-    report: Callable[[str], None] | None = field(default=None, repr=False)
-    prepare: Callable[..., Prepared[Any]] | None = field(default=None, repr=False)
-    completion: Completion = field(default_factory=Completion, repr=False)
-    lent: StepTools | None = field(default=None, repr=False)
-    halt: ClassVar[type[BaseException]] = Stopped
-    _plan: Plan | None = field(default=None, init=False, repr=False)
+    __slots__ = ()
 
     @property
     def result_ref(self) -> str | None:
-        """Where the result lies: set by the handler, kept beside what it returns (DP-21)."""
-        return self.completion.ref
+        """URI of the result, kept beside the value that the handler returns. The handler sets it."""
+        return self._run.completion.ref
 
     @result_ref.setter
     def result_ref(self, ref: str | None) -> None:
-        self.completion.ref = None if ref is None else check_name(ref, "result_ref", limit=4_000)
-
-    @property
-    def plan(self) -> Plan:
-        """The durable calls of this attempt; most have none."""
-        if self._plan is None:
-            if self.lent is None:
-                raise InvalidSetting("durable calls are made in a worker", code="no_worker")
-            durable = Durable(self.claim, self.client, self.lent, self.redact, self.stop, self.halt)
-            self._plan = Plan(durable)
-        return self._plan
-
-    async def let_through(self) -> None:
-        """The handler has ended, one way or another; what it has begun and not waited for may yet."""
-        if self._plan is not None and not self.stop.is_set:
-            await self._plan.durable.let_through()
-
-    def conclude(self) -> None:
-        """The handler has returned. If it has caught what makes it wait, it waits all the same. Say so when it ended
-        without calls that it made in an earlier attempt."""
-        self._still_waits()
-        for step in () if self._plan is None else self._plan.durable.script.left:
-            self.log.warning(
-                "%s %r (call %s) was done before, and is not in the handler now", step.kind, step.name, step.n
-            )
+        self._run.completion.ref = None if ref is None else check_name(ref, "result_ref", limit=4_000)
 
     @property
     def log(self) -> JobLog:
-        """A logger whose records name this job, hold none of its secrets and are one line each."""
-        return JobLog(self.logger, log_fields(self.claim), self.redact)
+        """A logger whose records name this job, contain none of its secrets and are one line each."""
+        return self._run.log
 
     # --- being told to stop ---
 
     @property
     def cancelled(self) -> bool:
-        """This attempt is not wanted any more. A function in a thread must look; async code is interrupted."""
-        return self.stop.is_set
+        """Whether this attempt was told to stop. A sync handler has to check; an async handler is interrupted."""
+        return self._run.stop.is_set
 
     @property
     def stop_reason(self) -> str | None:
-        """``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped``, ``ended``; None while it may go on."""
-        return self.stop.reason
+        """``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped`` or ``ended``; None while it may continue."""
+        return self._run.stop.reason
 
-    def check(self) -> None:
-        """Raise ``Stopped`` if this attempt is not wanted any more; to be called between the parts of long work."""
-        if self.stop.is_set:
-            raise Stopped(self.stop.reason or "stopped")
+    def raise_if_cancelled(self) -> None:
+        """Raise ``Stopped`` if this attempt was told to stop. Call it between the parts of long work."""
+        if self._run.stop.is_set:
+            raise Stopped(self._run.stop.reason or "stopped")
 
     def time_left(self) -> float | None:
         """Seconds until the timeout or the job's deadline, whichever comes first; None without either."""
-        return self.stop.time_left()
+        return self._run.stop.time_left()
 
     def snooze(self, delay: Duration, reason: str | None = None) -> NoReturn:
-        """End this attempt and be run again later. It is no failure, costs no retry, and raises ``Snooze``."""
+        """End this attempt and run the job again later. It is not a failure and costs no retry. Raises ``Snooze``."""
         raise Snooze(delay, reason)
 
     def cost(self, units: float) -> None:
-        """This attempt has cost so much more, in whatever unit the app counts in (``app.usage``). It is kept with the
-        attempt's end, however it ends; a worker that is lost tells nothing."""
-        self.stop.spend(check_cost(units))
+        """Add to the cost of this attempt, in the unit that the app counts in (``app.usage``).
 
-    # --- leaving something behind ---
+        The cost is stored when the attempt ends, however it ends. The cost of a lost worker's attempt is not known.
+        """
+        self._run.stop.spend(check_cost(units))
 
-    def progress(self, fraction: float | None = None, message: str | None = None) -> None:
-        """How far it is, for people to see. Say it as often as you like: one a second is written, and the last one."""
-        text = Progress.of(fraction, message, self.claim.attempt, self.redact).to_json()
-        if self.report is not None:
-            self.report(text)
-        else:
-            self._kept(self.client.run(self._save(text, RESERVED)))
+    # --- shared by the sync and the async forms ---
 
-    async def aprogress(self, fraction: float | None = None, message: str | None = None) -> None:
-        self.progress(fraction, message)
-        await asyncio.sleep(0)
-
-    def artifact(
-        self, name: str, ref: str | None = None, meta: dict[str, Any] | None = None, *, data: bytes | None = None
-    ) -> str:
-        """Note something this attempt has made, and where it is; or hand over the ``data`` itself, which then lies in
-        the artifact store. Answers where. A name is given once an attempt."""
-        place = self._put(ref, data)
-        self._kept(self.client.run(self._artifact(name, place, meta)))
-        return place
-
-    async def aartifact(
-        self, name: str, ref: str | None = None, meta: dict[str, Any] | None = None, *, data: bytes | None = None
-    ) -> str:
-        place = self._put(ref, data) if data is None else await asyncio.to_thread(self._put, ref, data)
-        self._kept(await self.client.arun(self._artifact(name, place, meta)))
-        return place
+    def _progress(self, fraction: float | None, message: str | None) -> Flow[bool] | None:
+        """Hand the report to the worker's writer; outside a worker, return the flow that writes it."""
+        run = self._run
+        text = Progress.of(fraction, message, run.claim.attempt, run.redact).to_json()
+        if run.report is not None:
+            run.report(text)
+            return None
+        claim = run.claim
+        # Under the lease the job was claimed with, whose scope may be every tenant.
+        return run.session.store.steps.save_checkpoint(
+            claim.id, claim.lease, claim.attempt, RESERVED, text, run.session.scope
+        )
 
     def _put(self, ref: str | None, data: bytes | None) -> str:
         if (ref is None) == (data is None):
@@ -160,184 +113,239 @@ class BaseContext(Facts):
         if data is None:
             assert ref is not None
             return ref
-        return self.client.vault.keep(data, tenant=self.tenant, job_id=self.job_id)
+        return self._run.session.vault.keep(data, tenant=self.tenant, job_id=self.job_id)
 
-    # --- what it is about ---
+    def _artifact(self, name: str, ref: str, meta: dict[str, Any] | None) -> Flow[bool]:
+        claim, session = self._run.claim, self._run.session
+        label, place = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
+        if meta is not None:
+            encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")  # refuses what is not JSON, or too large
+        return session.store.steps.add_artifact(claim.id, claim.lease, claim.attempt, label, place, session.scope, meta)
 
-    def references(self) -> References:
-        """Where what the job is about lies, as it was enqueued: ``source_ref``, ``target_ref``, ``payload_ref``."""
-        return self.client.run(self.client.store.jobs.references(self.job_id, self.tenant))
+    def _check_applied(self, applied: bool) -> None:
+        if not applied:
+            raise StaleLease(f"job {self.job_id} is no longer claimed by this worker")
 
-    async def areferences(self) -> References:
-        return await self.client.arun(self.client.store.jobs.references(self.job_id, self.tenant))
-
-    # --- children ---
-
-    def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
-        """Enqueue a child: ``ctx.spawn(resize, image, key="page-1")``; options are those of ``using``.
-
-        A ``key`` is the parent's own: with it a later attempt finds the child again instead of making another.
-        """
-        call = self._child(kind, args, options)
-        return self.client.enqueue(call.spec, call.tenant, call.decode, call.connection)
-
-    async def aspawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
-        call = self._child(kind, args, options)
-        return await self.client.aenqueue(call.spec, call.tenant, call.decode, call.connection)
+    def _references(self) -> Flow[References]:
+        return self._run.session.store.jobs.references(self.job_id, self.tenant)
 
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
-        if self.prepare is None:
+        if self._run.prepare is None:
             raise InvalidSetting("children are spawned in a worker", code="no_worker")
         own = {"tenant": self.tenant, "enqueued_by": f"job {self.job_id}"} | options
         if own["tenant"] == self.tenant:
             own.setdefault("parent", self.job_id)
         if own.get("key") is not None:
             own["key"] = f"{self.job_id}:{check_name(own['key'], 'key', limit=200)}"
-        return self.prepare(kind, args, own)
+        return self._run.prepare(kind, args, own)
 
-    # --- the workflow it is in ---
+    def _parent_results(self) -> Flow[list[ParentResult]]:
+        return self._run.session.store.workflows.parent_results(self.job_id, self.tenant)
 
-    def results(self) -> Results:
-        """What the jobs returned that this one was after, by name: ``ctx.results()["fetch"]``; or by kind, with its
-        type: ``ctx.results().of(fetch)``."""
+    def _opened(self, found: list[ParentResult]) -> Results:
+        """The results as they were returned: unsealed, and read from the artifact store where they are there."""
+        vault, tenant = self._run.session.vault, self.tenant
         return Results(
-            self._opened(self.client.run(self.client.store.workflows.parent_results(self.job_id, self.tenant)))
+            [
+                replace(each, value=vault.open_value(each.value, each.ref, tenant=tenant, job_id=each.job_id))
+                for each in found
+            ]
         )
 
-    async def aresults(self) -> Results:
-        found = await self.client.arun(self.client.store.workflows.parent_results(self.job_id, self.tenant))
-        return Results(await asyncio.to_thread(self._opened, found))
-
-    def _opened(self, found: list[ParentResult]) -> list[ParentResult]:
-        """As they were returned, wherever they lie."""
-        vault, tenant = self.client.vault, self.tenant
-        return [
-            replace(each, value=vault.open_value(each.value, each.ref, tenant=tenant, job_id=each.job_id))
-            for each in found
-        ]
-
-    def workflow(self) -> Extension:
-        """More jobs for the workflow that this job is in: ``more = ctx.workflow(); more.add(…); more.start()``.
-
-        A later attempt comes by here again: give the jobs names, which are taken once.
-        """
-        if self.claim.workflow_id is None:
+    def _own_workflow(self) -> str:
+        if self.workflow_id is None:
             raise InvalidSetting("this job is in no workflow", code="no_workflow")
-        return extend_workflow(self.client, self._by_name, self.claim.workflow_id, self.tenant)
-
-    def _by_name(self, kind: str, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
-        return self._child(kind, args, options)
-
-    # --- ending in a transaction ---
-
-    def _still_waits(self) -> None:
-        if self._plan is not None:
-            self._plan.durable.still_waits()
-
-    @property
-    def ending(self) -> Ending:
-        return Ending(self.claim, self.client, self.completion, self.stop)
-
-    def transaction(self, result: Any = None) -> Transaction:
-        """``with ctx.transaction() as conn:`` (or ``async with``): what is written on ``conn`` and the job's success
-        are committed together at the end of the block, or neither. ``StaleLease`` when the job is no longer ours."""
-        self._still_waits()
-        return Transaction(self.ending, result)
-
-    def complete(self, *, connection: object, result: Any = None) -> None:
-        """The same on a connection of your own: the job succeeds when the transaction open there commits. It must
-        have ended when the handler returns."""
-        self._still_waits()
-        self.ending.on(connection, result)
-
-    async def acomplete(self, *, connection: object, result: Any = None) -> None:
-        self._still_waits()
-        await self.ending.aon(connection, result)
-
-    # --- the flows ---
-
-    def _save(self, text: str, name: str) -> Flow[bool]:
-        # Under the lease the job was claimed with, whose scope may be every tenant.
-        claim = self.claim
-        return self.client.store.steps.save_checkpoint(
-            claim.id, claim.lease, claim.attempt, name, text, self.client.scope
-        )
-
-    def _artifact(self, name: str, ref: str, meta: dict[str, Any] | None) -> Flow[bool]:
-        claim, scope = self.claim, self.client.scope
-        label, place = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
-        if meta is not None:
-            encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")  # refuses what is not JSON, or too much
-        return self.client.store.steps.add_artifact(claim.id, claim.lease, claim.attempt, label, place, scope, meta)
-
-    def _kept(self, kept: bool) -> None:
-        if not kept:
-            raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
+        return self.workflow_id
 
 
 class Context(AwaitedCalls, BaseContext):
-    """What an async handler is given."""
+    """The context of an async handler. Operations that reach the database are coroutines: ``await ctx.progress(0.5)``.
+    Python warns about one that is not awaited."""
 
     __slots__ = ()
-    halt = asyncio.CancelledError
 
     @property
     def checkpoint(self) -> Checkpoints:
-        return Checkpoints(self.claim, self.client)
+        """Named values that survive the attempt: ``await ctx.checkpoint.save(…)``, ``.load(…)``."""
+        return Checkpoints(self._run)
+
+    async def progress(self, fraction: float | None = None, message: str | None = None) -> None:
+        """Report progress for people to see. Call it as often as you like: about one report per second is written,
+        and the last one."""
+        flow = self._progress(fraction, message)
+        if flow is None:
+            await asyncio.sleep(0)
+        else:
+            self._check_applied(await self._run.session.arun(flow))
+
+    async def artifact(
+        self, name: str, ref: str | None = None, meta: dict[str, Any] | None = None, *, data: bytes | None = None
+    ) -> str:
+        """Record a file that this attempt made: by its ``ref``, or with its ``data``, which goes to the artifact store.
+
+        Returns the reference. Each name can be used once per attempt.
+        """
+        place = self._put(ref, data) if data is None else await asyncio.to_thread(self._put, ref, data)
+        self._check_applied(await self._run.session.arun(self._artifact(name, place, meta)))
+        return place
+
+    async def references(self) -> References:
+        """URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
+        return await self._run.session.arun(self._references())
+
+    async def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
+        """Enqueue a child: ``await ctx.spawn(resize, image, key="page-1")``. Options are those of ``using``.
+
+        A ``key`` is private to the parent: with it, a later attempt finds the same child instead of making another.
+        """
+        call = self._child(kind, args, options)
+        return await self._run.session.aenqueue(call.spec, call.tenant, call.decode, call.connection)
+
+    async def results(self) -> Results:
+        """Results of the jobs that this one waited for in its workflow: by name, ``(await ctx.results())["fetch"]``,
+        or by kind and typed, ``(await ctx.results()).of(fetch)``."""
+        found = await self._run.session.arun(self._parent_results())
+        return await asyncio.to_thread(self._opened, found)
+
+    async def workflow(self) -> Extension:
+        """Add jobs to the workflow of this job: ``more = await ctx.workflow(); more.add(…); await more.astart()``.
+
+        A later attempt runs this again. Name the jobs: a name is accepted once.
+        """
+        return await aextend_workflow(self._run.session, self._child, self._own_workflow(), self.tenant)
+
+    def transaction(self, result: Any = None) -> AsyncTransaction:
+        """``async with ctx.transaction() as connection:`` commits what is written on the connection together with the
+        job's success, or neither. Raises ``StaleLease`` when the job is no longer claimed by this worker."""
+        self._run.check_not_waiting()
+        return AsyncTransaction(self._run.ending, result)
+
+    async def complete(self, *, connection: object, result: Any = None) -> None:
+        """Let the job succeed when the transaction that is open on your own connection commits. The transaction must
+        have ended when the handler returns."""
+        self._run.check_not_waiting()
+        await self._run.ending.aon(connection, result)
 
 
-@dataclass(slots=True, eq=False)
 class SyncContext(BlockingCalls, BaseContext):
-    """What a handler that is no coroutine is given: durable calls return when they are done."""
+    """The context of a sync handler. Operations block until they are done."""
 
-    loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
-    _here: Here | None = field(default=None, init=False, repr=False)
-
-    @property
-    def here(self) -> Here:
-        if self._here is None:
-            plan = self.plan
-            assert self.loop is not None  # whoever lends the rest lends it
-            self._here = Here(plan, self.loop)
-        return self._here
+    __slots__ = ()
 
     @property
     def checkpoint(self) -> SyncCheckpoints:
-        return SyncCheckpoints(self.claim, self.client)
+        """Named values that survive the attempt: ``ctx.checkpoint.save(…)``, ``.load(…)``."""
+        return SyncCheckpoints(self._run)
+
+    def progress(self, fraction: float | None = None, message: str | None = None) -> None:
+        """Report progress for people to see. Call it as often as you like: about one report per second is written,
+        and the last one."""
+        flow = self._progress(fraction, message)
+        if flow is not None:
+            self._check_applied(self._run.session.run(flow))
+
+    def artifact(
+        self, name: str, ref: str | None = None, meta: dict[str, Any] | None = None, *, data: bytes | None = None
+    ) -> str:
+        """Record a file that this attempt made: by its ``ref``, or with its ``data``, which goes to the artifact store.
+
+        Returns the reference. Each name can be used once per attempt.
+        """
+        place = self._put(ref, data)
+        self._check_applied(self._run.session.run(self._artifact(name, place, meta)))
+        return place
+
+    def references(self) -> References:
+        """URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
+        return self._run.session.run(self._references())
+
+    def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
+        """Enqueue a child: ``ctx.spawn(resize, image, key="page-1")``. Options are those of ``using``.
+
+        A ``key`` is private to the parent: with it, a later attempt finds the same child instead of making another.
+        """
+        call = self._child(kind, args, options)
+        return self._run.session.enqueue(call.spec, call.tenant, call.decode, call.connection)
+
+    def results(self) -> Results:
+        """Results of the jobs that this one waited for in its workflow: by name, ``ctx.results()["fetch"]``, or by
+        kind and typed, ``ctx.results().of(fetch)``."""
+        return self._opened(self._run.session.run(self._parent_results()))
+
+    def workflow(self) -> Extension:
+        """Add jobs to the workflow of this job: ``more = ctx.workflow(); more.add(…); more.start()``.
+
+        A later attempt runs this again. Name the jobs: a name is accepted once.
+        """
+        return extend_workflow(self._run.session, self._child, self._own_workflow(), self.tenant)
+
+    def transaction(self, result: Any = None) -> Transaction:
+        """``with ctx.transaction() as connection:`` commits what is written on the connection together with the job's
+        success, or neither. Raises ``StaleLease`` when the job is no longer claimed by this worker."""
+        self._run.check_not_waiting()
+        return Transaction(self._run.ending, result)
+
+    def complete(self, *, connection: object, result: Any = None) -> None:
+        """Let the job succeed when the transaction that is open on your own connection commits. The transaction must
+        have ended when the handler returns."""
+        self._run.check_not_waiting()
+        self._run.ending.on(connection, result)
 
 
-MakeContext = Callable[[Claim, Stop, asyncio.AbstractEventLoop], BaseContext]
+AnyContext = Context | SyncContext
+MakeContext = Callable[[Claim, Stop, asyncio.AbstractEventLoop], AnyContext]
 
 
 class LazyContext:
-    """The context of a handler, made when something asks for it: where the handler takes none, hardly anything does.
-    ``seen`` is what it was asked for, if it was."""
+    """The context of a handler, made on first use: a handler that takes none rarely needs it. ``seen`` is the context
+    if it was made."""
 
     __slots__ = ("_claim", "_loop", "_make", "_stop", "seen")
 
     def __init__(self, make: MakeContext, claim: Claim, stop: Stop) -> None:
-        """On the worker's loop; it may be made in a thread."""
+        """Call it on the worker's loop. The context itself may be made in a thread."""
         self._make = make
         self._claim = claim
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        self.seen: BaseContext | None = None
+        self.seen: AnyContext | None = None
 
-    def made(self) -> BaseContext:
+    def made(self) -> AnyContext:
         with _making:  # threads that the handler has started share it
             if self.seen is None:
                 self.seen = self._make(self._claim, self._stop, self._loop)
             return self.seen
 
 
-def current() -> BaseContext | None:
-    """The context of the handler that is running here, if one is."""
-    found = _current.get()
-    return None if found is None else found.made()
+def current() -> AnyContext | None:
+    """The context of the handler that is running here, or None.
+
+    An async handler has a ``Context``. In a thread that works for it (a sync function of a step, ``to_thread``) nothing
+    can be awaited: there it is a ``SyncContext`` of the same job.
+    """
+    lazy = _current.get()
+    if lazy is None:
+        return None
+    found = lazy.made()
+    return SyncContext(found._run) if isinstance(found, Context) and not _on_a_loop() else found
+
+
+def current_run() -> HandlerRun | None:
+    """What is behind ``current()``, for Holdfast's own modules."""
+    lazy = _current.get()
+    return None if lazy is None else lazy.made()._run
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def enter(context: LazyContext, claim: Claim, client: Session) -> None:
-    """Bind the context, and the tenant of its job, to this task or thread; they end with it."""
+    """Bind the context and the tenant of its job to this task or thread; they end with it."""
     _current.set(context)
     client.belong_to(claim.tenant)
     tracing.bind(claim.trace if claim.tags else None)

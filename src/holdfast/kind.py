@@ -72,7 +72,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Generic[R]):
-    """A call that has been checked and not yet been enqueued, for ``app.enqueue_many``."""
+    """A checked call that is not enqueued yet, for ``app.enqueue_many``."""
 
     spec: JobSpec
     tenant: str
@@ -82,87 +82,91 @@ class Prepared(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[P, R]):
-    """Made by ``@app.job``. Calling it calls the handler itself, as ordinary code."""
+    """A kind of job, made by ``@app.job``: the handler with its name and defaults. Calling it calls the handler itself,
+    as ordinary code."""
 
     name: str
-    client: Session = dataclasses.field(repr=False)
-    signature: Signature = dataclasses.field(repr=False)
+    _session: Session = dataclasses.field(repr=False)
+    _signature: Signature = dataclasses.field(repr=False)
     function: Callable[..., Any] = dataclasses.field(repr=False)
     defaults: Options = dataclasses.field(default_factory=Options)
-    at_most_once: bool = False
-    approval: Asking | None = None
-    """What is asked before a job of this kind is run at all."""
-    retry_given: bool = False
-    rule: Effective = NO_RULE
-    """What the code declares for payloads of this kind."""
-    # What is the same in every job of it, once the first has been made and checked.
-    fixed: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _at_most_once: bool = False
+    _approval: Asking | None = None
+    """The question to ask people before a job of this kind runs."""
+    _retry_given: bool = False
+    _rule: Effective = NO_RULE
+    """The payload rules that the code declares for this kind."""
+    # The fields that every job of this kind shares, filled when the first one has been made and checked.
+    _fixed: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Options]) -> Kind[P, R]:
-        """The same kind with other options for what is enqueued through it."""
+        """The same kind with other options: ``send.using(delay=300, key="r-7").enqueue(…)``."""
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
-        self.check_options(options)
-        given = self.retry_given or "retry" in options
-        return dataclasses.replace(self, defaults={**self.defaults, **options}, retry_given=given)
+        self._check_options(options)
+        given = self._retry_given or "retry" in options
+        return dataclasses.replace(self, defaults={**self.defaults, **options}, _retry_given=given)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What the handler takes, less the context."""
-        return self.signature.names
+        """Names of the handler's parameters, without the context."""
+        return self._signature.names
 
-    def check_options(self, options: Options) -> None:
-        """Refuse a policy that cannot be kept with the job, or that would begin it twice where once was promised."""
+    def _check_options(self, options: Options) -> None:
+        """Refuse a retry policy that cannot be stored, or that contradicts ``at_most_once``."""
         if "retry" in options:
             as_stored_policy(options["retry"])
-            if self.at_most_once:
+            if self._at_most_once:
                 raise InvalidSetting(
                     f"{self.name} is begun at most once; it takes no retry", code="conflicting_options"
                 )
 
-    def firm(self, given: bool) -> bool:
-        """Whether a job's policy stands before an agent's: given for the job, or what the kind has promised."""
-        return given or self.at_most_once
+    def _firm(self, given: bool) -> bool:
+        """Whether the job's retry policy takes precedence over its agent's."""
+        return given or self._at_most_once
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Enqueue a job with these arguments, which are those of the handler."""
         prepared = self.prepare(*args, **kwargs)
-        return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
+        return self._session.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        if self.rule.store:  # which may be slow
+        """The async form of ``enqueue``."""
+        if self._rule.store:  # the artifact store may be slow
             prepared = await asyncio.to_thread(self.prepare, *args, **kwargs)
         else:
             prepared = self.prepare(*args, **kwargs)
-        return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
+        return await self._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     def handle(self, job_id: str) -> Handle[R]:
-        """A handle on a job of this kind that is there already; what it returned comes as the handler's own type."""
-        tenant = self.defaults.get("tenant", self.client.tenant)
-        return Handle(parse_id(job_id), tenant, False, None, self.client, self.signature.unpack_result)
+        """The handle of an existing job of this kind. Its result has the handler's return type."""
+        tenant = self.defaults.get("tenant", self._session.tenant)
+        return Handle(parse_id(job_id), tenant, False, None, self._session, self._signature.unpack_result)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
-        vault = self.client.vault
-        plain = vault.keys is None and self.rule is NO_RULE  # nearly always
-        payload = self.signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self.rule))
-        fixed = self.fixed
-        if not fixed or context.current() is not None:
-            spec, tenant = make_spec(self.name, payload, self.defaults, self.client, self.firm(self.retry_given))
-            if "dedupe" not in self.defaults and context.current() is None:
+        """Check the arguments without enqueueing, for ``app.enqueue_many``."""
+        vault = self._session.vault
+        plain = vault.keys is None and self._rule is NO_RULE  # nearly always
+        payload = self._signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self._rule))
+        fixed = self._fixed
+        if not fixed or context.current_run() is not None:
+            spec, tenant = make_spec(self.name, payload, self.defaults, self._session, self._firm(self._retry_given))
+            if "dedupe" not in self.defaults and context.current_run() is None:
                 fixed.update(_without(spec, "id", "payload"))
                 if spec.key is None and spec.parent_id is None and spec.references is None:
                     fixed["alike"] = fixed
         else:
             spec, tenant = (
                 JobSpec(id=new_id(), payload=payload, **fixed),
-                self.defaults.get("tenant", self.client.tenant),
+                self.defaults.get("tenant", self._session.tenant),
             )
         if not plain:
-            pack_payload(spec, tenant, self.rule, vault)
-        return Prepared(spec, tenant, self.signature.unpack_result, self.defaults.get("connection"))
+            pack_payload(spec, tenant, self._rule, vault)
+        return Prepared(spec, tenant, self._signature.unpack_result, self.defaults.get("connection"))
 
 
 def pack_payload(spec: JobSpec, tenant: str, rule: Effective, vault: Vault) -> None:
@@ -177,12 +181,12 @@ def make_spec(
     kind: str, payload: str, options: Options, client: Session, retry_given: bool = False
 ) -> tuple[JobSpec, str]:
     """Check the options and put the job together. Inside a handler a new job is the running one's child (DP-10)."""
-    parent = context.current()
+    parent = context.current_run()
     # A blank tenant is a mistake somewhere, and must not end up as the default one.
     tenant = check_name(options.get("tenant", client.tenant), "tenant")
     parent_id = options.get("parent")
-    if parent_id is None and parent is not None and parent.tenant == tenant:
-        parent_id = parent.job_id
+    if parent_id is None and parent is not None and parent.claim.tenant == tenant:
+        parent_id = parent.claim.id
     if parent is not None and options.get("connection") is None:
         parent.completion.check_no_block(client.store.embedded)
     dedupe = options.get("dedupe")
@@ -214,7 +218,7 @@ def make_spec(
         uses=uses(options.get("limit_key"), options.get("resources", ())),
         references=_references(options),
         enqueued_by=_text(options.get("enqueued_by"), "enqueued_by")
-        or (f"job {parent.job_id}" if parent else client.actor),
+        or (f"job {parent.claim.id}" if parent else client.actor),
         source_system=client.name,
     )
     if spec.delay is not None and spec.process_after is not None:

@@ -123,7 +123,7 @@ async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: Ap
         # Somebody attends, and it is over for good: what was late is still refused, and runs nothing.
         await asyncio.to_thread(app.run_worker, burst=True)
         assert app.approvals.show(gate).gate.state == "expired"
-        assert (handle.state(), handle.job().error_code) == (State.FAILED, "gate_expired")
+        assert (handle.state(), handle.get().error_code) == (State.FAILED, "gate_expired")
         for answer in await tried(admin, anybody):
             assert answer.status_code in (409, 410), answer.text
         shown = (await admin.get(f"{GATES}/{gate}")).json()

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 import holdfast
-from holdfast import App
+from holdfast import App, PayloadPolicy
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from tests.api.conftest import HERE, client_of
@@ -252,7 +252,7 @@ async def test_what_is_restricted_does_not_leave_and_files_are_only_ever_downloa
 ) -> None:
     app = new_app(artifacts=tmp_path)
 
-    @app.job(restricted=True)
+    @app.job(rules=PayloadPolicy(restricted=True))
     def secret(ctx: holdfast.SyncContext, number: str) -> str:
         ctx.artifact("card.html", data=b"<script>alert(1)</script>" + number.encode())
         return number

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import logging
 
-from holdfast import App, Context, State
+from holdfast import App, State, SyncContext
+from holdfast.context import AnyContext
+from holdfast.steps.handler_run import HandlerRun
 from holdfast.stores.session import Session
 from tests.support.stores import claim, open_lease
 
 
-def in_hand(app: App) -> Context:
-    """A job that was just begun."""
+def in_hand(app: App) -> SyncContext:
+    """A job that was just begun; ``Context(ctx._run)`` is its async form."""
     handle = app.enqueue("by_hand")
     taken = claim(app.store, open_lease(app.store))[0]
     assert taken.id == handle.id
     client = Session(app.store, tenant="*", name="tests", actor="tester")
-    return Context(taken, client, logging.getLogger("holdfast.job.by_hand"))
+    return SyncContext(HandlerRun(taken, client, logging.getLogger("holdfast.job.by_hand")))
 
 
-def lose(app: App, ctx: Context) -> None:
+def lose(app: App, ctx: AnyContext) -> None:
     """Its lease ends, and the job is taken from it."""
-    app.store.run(app.store.leases.end(ctx.claim.lease, "gone", "*"))
+    app.store.run(app.store.leases.end(ctx._run.claim.lease, "gone", "*"))
     app.store.run(app.store.leases.reap())
 
 
-def state_of(app: App, ctx: Context) -> State:
+def state_of(app: App, ctx: AnyContext) -> State:
     job = app.get(ctx.job_id)
     assert job is not None
     return job.state

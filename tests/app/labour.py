@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Backoff, Cancel, Context, Reject, Retry, SyncContext, outgoing_headers
+from holdfast import App, Backoff, Cancel, Context, Process, Reject, Retry, RetryLater, SyncContext, outgoing_headers
 
 app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="labour", enqueued_by="tester")
 
@@ -38,7 +38,7 @@ def traced(ctx: SyncContext) -> dict[str, str]:
     return outgoing_headers()
 
 
-@app.job(process=True, recycle=2)
+@app.job(process=Process(recycle=2))
 def seldom() -> int:
     return os.getpid()
 
@@ -97,7 +97,7 @@ def holds_the_interpreter(marks: str) -> None:
     re.fullmatch(r"(a+)+b", "a" * 64)
 
 
-@app.job(process=True, memory="192MB")
+@app.job(process=Process(memory="192MB"))
 def swells(size: int) -> int:
     return len(bytearray(size))
 
@@ -124,7 +124,7 @@ def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@app.job(process=True, niceness=5)
+@app.job(process=Process(niceness=5))
 def nice() -> int:
     return os.nice(0)
 
@@ -134,9 +134,9 @@ def says(what: str) -> None:
     """Ends its attempt as it is told to."""
     match what:
         case "retry":
-            raise Retry(after=3600, message="not yet")
+            raise RetryLater(after=3600, message="not yet")
         case "retry by its own rule":
-            raise Retry(backoff=Backoff(base=7200.0, cap=7200.0, jitter=False))
+            raise RetryLater(backoff=Backoff(base=7200.0, cap=7200.0, jitter=False))
         case "reject":
             raise Reject("bad_invoice", "there is no such invoice")
         case "cancel":
@@ -149,12 +149,12 @@ def says(what: str) -> None:
 
 @app.job(process=True)
 async def puts_off(ctx: Context) -> None:
-    await ctx.aspawn(in_here, key="one")
+    await ctx.spawn(in_here, key="one")
     ctx.snooze("2h", "later is better")
 
 
 @app.job(process=True)
-def completes(ctx: Context) -> None:
+def completes(ctx: SyncContext) -> None:
     with ctx.transaction() as conn:
         conn.execute("create table if not exists in_a_child (n integer)")
         conn.execute("insert into in_a_child values (1)")

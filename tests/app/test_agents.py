@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Backoff, Context, Retry, State
+from holdfast import App, Backoff, Retry, RetryLater, State, SyncContext
 from holdfast.engine.job import Job
 from holdfast.engine.retry import GENTLE, HOURLY_CAP
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
@@ -77,7 +77,7 @@ def test_an_agent_that_is_not_registered(app: App) -> None:
         ({"kind": " "}, "invalid_name"),
         ({"retry": "rough"}, "invalid_backoff"),
         ({"retry": 5}, "invalid_retry"),
-        ({"retry": Retry(after=5)}, "invalid_retry"),
+        ({"retry": RetryLater(5)}, "invalid_retry"),
         ({"retry": Retry(retry_on=(OSError,))}, "invalid_retry"),
         ({"max_payload": 0}, "invalid_size"),
         ({"max_payload": "2GB"}, "invalid_size"),
@@ -122,7 +122,7 @@ def test_the_call_before_the_agent_before_the_kind(app: App) -> None:
             *app.enqueue_many(plan.using(**options).prepare(n) for n in range(2)),
             app.enqueue("plan", {"n": 1}, **options),
         ]
-        return list({str(found): found for found in (policy(handle.job()) for handle in handles)}.values())
+        return list({str(found): found for found in (policy(handle.get()) for handle in handles)}.values())
 
     own = Backoff(base=7).to_json()
     assert made() == [(2, 0, own)]
@@ -148,7 +148,7 @@ def test_an_agent_does_not_make_a_promise_void(app: App) -> None:
 
     app.agents.register("teller", retry=Retry(max_attempts=6, max_crashes=5))
     for handle in (pay.using(agent="teller").enqueue(1), app.enqueue("pay", {"n": 1}, agent="teller")):
-        assert policy(handle.job()) == (1, 0, None)
+        assert policy(handle.get()) == (1, 0, None)
 
 
 @pytest.mark.req("CX-9", "HK-3")
@@ -160,10 +160,10 @@ def test_a_preset_by_its_name(app: App) -> None:
     def two() -> None: ...
 
     three = app.command("three", ["true"], retry="gentle")
-    assert policy(one.enqueue().job()) == (5, 3, GENTLE.to_json())
-    assert policy(two.enqueue().job()) == (3, 3, HOURLY_CAP.to_json())
-    assert policy(three.enqueue().job()) == (5, 3, GENTLE.to_json())
-    assert policy(two.using(retry="exponential").enqueue().job()) == (5, 3, None)
+    assert policy(one.enqueue().get()) == (5, 3, GENTLE.to_json())
+    assert policy(two.enqueue().get()) == (3, 3, HOURLY_CAP.to_json())
+    assert policy(three.enqueue().get()) == (5, 3, GENTLE.to_json())
+    assert policy(two.using(retry="exponential").enqueue().get()) == (5, 3, None)
     for wrong in ("rough", ""):
         with pytest.raises(InvalidSetting) as refused:
             app.job(retry=wrong)
@@ -191,7 +191,7 @@ def test_an_agents_policy_is_what_the_worker_goes_by(app: App) -> None:
     while often.state() is not State.DEAD_LETTER:
         app.store.run(app.store.leases.promote())
         app.run_worker(burst=True)
-    assert [(handle.state(), handle.job().attempt) for handle in (once, often, given_up)] == [
+    assert [(handle.state(), handle.get().attempt) for handle in (once, often, given_up)] == [
         (State.DEAD_LETTER, 1),
         (State.DEAD_LETTER, 3),
         (State.DEAD_LETTER, 1),
@@ -274,7 +274,7 @@ def test_a_refusal_leaves_the_users_transaction_as_it_was(app: App) -> None:
         also = plan.using(connection=connection).enqueue(3)
         connection.commit()
     assert {job.id for job in app.jobs()} == {kept.id, also.id}
-    assert kept.job().max_retries == 1
+    assert kept.get().max_retries == 1
 
 
 def test_a_child_for_an_agent(app: App) -> None:
@@ -282,14 +282,14 @@ def test_a_child_for_an_agent(app: App) -> None:
     def plan(n: int) -> None: ...
 
     @app.job(retry=Retry(max_attempts=1))
-    def boss(ctx: Context) -> str:
+    def boss(ctx: SyncContext) -> str:
         return ctx.spawn(plan, 1, agent="planner").id
 
     app.agents.register("planner")
     app.agents.disable("planner", reason="it loops")
     failing = boss.enqueue()
     app.run_worker(burst=True)
-    assert (failing.state(), failing.job().error_code) == (State.DEAD_LETTER, "agent_disabled")
+    assert (failing.state(), failing.get().error_code) == (State.DEAD_LETTER, "agent_disabled")
     app.agents.enable("planner")
     working = boss.enqueue()
     app.run_worker(burst=True)

@@ -52,7 +52,7 @@ def later(app: App, span: timedelta) -> None:
 def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -> None:
     handle = asks(app, data={"to": "ACME"}, approvers=["ada", "bob"])
     work_off(app)
-    job, gate = handle.job(), gate_of(app)
+    job, gate = handle.get(), gate_of(app)
     assert job.state is State.WAITING_FOR_APPROVAL
     assert (gate.name, gate.summary, gate.data, gate.requester) == (
         "big-payment",
@@ -61,7 +61,7 @@ def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -
         "tester",
     )
     work_off(app)
-    assert job.attempt == handle.job().attempt == 1
+    assert job.attempt == handle.get().attempt == 1
     assert app.approve(gate.id, by="ada", comment="fine") == "approved"
     assert handle.state() is State.QUEUED
     work_off(app)
@@ -74,7 +74,7 @@ def test_denied_the_job_ends_as_failed_with_the_reason(app: App) -> None:
     handle = asks(app)
     work_off(app)
     assert app.deny(gate_of(app).id, by="bob", comment="too much") == "denied"
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, job.error_message) == (State.FAILED, "denied", "denied by bob: too much")
     assert [event.verb for event in handle.history()][-1] == "deny"
     assert app.approvals.list() == []
@@ -111,7 +111,7 @@ def test_when_nobody_decides_the_gates_own_policy_does(
     assert app.client.run(app.client.store.approvals.attend()) == 0
     assert (handle.state(), handle.history()[-1].verb) == (state, verb)
     if state is State.FAILED:
-        assert handle.job().error_code == "gate_expired"
+        assert handle.get().error_code == "gate_expired"
     elif state is State.WAITING_FOR_APPROVAL:
         assert app.approvals.show(gate.id).gate.reminders == 1
         app.approve(gate.id, by="ada")
@@ -239,7 +239,7 @@ def test_a_deadline_passes_while_it_waits(app: App) -> None:
     assert handle.state() is State.WAITING_FOR_APPROVAL
     later(app, timedelta(hours=2))
     app.client.run(app.client.store.leases.expire())
-    assert (handle.state(), handle.job().error_code) == (State.FAILED, "deadline_passed")
+    assert (handle.state(), handle.get().error_code) == (State.FAILED, "deadline_passed")
     assert app.approvals.list() == []
 
 
@@ -346,7 +346,7 @@ def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
 def test_a_question_that_makes_no_sense_is_refused(app: App, options: dict[str, Any]) -> None:
     handle = asks(app, **options)
     work_off(app)
-    code = handle.job().error_code
+    code = handle.get().error_code
     assert code in ("invalid_approval", "unknown_option", "invalid_duration", "payload_too_large")
     assert app.approvals.list() == []
 
@@ -387,4 +387,4 @@ def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
     assert cancelled <= 1
     assert app.approvals.show(gate.id).gate.state == (decided[0] if decided else "withdrawn")
     work_off(app)
-    assert handle.job().state.finished
+    assert handle.get().state.finished

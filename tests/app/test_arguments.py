@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pydantic
 import pytest
 
-from holdfast import App, Context, State
+from holdfast import App, State, SyncContext
 from holdfast.errors import InvalidArguments, InvalidPayload
 from holdfast.steps import signature
 from tests.support.workers import work_off
@@ -116,7 +116,7 @@ def test_a_default_is_the_handlers_own_when_it_runs(app: App) -> None:
         return f"{greeting} {name}"
 
     handle = greet.enqueue("ada")
-    assert handle.job().payload == {"name": "ada"}
+    assert handle.get().payload == {"name": "ada"}
     work_off(app)
     assert handle.result(timeout=5) == "hello ada"
 
@@ -138,7 +138,7 @@ def test_annotations_nobody_can_check_check_nothing(app: App) -> None:
     def take(value: Unknown, other: "NoSuchName") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
 
     handle = app.enqueue("take", {"value": 1, "other": [2]})
-    assert handle.job().payload == {"value": 1, "other": [2]}
+    assert handle.get().payload == {"value": 1, "other": [2]}
 
 
 def test_a_stored_payload_that_no_longer_fits_is_buried_at_once(app: App, new_app: Any) -> None:
@@ -153,7 +153,7 @@ def test_a_stored_payload_that_no_longer_fits_is_buried_at_once(app: App, new_ap
     def after(sum: int) -> None: ...
 
     work_off(new)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, job.attempt) == (State.DEAD_LETTER, "invalid_arguments", 1)
     assert "unexpected arguments amount" in str(job.error_message)
 
@@ -172,13 +172,13 @@ def test_without_pydantic_arguments_are_bound_and_json(bare: App) -> None:
     seen: list[Any] = []
 
     @bare.job()
-    def send(ctx: Context, to: str, copies: int = 1) -> dict[str, int]:
+    def send(ctx: SyncContext, to: str, copies: int = 1) -> dict[str, int]:
         seen.append((to, copies))
         return {"copies": copies}
 
     handle = send.enqueue("ada", copies=2)
     loose: Any = send
-    assert loose.enqueue("ada", copies="two").job().payload == {"to": "ada", "copies": "two"}  # bound, not checked
+    assert loose.enqueue("ada", copies="two").get().payload == {"to": "ada", "copies": "two"}  # bound, not checked
     with pytest.raises(InvalidArguments):
         loose.enqueue()
     with pytest.raises(InvalidArguments):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, State
+from holdfast import App, Retry, State, SyncContext
 from holdfast.engine.job import Exchange
 from holdfast.errors import InvalidSetting
 from holdfast.stores.flow import Flow
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.req("SC-7")
 
 def declare(app: App, runs: list[int], fails: bool = True) -> Any:
     @app.job("charge", at_most_once=True)
-    def charge(ctx: Context) -> None:
+    def charge(ctx: SyncContext) -> None:
         runs.append(ctx.attempt)
         if fails:
             raise ConnectionError("did it go through?")
@@ -35,7 +35,7 @@ def test_a_failure_is_final(app: App) -> None:
     runs: list[int] = []
     handle = declare(app, runs).enqueue()
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.max_retries, job.max_crashes, runs) == (State.DEAD_LETTER, 0, 0, [1])
 
 
@@ -47,7 +47,7 @@ def test_a_lost_worker_is_final(app: App) -> None:
     forward(app.store, 2.0)
     app.client.run(app.client.store.leases.reap())
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "worker_lost", [])
 
 
@@ -66,7 +66,7 @@ def test_a_tick_whose_time_is_up_does_not_hand_it_back(app: App, new_app: NewApp
         pass  # on a busy machine the time is up before it has looked
     assert (done.taken, done.dead, done.handed_back) == (1, 1, 0)
     elsewhere.tick(timeout=0.3)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "interrupted", [1])
 
 
@@ -88,7 +88,7 @@ def test_a_worker_that_leaves_does_not_hand_it_back(app: App, new_app: NewApp, b
             until(lambda: not beside.alive, "the worker has left")
     finally:
         go_on.set()
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "interrupted")
     # A person may decide otherwise.
     app.redrive(handle.id, reason="it did not go through")
@@ -120,7 +120,7 @@ def test_a_job_stored_with_another_policy_is_still_begun_once(app: App, new_app:
     failing = elsewhere.enqueue("charge", retry=Retry(max_attempts=5))
     declare(app, runs)
     work_off(app)
-    assert (failing.job().state, runs) == (State.DEAD_LETTER, [1])
+    assert (failing.get().state, runs) == (State.DEAD_LETTER, [1])
 
     lost = elsewhere.enqueue("charge", retry=Retry(max_attempts=5))
     claim(app.store, open_lease(app.store, ttl=1.0))
@@ -128,7 +128,7 @@ def test_a_job_stored_with_another_policy_is_still_begun_once(app: App, new_app:
     app.client.run(app.client.store.leases.reap())
     app.client.run(app.client.store.leases.promote())
     work_off(app)
-    job = lost.job()
+    job = lost.get()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "interrupted", [1])
 
 

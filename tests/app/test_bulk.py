@@ -41,7 +41,7 @@ def stored(app: App) -> list[int]:
 @pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 95])
 def test_handles_come_in_the_order_of_the_calls(app: App, double: Kind[..., Any], count: int) -> None:
     handles = app.enqueue_many(double.prepare(n) for n in range(count))
-    assert [handle.job().payload["n"] for handle in handles] == list(range(count))
+    assert [handle.get().payload["n"] for handle in handles] == list(range(count))
     assert all(handle.created and handle.state() is State.QUEUED for handle in handles)
     assert stored(app) == list(range(count))
 
@@ -61,7 +61,7 @@ def test_keys_tenants_and_plain_ones_mixed(app: App, double: Kind[..., Any]) -> 
     handles = app.enqueue_many(calls())
     assert [handle.tenant for handle in handles] == ["other" if n % 10 == 3 else "default" for n in range(60)]
     assert (handles[25].id, handles[25].created, handles[25].reason) == (first.id, False, "duplicate_key")
-    assert [h.job().payload["n"] for n, h in enumerate(handles) if n != 25] == [n for n in range(60) if n != 25]
+    assert [h.get().payload["n"] for n, h in enumerate(handles) if n != 25] == [n for n in range(60) if n != 25]
 
 
 def test_a_call_that_cannot_be_made_leaves_nothing_behind(app: App, double: Kind[..., Any]) -> None:

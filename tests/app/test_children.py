@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, Backoff, Context, Retry, State
+from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
@@ -18,7 +18,7 @@ def finish(app: App, *handles: Any) -> None:
     for _ in range(5):
         work_off(app)
         app.client.run(app.client.store.leases.promote())
-    assert all(handle.job().state.finished for handle in handles)
+    assert all(handle.get().state.finished for handle in handles)
 
 
 @pytest.mark.req("DP-10")
@@ -30,13 +30,13 @@ def test_a_spawned_job_is_a_child_and_is_there_once(app: App, colour: str) -> No
     def leaf(page: int) -> int:
         return page
 
-    def sync(ctx: Context) -> None:
+    def sync(ctx: SyncContext) -> None:
         made.append([ctx.spawn(leaf, n, key=f"page-{n}", tags=("leaf",)) for n in range(3)])
         if ctx.attempt < 3:
             raise ConnectionError("half-way")
 
     async def coloured(ctx: Context) -> None:
-        made.append([await ctx.aspawn(leaf, n, key=f"page-{n}", tags=("leaf",)) for n in range(3)])
+        made.append([await ctx.spawn(leaf, n, key=f"page-{n}", tags=("leaf",)) for n in range(3)])
         if ctx.attempt < 3:
             raise ConnectionError("half-way")
 
@@ -44,12 +44,12 @@ def test_a_spawned_job_is_a_child_and_is_there_once(app: App, colour: str) -> No
     workflow = app.enqueue("workflow", queue="parked").id
     parent = app.enqueue("parent", tenant="acme", correlation_id="c-1", workflow_id=workflow)
     finish(app, parent)
-    assert parent.job().attempt == 3
+    assert parent.get().attempt == 3
     assert len({tuple(handle.id for handle in attempt) for attempt in made}) == 1
     assert [handle.created for handle in made[0]] == [True] * 3
     assert [handle.reason for handle in made[2]] == ["duplicate_key"] * 3
     for number, handle in enumerate(made[2]):
-        job = handle.job()
+        job = handle.get()
         assert (job.tenant, job.parent_id, job.correlation_id, job.workflow_id) == ("acme", parent.id, "c-1", workflow)
         assert (job.enqueued_by, job.tags) == (f"job {parent.id}", ("leaf",))
         assert handle.result(timeout=5) == number
@@ -60,7 +60,7 @@ def test_the_key_of_a_child_is_its_parents_own(app: App) -> None:
     ids: list[str] = []
 
     @app.job()
-    def parent(ctx: Context) -> None:
+    def parent(ctx: SyncContext) -> None:
         ids.append(ctx.spawn("leaf", {"n": 1}, key="only").id)
 
     finish(app, parent.enqueue(), parent.enqueue())
@@ -72,7 +72,7 @@ def test_a_child_elsewhere_has_no_parent(app: App) -> None:
     ids: list[str] = []
 
     @app.job()
-    def parent(ctx: Context) -> None:
+    def parent(ctx: SyncContext) -> None:
         ids.append(ctx.spawn("leaf", tenant="other", delay=60).id)
 
     finish(app, parent.enqueue())
@@ -84,15 +84,15 @@ def test_a_child_elsewhere_has_no_parent(app: App) -> None:
 @pytest.mark.req("SC-5")
 def test_artifacts_belong_to_an_attempt(app: App) -> None:
     @app.job(retry=AGAIN)
-    def renders(ctx: Context) -> None:
+    def renders(ctx: SyncContext) -> None:
         ctx.artifact("report.pdf", f"s3://bucket/{ctx.attempt}.pdf", {"pages": 3})
         if ctx.attempt == 1:
             raise ConnectionError("again")
 
     @app.job(retry=Retry(max_attempts=1))
     async def arenders(ctx: Context) -> None:
-        await ctx.aartifact("a", "file:///x")
-        await ctx.aartifact("a", "file:///y")
+        await ctx.artifact("a", "file:///x")
+        await ctx.artifact("a", "file:///y")
 
     one, two = renders.enqueue(), arenders.enqueue()
     finish(app, one, two)
@@ -101,7 +101,7 @@ def test_artifacts_belong_to_an_attempt(app: App) -> None:
         (1, "report.pdf", "s3://bucket/1.pdf", {"pages": 3}),
         (2, "report.pdf", "s3://bucket/2.pdf", {"pages": 3}),
     ]
-    assert two.job().error_code == "already_exists"
+    assert two.get().error_code == "already_exists"
 
 
 @pytest.mark.req("CX-15", "DP-10")
@@ -111,7 +111,7 @@ def test_the_facts_of_the_job_in_hand(app: App, new_app: NewApp) -> None:
     @app.job(
         queue="mail", priority=7, tags=("a", "b"), retry=Retry(max_attempts=2, backoff=Backoff(base=0, jitter=False))
     )
-    def looks(ctx: Context) -> None:
+    def looks(ctx: SyncContext) -> None:
         assert holdfast.current() is ctx
         seen.append((ctx.attempt, ctx.retries, ctx.crashes, ctx.max_attempts, ctx.is_last_attempt))
         seen.append((ctx.queue, ctx.priority, ctx.tags, ctx.agent, ctx.parent_id, ctx.workflow_id))
@@ -123,14 +123,14 @@ def test_the_facts_of_the_job_in_hand(app: App, new_app: NewApp) -> None:
     for _ in range(3):
         work_off(app, queues=("mail",))
         app.client.run(app.client.store.leases.promote())
-    assert handle.job().state is State.SUCCEEDED
+    assert handle.get().state is State.SUCCEEDED
     facts = ("mail", 7, ("a", "b"), "planner", None, None)
     assert seen == [
         (1, 0, 0, 2, False),
         facts,
-        handle.job().created_at,
+        handle.get().created_at,
         (2, 1, 0, 2, True),
         facts,
-        handle.job().created_at,
+        handle.get().created_at,
     ]
     assert holdfast.current() is None

@@ -88,7 +88,7 @@ def test_text_that_would_pass_for_an_option_is_refused(app: App, logs: Path) -> 
     operands = app.command("operands", python(code, "--", "{name}"), log_dir=logs)
     refused, taken = open_to_it.enqueue(name="--output=/etc/passwd"), operands.enqueue(name="--output=x")
     work_off(app)
-    job = refused.job()
+    job = refused.get()
     assert (job.state, job.attempt, job.error_code) == (State.DEAD_LETTER, 1, "invalid_arguments")
     assert json.loads(Path(attempt(app, taken).log or "").read_text()) == ["--", "--output=x"]
 
@@ -150,16 +150,16 @@ def test_exit_codes_become_ends(app: App, logs: Path) -> None:
     fine, wrong, hopeless = (kind.enqueue(code=number) for number in (3, 1, 65))
     work_off(app)
     assert fine.result() == {"exit_code": 3}
-    assert (wrong.job().state, wrong.job().error_code) == (State.RETRY_WAITING, "exit_code")
-    assert wrong.job().error_message == "the program ended with exit code 1: reading | it  [31mbroke"
-    assert (hopeless.job().state, attempt(app, hopeless).exit_code) == (State.DEAD_LETTER, 65)
+    assert (wrong.get().state, wrong.get().error_code) == (State.RETRY_WAITING, "exit_code")
+    assert wrong.get().error_message == "the program ended with exit code 1: reading | it  [31mbroke"
+    assert (hopeless.get().state, attempt(app, hopeless).exit_code) == (State.DEAD_LETTER, 65)
     assert attempt(app, wrong).exit_code == 1
 
 
 @pytest.mark.req("SC-14")
 def test_a_program_killed_by_a_signal_has_failed(app: App, logs: Path) -> None:
     handle = run(app, "dies", python("import os; os.kill(os.getpid(), 11)"), log_dir=logs)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, job.crashes) == (State.DEAD_LETTER, "killed_by_signal", 0)
     assert "11 (SIGSEGV)" in (job.error_message or "")
     assert attempt(app, handle).exit_code == -11
@@ -170,7 +170,7 @@ def test_what_cannot_be_started_says_so(app: App, logs: Path, tmp_path: Path) ->
     missing = run(app, "missing", ["no-such-program-here"], log_dir=logs)
     nowhere = run(app, "nowhere", ["true"], log_dir=logs, cwd=tmp_path / "nowhere")
     for handle in (missing, nowhere):
-        assert handle.job().error_code == "command_not_started"
+        assert handle.get().error_code == "command_not_started"
         assert "not started" in Path(attempt(app, handle).log or "").read_text()
 
 
@@ -180,7 +180,7 @@ def test_a_log_directory_that_cannot_be_used_says_so(app: App, tmp_path: Path) -
     (tmp_path / "file").write_text("")
     no_folder = run(app, "file", ["true"], log_dir=tmp_path / "file")
     for handle in (missing, no_folder):
-        assert handle.job().error_code == "log_dir_unusable"
+        assert handle.get().error_code == "log_dir_unusable"
     assert not (tmp_path / "nowhere").exists(), "a directory that was named is not made"
 
 
@@ -244,7 +244,7 @@ def test_the_payload_is_in_a_file_and_on_stdin_if_asked(app: App, logs: Path, tm
 def test_known_secrets_are_hidden_in_messages(app: App, logs: Path) -> None:
     code = "import os, sys; sys.exit(f'cannot log in as {os.environ[\"API_TOKEN\"]} at postgresql://ada:hunter2@db/x')"
     handle = run(app, "leaks", python(code), log_dir=logs, env={"API_TOKEN": "canary-1234"})
-    message = handle.job().error_message or ""
+    message = handle.get().error_message or ""
     assert message.endswith("cannot log in as [hidden] at postgresql://[hidden]@db/x")
 
 
@@ -278,7 +278,7 @@ def test_a_timeout_kills_the_whole_group(app: App, logs: Path, tmp_path: Path) -
     code = f"{SLEEPER} {deaf}; {MARK}; time.sleep(600)"
     handle = run(app, "deaf", python(code, str(marks)), log_dir=logs, timeout=3.0, kill_after=0.2)
     until_gone(*marked(marks))
-    job, ended = handle.job(), attempt(app, handle)
+    job, ended = handle.get(), attempt(app, handle)
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "timeout")
     assert Path(ended.log or "").read_text() == "deaf\n"
 
@@ -321,8 +321,8 @@ def test_a_stopping_worker_ends_its_programs(app: App, logs: Path, tmp_path: Pat
         pids = marked(marks)
         beside.ask_to_stop()
     until_gone(*pids)
-    assert handle.job().state in (State.RETRY_WAITING, State.QUEUED)  # due at once
-    assert handle.job().retries == 0
+    assert handle.get().state in (State.RETRY_WAITING, State.QUEUED)  # due at once
+    assert handle.get().retries == 0
 
 
 @pytest.mark.req("SC-14")

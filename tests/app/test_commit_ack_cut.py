@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Backoff, Context, Handle, Retry, State
+from holdfast import App, Backoff, Context, Handle, Retry, State, SyncContext
 from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.errors import Refused, StoreUnavailable
@@ -192,7 +192,7 @@ def test_a_block_whose_commit_is_not_answered(
     prepare_notes(postgres_url)
 
     @app.job("sync")
-    def pay(ctx: Context) -> None:
+    def pay(ctx: SyncContext) -> None:
         with ctx.transaction(result="paid") as connection:
             connection.execute("insert into note values ('mine')")
             proxy.cut(b"COMMIT", after=b"insert into note")
@@ -206,7 +206,7 @@ def test_a_block_whose_commit_is_not_answered(
     handle = app.enqueue(colour)
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
-    assert (handle.result(timeout=5), handle.job().attempt, notes(postgres_url)) == ("paid", 1, ["mine"])
+    assert (handle.result(timeout=5), handle.get().attempt, notes(postgres_url)) == ("paid", 1, ["mine"])
     assert "though the answer was lost" in caplog.text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from holdfast.engine.steps import Progress
 from holdfast.errors import InvalidPayload
 from holdfast.features.jobs.views import story
 from tests.app.conftest import NewApp
-from tests.support.workers import working
+from tests.support.workers import work_off, working
 
 AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.01, jitter=False))
 
@@ -45,7 +46,7 @@ def test_the_idempotency_key_is_the_same_in_every_attempt(app: App, new_app: New
     elsewhere = new_app()
 
     @elsewhere.job(retry=AGAIN)
-    def flaky(ctx: Context) -> int:
+    def flaky(ctx: SyncContext) -> int:
         keys.append(ctx.idempotency_key)
         if ctx.attempt < 3:
             raise ConnectionError("busy")
@@ -162,7 +163,7 @@ def test_a_handler_that_takes_no_context_may_ask_for_it(app: App, new_app: NewAp
     async def reports() -> None:
         context = holdfast.current()
         assert isinstance(context, Context)
-        context.progress(0.5, "half")
+        await context.progress(0.5, "half")
 
     @elsewhere.job(retry=AGAIN)
     async def ends_it() -> None:
@@ -183,10 +184,49 @@ def test_a_handler_that_takes_no_context_may_ask_for_it(app: App, new_app: NewAp
         handles = [app.enqueue(name) for name in ("reports", "ends_it", "refers")]
         for handle in handles:
             handle.wait(timeout=20)
-    jobs = [handle.job() for handle in handles]
+    jobs = [handle.get() for handle in handles]
     assert [(job.state, job.attempt) for job in jobs] == [(State.SUCCEEDED, 1)] * 3
     assert handles[0].progress() == Progress(0.5, "half", 1)
     found = app.client.run(story(app.client.store, handles[2].id, "default"))
     assert found is not None
     assert found.result is not None
     assert found.result.ref == "file:///x"
+
+
+@pytest.mark.req("CX-15")
+def test_a_call_that_is_not_awaited_is_warned_about_and_an_error_in_tests(
+    app: App, pytestconfig: pytest.Config
+) -> None:
+    @app.job()
+    async def forgets(ctx: Context) -> None:
+        ctx.progress(0.5, "half")  # type: ignore[unused-coroutine]
+
+    handle = forgets.enqueue()
+    with pytest.warns(RuntimeWarning, match=r"'Context\.progress' was never awaited"):
+        work_off(app)
+    assert (handle.state(), handle.progress()) == (State.SUCCEEDED, None)
+    filters = pytestconfig.getini("filterwarnings")
+    assert filters[0] == "error"
+    assert not [each for each in filters[1:] if "database" not in each], "nothing else is let through"
+
+
+@pytest.mark.req("CX-15", "HF-3")
+def test_a_thread_of_an_async_handler_has_a_sync_context(app: App) -> None:
+    seen: list[Any] = []
+
+    def reads() -> str:
+        context = holdfast.current()
+        assert isinstance(context, SyncContext)
+        context.progress(0.5, "half")
+        seen.append(context.job_id)
+        return "read"
+
+    @app.job()
+    async def imports(ctx: Context) -> list[str]:
+        assert holdfast.current() is ctx
+        return [await ctx.step("read", reads), await asyncio.to_thread(reads)]
+
+    handle = imports.enqueue()
+    work_off(app)
+    assert (handle.result(timeout=5), seen) == (["read", "read"], [handle.id] * 2)
+    assert handle.progress() == Progress(0.5, "half", 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Cancel, Context, Handle, Job, Kind, Reject, Retry, State
+from holdfast import App, Backoff, Cancel, Handle, Job, Kind, Reject, Retry, RetryLater, State, SyncContext
 from holdfast.errors import InvalidSetting
 from tests.support.stores import forward
 from tests.support.workers import work_off
@@ -22,7 +22,7 @@ def end(app: App, kind: Kind[[], Any] | Handle[Any]) -> Job:
     """The job after one attempt."""
     handle = kind if isinstance(kind, Handle) else kind.enqueue()
     work_off(app)
-    return handle.job()
+    return handle.get()
 
 
 def last(handle: Handle[Any], verb: str) -> dict[str, Any]:
@@ -34,21 +34,21 @@ def last(handle: Handle[Any], verb: str) -> dict[str, Any]:
 def test_retry_after_waits_as_long_as_it_says(app: App, after: Any) -> None:
     @app.job(retry=SLOW)
     def busy() -> None:
-        raise Retry(after=after, message="the service is down")
+        raise RetryLater(after=after, message="the service is down")
 
     handle = busy.enqueue()
     now = forward(app.store)
     job = end(app, handle)
     assert (job.state, job.retries, job.due_at) == (State.RETRY_WAITING, 1, now + timedelta(seconds=90))
     assert (job.error_code, job.error_message) == ("retry_asked", "the service is down")
-    assert "raise Retry" in last(handle, "fail")["traceback"]
+    assert "raise RetryLater" in last(handle, "fail")["traceback"]
 
 
 @pytest.mark.req("CX-9", "JF-5", "DP-15")
 def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> None:
     @app.job(retry=SLOW)
     async def busy() -> None:
-        raise Retry(after=0)
+        raise RetryLater(after=0)
 
     handle = busy.enqueue()
     work_off(app)
@@ -61,16 +61,16 @@ def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> No
 def test_retry_may_bring_a_backoff_of_its_own_or_leave_it_to_the_job(app: App) -> None:
     @app.job(retry=SLOW)
     def own() -> None:
-        raise Retry(backoff=Backoff(base=7, jitter=False))
+        raise RetryLater(backoff=Backoff(base=7, jitter=False))
 
     @app.job(retry=SLOW)
     def jobs() -> None:
-        raise Retry
+        raise RetryLater
 
     handles = own.enqueue(), jobs.enqueue()
     now = forward(app.store)
     work_off(app)
-    assert [handle.job().due_at for handle in handles] == [now + timedelta(seconds=7), now + timedelta(seconds=3600)]
+    assert [handle.get().due_at for handle in handles] == [now + timedelta(seconds=7), now + timedelta(seconds=3600)]
 
 
 @pytest.mark.req("DP-22")
@@ -80,7 +80,7 @@ def test_what_caused_a_retry_is_told(app: App) -> None:
         try:
             raise ConnectionError("line 7 is busy")
         except ConnectionError as error:
-            raise Retry(after=5) from error
+            raise RetryLater(after=5) from error
 
     handle = busy.enqueue()
     assert end(app, handle).error_message == "line 7 is busy"
@@ -122,7 +122,7 @@ def test_cancel_ends_the_job_as_cancelled(app: App, reason: str | None) -> None:
 @pytest.mark.req("CX-9", "SC-5")
 def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    def waits(ctx: Context) -> None:
+    def waits(ctx: SyncContext) -> None:
         ctx.snooze("10m", "the file is not there yet")
 
     handle = waits.enqueue()
@@ -137,14 +137,14 @@ def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
 @pytest.mark.req("SC-5")
 def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job()
-    def waits(ctx: Context) -> None:
+    def waits(ctx: SyncContext) -> None:
         ctx.snooze(3600, "not yet\nforged line")
 
     handle = waits.enqueue()
     for _ in range(10):
         work_off(app)
         app.reschedule(handle.id)
-    assert handle.job().attempt == 10
+    assert handle.get().attempt == 10
     (told,) = [record.getMessage() for record in caplog.records if "put off again" in record.message]
     assert handle.id in told
     assert "attempt 10: not yet forged line" in told
@@ -158,7 +158,7 @@ def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pyt
         (Retry(backoff=LATER, give_up_on=(ValueError,)), OSError("x"), State.RETRY_WAITING),
         (Retry(backoff=LATER, retry_on=(OSError,)), OSError("x"), State.RETRY_WAITING),
         (Retry(backoff=LATER, retry_on=(OSError,)), ValueError("x"), State.DEAD_LETTER),
-        (Retry(backoff=LATER, retry_on=(OSError,)), Retry(after=60), State.RETRY_WAITING),  # asked for in so many words
+        (Retry(backoff=LATER, retry_on=(OSError,)), RetryLater(60), State.RETRY_WAITING),  # asked for in so many words
     ],
 )
 def test_a_kind_tells_by_its_type_what_is_worth_another_try(
@@ -187,16 +187,16 @@ def test_a_timeout_is_a_timeout_error(app: App, policy: Any, state: State) -> No
 
 
 @pytest.mark.req("JF-5")
-def test_what_belongs_to_a_raised_retry_is_no_policy(app: App) -> None:
+def test_what_a_handler_raises_is_no_policy(app: App) -> None:
     @app.job()
     def plain() -> None: ...
 
     def refusals() -> Any:
-        yield lambda: app.job(retry=Retry(after=30))
-        yield lambda: plain.using(retry=Retry(after=30))
+        yield lambda: app.job(retry=RetryLater(30))  # type: ignore[call-overload]
+        yield lambda: plain.using(retry=RetryLater(30))  # type: ignore[arg-type]
         yield lambda: plain.using(retry=Retry(retry_on=(OSError,)))
-        yield lambda: app.enqueue("plain", retry=Retry(after=30))
-        yield lambda: app.enqueue("elsewhere", retry=Retry(after=30))
+        yield lambda: app.enqueue("plain", retry=RetryLater(30))  # type: ignore[arg-type]
+        yield lambda: app.enqueue("elsewhere", retry=RetryLater(30))  # type: ignore[arg-type]
         yield lambda: app.enqueue("elsewhere", retry=Retry(give_up_on=(OSError,)))
 
     for attempt in refusals():
@@ -226,7 +226,7 @@ def test_what_would_end_a_program_ends_only_the_handler(
 
     odd, other = app.enqueue("odd"), fine.enqueue()
     work_off(app, concurrency=1)
-    job = odd.job()
+    job = odd.get()
     assert job.state is State.DEAD_LETTER
     assert error.__name__ in f"{job.error_code} {job.error_message}"
     assert other.result(timeout=5) == 3

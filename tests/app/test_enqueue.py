@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Retry, State
+from holdfast import App, Backoff, Context, PayloadPolicy, Retry, State, SyncContext
 from holdfast.engine.job import Job
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
 from holdfast.kind import Kind
 from tests.app.conftest import NewApp
+from tests.support.workers import work_off
 
 SOON = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -33,7 +34,7 @@ def stored(app: App) -> list[Job]:
 @pytest.mark.req("HF-5", "DP-11")
 def test_a_job_arrives_as_it_was_sent(app: App) -> None:
     handle = declare(app).enqueue("ada", copies=2)
-    job = handle.job()
+    job = handle.get()
     assert (handle.created, handle.reason) == (True, None)
     assert (job.id, job.kind, job.tenant, job.queue, job.state) == (
         handle.id,
@@ -50,7 +51,7 @@ def test_a_job_arrives_as_it_was_sent(app: App) -> None:
 @pytest.mark.req("HF-5")
 async def test_and_from_async_code(app: App) -> None:
     handle = await declare(app).aenqueue("ada")
-    assert (await handle.astate(), (await handle.ajob()).payload) == (State.QUEUED, {"to": "ada"})
+    assert (await handle.astate(), (await handle.aget()).payload) == (State.QUEUED, {"to": "ada"})
     assert [event.verb for event in await handle.ahistory()] == ["enqueue"]
     assert [job.id for job in await app.ajobs()] == [handle.id]
     found = await app.aget(handle.id)
@@ -64,7 +65,7 @@ def test_by_name_also_what_is_handled_elsewhere(app: App) -> None:
     declare(app)
     known = app.enqueue("send", {"to": "ada"}, priority=3)
     other = app.enqueue("elsewhere", [1, 2])
-    assert (known.job().payload, known.job().priority, other.job().payload) == ({"to": "ada"}, 3, [1, 2])
+    assert (known.get().payload, known.get().priority, other.get().payload) == ({"to": "ada"}, 3, [1, 2])
     with pytest.raises(InvalidArguments):
         app.enqueue("send", {"unto": "ada"})
     assert len(stored(app)) == 2
@@ -95,7 +96,7 @@ def test_every_option_is_kept(app: App) -> None:
         )
         .enqueue("x")
     )
-    job = handle.job()
+    job = handle.get()
     assert (job.process_after, job.due_at, job.deadline_at) == (SOON, SOON, SOON + timedelta(days=1))
     assert (job.queue, job.priority, job.idempotency_key, job.tags) == ("mail", -5, "k-1", ("b", "a"))
     assert (job.parent_id, job.correlation_id, job.causation_id) == (parent.id, "c-1", "e-9")
@@ -109,7 +110,7 @@ def test_every_option_is_kept(app: App) -> None:
 @pytest.mark.parametrize("delay", [90, 90.0, "90s", "1m30s", timedelta(seconds=90)])
 def test_a_delay_counts_from_the_databases_present(app: App, delay: Any) -> None:
     before = app.client.run(app.client.store.clock.now())
-    job = declare(app).using(delay=delay).enqueue("x").job()
+    job = declare(app).using(delay=delay).enqueue("x").get()
     after = app.client.run(app.client.store.clock.now())
     assert job.due_at is not None
     assert before <= job.due_at - timedelta(seconds=90) <= after
@@ -121,7 +122,7 @@ def test_a_delay_counts_from_the_databases_present(app: App, delay: Any) -> None
 )
 def test_odd_values_come_back_to_the_letter(app: App, value: Any) -> None:
     handle = app.enqueue("odd", {"value": value})
-    found = handle.job().payload["value"]
+    found = handle.get().payload["value"]
     assert found == value
     assert type(found) is type(value)
 
@@ -177,7 +178,7 @@ def test_a_parent_of_another_tenant_is_not_there(app: App) -> None:
 @pytest.mark.req("DP-11")
 def test_who_and_where_from_are_never_blank(url: str, new_app: NewApp) -> None:
     app = new_app(name=None, enqueued_by=None)
-    job = app.enqueue("x").job()
+    job = app.enqueue("x").get()
     assert job.enqueued_by.strip()
     assert job.source_system.strip()
     wrong: tuple[dict[str, Any], ...] = ({"name": " "}, {"enqueued_by": " "}, {"tenant": " "}, {"tenant": "*"})
@@ -210,7 +211,7 @@ def test_many_are_answered_in_order_and_refusals_are_answers(app: App) -> None:
         (True, None),
         (True, None),
     ]
-    assert [handles[n].job().payload["to"] for n in (0, 1, 2, 5, 6)] == ["a", "b", "b", "e", "f"]
+    assert [handles[n].get().payload["to"] for n in (0, 1, 2, 5, 6)] == ["a", "b", "b", "e", "f"]
     assert (handles[5].tenant, handles[1].id) == ("acme", handles[2].id)
     with pytest.raises(InvalidInput):
         handles[4].state()
@@ -231,25 +232,57 @@ def test_a_bad_call_among_many_stores_none(app: App) -> None:
 async def test_many_from_async_code(app: App) -> None:
     send = declare(app)
     handles = await app.aenqueue_many(send.prepare("x", n) for n in range(5))
-    assert [(await handle.ajob()).payload["copies"] for handle in handles] == list(range(5))
+    assert [(await handle.aget()).payload["copies"] for handle in handles] == list(range(5))
     await app.aclose()
 
 
 @pytest.mark.req("HF-5")
-def test_a_kind_is_declared_once_and_with_parentheses(app: App) -> None:
-    declare(app)
+def test_a_kind_is_declared_once(app: App) -> None:
+    kind = declare(app)
     with pytest.raises(InvalidSetting) as caught:
         declare(app)
     assert caught.value.code == "duplicate_kind"
+    with pytest.raises(InvalidSetting, match="is a job already"):
+        app.job(kind)
+
+
+@pytest.mark.req("HF-5")
+def test_parentheses_are_for_options_only(app: App) -> None:
+    @app.job
+    def double(n: int) -> int:
+        return 2 * n
+
+    @app.job
+    async def triple(ctx: Context, n: int) -> int:
+        return 3 * n + 0 * ctx.attempt
+
+    @app.job
+    def add(ctx: SyncContext, n: int, m: int = 1) -> int:
+        return n + m + 0 * ctx.attempt
+
+    handles = double.enqueue(4), triple.enqueue(4), add.enqueue(4, m=2)
+    work_off(app)
+    assert [handle.result(timeout=5) for handle in handles] == [8, 12, 6]
+    assert (double.name, triple.parameters, double(5)) == ("double", ("n",), 10)
+
+
+@pytest.mark.req("HF-5")
+def test_options_of_a_job_are_checked_when_it_is_declared(app: App) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        app.job(lambda: None)  # type: ignore[arg-type]
-    assert caught.value.code == "missing_parentheses"
+        app.job(colour="red", memory="1GB")  # type: ignore[call-overload]
+    assert (caught.value.code, caught.value.message) == ("unknown_option", "unknown options: colour, memory")
+    with pytest.raises(InvalidSetting, match="rules is a PayloadPolicy"):
+        app.job(rules={"signal_only": True})  # type: ignore[call-overload]
+    for wrong in ({}, {"forbidden": ["token"]}, {"max_bytes": "little"}):
+        with pytest.raises(InvalidSetting):
+            PayloadPolicy(**wrong)
+    assert app.kinds == {}
 
 
 @pytest.mark.req("HF-5")
 def test_using_leaves_the_kind_itself_alone(app: App) -> None:
     send = declare(app)
     urgent = send.using(priority=9).using(queue="fast")
-    assert (urgent.enqueue("x").job().priority, urgent.enqueue("x").job().queue) == (9, "fast")
-    assert (send.enqueue("x").job().priority, send.enqueue("x").job().queue) == (0, "default")
+    assert (urgent.enqueue("x").get().priority, urgent.enqueue("x").get().queue) == (9, "fast")
+    assert (send.enqueue("x").get().priority, send.enqueue("x").get().queue) == (0, "default")
     assert send("ada", copies=3) == "ada x3"

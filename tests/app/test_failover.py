@@ -93,7 +93,7 @@ def test_a_time_that_python_cannot_hold_holds_up_no_worker(new_app: NewApp, url:
         with psycopg.connect(url) as connection, pytest.raises(psycopg.Error, match="out of range"):
             connection.execute("select holdfast.enqueue('add', '{\"a\": 3}'::json, deadline_at => 'infinity')")
     work_off(app)
-    assert [far.job().state, near.job().state] == [State.SUCCEEDED, State.SUCCEEDED]
+    assert [far.get().state, near.get().state] == [State.SUCCEEDED, State.SUCCEEDED]
     assert {job.state for job in app.jobs()} == {State.SUCCEEDED}
 
 
@@ -107,13 +107,13 @@ def test_the_first_write_after_a_restart_is_no_victim_of_it(postgres_url: str, w
         for part in (handles[:2], handles[2:]):
             # So that there are several connections, which are all dead then.
             if way == "async":
-                await asyncio.gather(*(handle.ajob() for handle in handles))
+                await asyncio.gather(*(handle.aget() for handle in handles))
             else:
-                await asyncio.gather(*(asyncio.to_thread(handle.job) for handle in handles))
+                await asyncio.gather(*(asyncio.to_thread(handle.get) for handle in handles))
             set_database(postgres_url, "alter database {} set work_mem = '4MB'", and_disconnect=True)
             for handle in part:
                 await (handle.acancel() if way == "async" else asyncio.to_thread(handle.cancel))
-        assert {(await handle.ajob()).state for handle in handles} == {State.CANCELLED}
+        assert {(await handle.aget()).state for handle in handles} == {State.CANCELLED}
         await app.aclose()
 
     asyncio.run(cancel_all(App(postgres_url)))

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import App, Handle, Retry, State
+from holdfast import App, Handle, Retry, State, SyncContext
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.kind import Kind
 from tests.app.conftest import NewApp
@@ -117,13 +117,13 @@ def test_cancel_is_answered_or_refused(app: App) -> None:
         handle.cancel()
     assert caught.value.code == "already_finished"
     work_off(app)
-    assert handle.job().attempt == 0
+    assert handle.get().attempt == 0
 
 
 def test_a_handle_of_another_tenant_finds_nothing(app: App) -> None:
     handle = declare(app).enqueue(4)
     stranger: Handle[int] = Handle(handle.id, "acme", True, None, app.client, int)
-    for look in (stranger.job, stranger.state, stranger.cancel, lambda: stranger.wait(0)):
+    for look in (stranger.get, stranger.state, stranger.cancel, lambda: stranger.wait(0)):
         with pytest.raises(NotFound):
             look()
     assert stranger.history() == []
@@ -169,11 +169,11 @@ def test_a_handle_is_rescheduled(app: App) -> None:
     handle = declare(app).enqueue(-1)
     now = forward(app.store)
     assert handle.reschedule(delay="1h").state is State.QUEUED
-    assert handle.job().due_at == now + timedelta(hours=1)
+    assert handle.get().due_at == now + timedelta(hours=1)
     work_off(app)
-    assert handle.job().attempt == 0
+    assert handle.get().attempt == 0
     handle.reschedule(now + timedelta(minutes=5), max_attempts=1, reason="sooner")
-    assert (handle.job().due_at, handle.job().max_retries) == (now + timedelta(minutes=5), 0)
+    assert (handle.get().due_at, handle.get().max_retries) == (now + timedelta(minutes=5), 0)
     handle.reschedule()
     work_off(app)
     assert handle.state() is State.DEAD_LETTER
@@ -183,7 +183,7 @@ def test_a_handle_is_rescheduled(app: App) -> None:
         assert caught.value.code == "not_waiting"
     assert [v.reason for v in app.reschedule(handle.id, delay=5)] == ["not_waiting"]
     assert [v.state for v in app.redrive(handle.id, max_attempts=3)] == [State.QUEUED]
-    assert handle.job().max_retries == 2
+    assert handle.get().max_retries == 2
 
 
 async def areschedule(app: App, handle: Handle[int]) -> None:
@@ -225,3 +225,93 @@ def test_whoever_kept_an_id_has_a_handle_again(app: App) -> None:
             handle.result(timeout=5)
     with pytest.raises(InvalidInput, match="not a job id"):
         app.handle("7")
+
+
+def works(app: App) -> Kind[[], None]:
+    @app.job(retry=Retry(max_attempts=1))
+    def works(ctx: SyncContext) -> None:
+        ctx.checkpoint.save({"row": 7}, "place")
+        ctx.progress(0.5)
+        ctx.artifact("report.csv", "s3://bucket/report.csv", {"rows": 7})
+        assert ctx.step("count", lambda: 7) == 7
+        raise ValueError("enough")
+
+    return works
+
+
+def read(handle: Handle[None]) -> dict[str, Any]:
+    return {
+        "attempts": [(each.attempt, each.error_code) for each in handle.attempts()],
+        "artifacts": [(each.name, each.ref, each.meta) for each in handle.artifacts()],
+        "references": handle.references().source_ref,
+        "steps": [(each.n, each.name, each.value) for each in handle.steps()],
+        "checkpoints": handle.checkpoints(),
+        "why": [reason.code for reason in handle.why().reasons],
+    }
+
+
+async def aread(handle: Handle[None]) -> dict[str, Any]:
+    return {
+        "attempts": [(each.attempt, each.error_code) for each in await handle.aattempts()],
+        "artifacts": [(each.name, each.ref, each.meta) for each in await handle.aartifacts()],
+        "references": (await handle.areferences()).source_ref,
+        "steps": [(each.n, each.name, each.value) for each in await handle.asteps()],
+        "checkpoints": await handle.acheckpoints(),
+        "why": [reason.code for reason in (await handle.awhy()).reasons],
+    }
+
+
+def test_what_a_job_left_behind_is_read_through_its_handle(app: App) -> None:
+    handle = works(app).using(source_ref="s3://bucket/in.csv").enqueue()
+    work_off(app)
+    found = read(handle)
+    assert found.pop("why") == ["dead_letter"]
+    assert found == {
+        "attempts": [(1, "ValueError")],
+        "artifacts": [("report.csv", "s3://bucket/report.csv", {"rows": 7})],
+        "references": "s3://bucket/in.csv",
+        "steps": [(1, "count", 7)],
+        "checkpoints": {"place": {"row": 7}},
+    }
+
+    async def both() -> tuple[dict[str, Any], dict[str, Any]]:
+        try:
+            return await aread(handle), read(handle)
+        finally:
+            await app.aclose()
+
+    one, other = asyncio.run(both())
+    assert one == other
+
+
+def test_a_handle_on_no_job_says_so_whatever_is_read(app: App) -> None:
+    stranger: Handle[int] = Handle(declare(app).enqueue(4).id, "acme", True, None, app.client, int)
+    reads = (stranger.attempts, stranger.artifacts, stranger.references, stranger.steps, stranger.checkpoints)
+    for look in (*reads, stranger.why, stranger.redrive):
+        with pytest.raises(NotFound):
+            look()
+
+
+def test_a_dead_letter_is_redriven_through_its_handle(app: App) -> None:
+    handle = works(app).enqueue()
+    with pytest.raises(Conflict):
+        handle.redrive()
+    work_off(app)
+    assert handle.redrive("mended", max_attempts=1).state is State.QUEUED
+    assert handle.history()[-1].meta["reason"] == "mended"
+    work_off(app)
+    with pytest.raises(Conflict) as caught:
+        handle.redrive(from_step="nowhere")
+    assert caught.value.code == "no_such_step"
+    assert handle.redrive(from_step="count").state is State.QUEUED
+    assert handle.steps() == []
+    work_off(app)
+
+    async def again() -> State | None:
+        try:
+            return (await handle.aredrive(from_step=1)).state
+        finally:
+            await app.aclose()
+
+    assert asyncio.run(again()) is State.QUEUED
+    assert len(handle.attempts()) == 3

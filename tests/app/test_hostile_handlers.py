@@ -67,8 +67,8 @@ def test_a_log_that_fails_ends_no_job_otherwise(app: App, caplog: pytest.LogCapt
     finally:
         for each in loggers:
             each.removeHandler(broken)
-    assert [handle.job().state for handle in handles] == [State.SUCCEEDED, State.DEAD_LETTER, State.SUCCEEDED]
-    assert handles[1].job().error_code == "ZeroDivisionError"
+    assert [handle.get().state for handle in handles] == [State.SUCCEEDED, State.DEAD_LETTER, State.SUCCEEDED]
+    assert handles[1].get().error_code == "ZeroDivisionError"
 
 
 @pytest.mark.req("CX-15")
@@ -90,8 +90,8 @@ def test_an_attempt_that_breaks_down_in_our_own_hands_ends(
 
     monkeypatch.setattr(slots, "execute", broken)
     work_off(app)
-    assert [handle.job().state for handle in handles] == [State.DEAD_LETTER, State.SUCCEEDED]
-    assert handles[0].job().error_code == "outcome_refused"
+    assert [handle.get().state for handle in handles] == [State.DEAD_LETTER, State.SUCCEEDED]
+    assert handles[0].get().error_code == "outcome_refused"
     assert "a mistake of ours" in caplog.text
 
 
@@ -108,8 +108,8 @@ def test_an_outcome_that_is_refused_does_not_take_others_with_it(app: App, url: 
         app.tick()
     else:
         work_off(app)
-    assert [handle.job().state for handle in handles] == [State.SUCCEEDED, State.DEAD_LETTER, State.SUCCEEDED]
-    buried = handles[1].job()
+    assert [handle.get().state for handle in handles] == [State.SUCCEEDED, State.DEAD_LETTER, State.SUCCEEDED]
+    buried = handles[1].get()
     assert buried.error_code == "outcome_refused"
     assert "succeeded" in (buried.error_message or "")
     assert buried.attempt == 1
@@ -138,7 +138,7 @@ def test_an_end_that_nothing_can_be_made_of_is_a_failure(app: App) -> None:
     handles = {way: ends.enqueue(way) for way in ways}
     work_off(app)
     for way, code in ways.items():
-        job = handles[way].job()
+        job = handles[way].get()
         assert job.state is State.DEAD_LETTER, way
         assert (job.error_code or "").endswith(code)
 
@@ -177,7 +177,7 @@ def test_an_exit_in_a_task_of_the_handlers_own_is_not_the_workers(app: App, by_t
         app.tick()
     else:
         app.run_worker(**(QUICK | {"burst": True}))
-    assert (exiting.job().state, exiting.job().error_code) == (State.DEAD_LETTER, "SystemExit")
+    assert (exiting.get().state, exiting.get().error_code) == (State.DEAD_LETTER, "SystemExit")
     assert staying.result(timeout=5) == "here"
 
 
@@ -194,7 +194,7 @@ def test_a_handler_that_cancels_its_own_task_has_failed(app: App) -> None:
 
     handle = gives_up.enqueue()
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.attempt) == (State.DEAD_LETTER, 1)
     assert (job.error_code or "").endswith("CancelledError")
 
@@ -222,7 +222,7 @@ async def test_a_worker_that_is_cancelled_hands_back_what_runs(app: App) -> None
     assert told == ["worker_stopped"]
     events = await handle.ahistory()
     assert "worker_stopped" in [event.meta.get("reason") for event in events]
-    job = await handle.ajob()
+    job = await handle.aget()
     assert (job.crashes, job.retries) == (0, 0)
     await asyncio.to_thread(until, lambda: app.health().lease_active == 0, "its lease is closed")
     await app.aclose()
@@ -245,7 +245,7 @@ def test_a_transaction_that_is_left_open_holds_up_nobody(app: App, url: str) -> 
 
     handle = leaves.enqueue()
     work_off(app)
-    assert (handle.job().state, handle.job().error_code) == (State.DEAD_LETTER, "not_committed")
+    assert (handle.get().state, handle.get().error_code) == (State.DEAD_LETTER, "not_committed")
     kept[0].close()
 
 
@@ -255,7 +255,7 @@ def test_a_directory_for_logs_may_have_any_name(app: App, tmp_path: Path) -> Non
     odd.mkdir()
     handle = app.command("true", ["true"], log_dir=odd).enqueue()
     work_off(app)
-    assert handle.job().state is State.SUCCEEDED
+    assert handle.get().state is State.SUCCEEDED
 
 
 @pytest.mark.req("CX-15", "SC-19")
@@ -299,5 +299,5 @@ def test_an_async_handler_cannot_wait_for_a_job_by_blocking_the_loop(app: App) -
 
     blocks, waits = parent.enqueue(True), parent.enqueue(False)
     work_off(app)
-    assert (blocks.job().state, blocks.job().error_code) == (State.DEAD_LETTER, "running_loop")
+    assert (blocks.get().state, blocks.get().error_code) == (State.DEAD_LETTER, "running_loop")
     assert waits.result(timeout=1) == "done"

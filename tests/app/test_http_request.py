@@ -59,7 +59,7 @@ def ask(app: App, **payload: Any) -> Handle[Any]:
 def refused(app: App, **payload: Any) -> str:
     """The code of a job that ended as a dead letter."""
     handle = ask(app, **payload)
-    job = handle.job()
+    job = handle.get()
     assert job.state is State.DEAD_LETTER
     assert job.error_code is not None
     return job.error_code
@@ -110,14 +110,14 @@ def test_what_may_help_is_tried_again_and_the_rest_is_rejected(app: App, web: We
     web.says("/later", 503, b"", {"Retry-After": "7200", "Date": "Mon, 16 Nov 2026 08:00:00 GMT"})
     later = app.enqueue("http.request", {"url": f"{web.url}/later"}, retry=Retry(max_attempts=5))
     work_off(app)
-    job = later.job()
+    job = later.get()
     assert (job.state, job.error_code) == (State.RETRY_WAITING, "http_unavailable")
     assert job.due_at is not None
     assert 7_000 < (job.due_at - app.client.run(app.client.store.clock.now())).total_seconds() <= 7_260
     web.says("/wrong", 422, b"no such\r\ncurrency", {})
     handle = app.enqueue("http.request", {"url": f"{web.url}/wrong"}, retry=Retry(max_attempts=5))
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "http_rejected")
     assert job.error_message == f"{web.url} answered 422: no such currency"
     assert 422 in [event.meta.get("status") for event in handle.history()]
@@ -198,13 +198,13 @@ def test_secrets_come_by_name_and_leave_no_trace(
 
     handles.append(careless.enqueue())
     work_off(app)
-    assert handles[-1].job().error_message == "could not use [redacted]"
+    assert handles[-1].get().error_message == "could not use [redacted]"
     assert web.asked[0].headers["authorization"] == f"Bearer {CANARY}"
     assert (web.asked[0].headers["x-token"], web.asked[0].headers["accept"]) == (CANARY, "text/html")
     assert handles[0].result()["body"] == "you said [redacted]"
     seen = [caplog.text, *capsys.readouterr(), repr(app), repr(app.reach)]
     for handle in handles:
-        job = handle.job()
+        job = handle.get()
         attempts = app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))
         seen += [repr(job), repr(attempts), repr(handle.history()), repr(app.why(handle.id))]
     assert CANARY not in "".join(seen)
@@ -236,7 +236,7 @@ def test_secrets_are_those_of_the_tenant_and_go_where_its_settings_say(
     work_off(app, tenant="*")
     assert ends["acme"].result()["body"] == "fine"
     assert [asked.headers["x-token"] for asked in web.asked] == ["another-secret"]
-    codes = [each.job().error_code for each in (ends["other"], ends["none"], missing)]
+    codes = [each.get().error_code for each in (ends["other"], ends["none"], missing)]
     assert codes == ["secret_not_allowed", "connector_not_set", "secret_missing"]
 
 

@@ -46,14 +46,14 @@ def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_p
         assert [handle.result(timeout=30) for handle in held] == [0, 1, 2, 3]
         assert [handle.result(timeout=30) for handle in others] == list(range(20))
     for handle in held:
-        job = handle.job()
+        job = handle.get()
         assert (job.state, job.attempt, job.crashes, job.retries) == (State.SUCCEEDED, 2, 1, 0)
         verbs = [event.verb for event in handle.history()]
         assert verbs == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
     marks = begun(tmp_path)
     assert Counter(pid for pid, _, _ in marks)[victim.pid] == 4
     assert Counter(number for _, number, _ in marks) == Counter(dict.fromkeys(range(4), 2))
-    assert all(handle.job().attempt == 1 for handle in others)
+    assert all(handle.get().attempt == 1 for handle in others)
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_a_job_that_kills_its_worker_every_time_ends_in_the_dead_letters(app: Ap
     for attempt in (1, 2):
         with worker(url, tmp_path) as victim:
             victim.wait(timeout=30)
-        assert (victim.returncode, handle.job().attempt) == (-signal.SIGKILL, attempt)
+        assert (victim.returncode, handle.get().attempt) == (-signal.SIGKILL, attempt)
     with rescuer(url, tmp_path):
         job = handle.wait(timeout=30)
         assert app.enqueue("quick", {"number": 1}).result(timeout=30) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import App, State
+from holdfast import App, PayloadPolicy, State
 from holdfast.engine.retry import fixed
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.payloads.operations import rotate
@@ -27,9 +27,9 @@ def blobs(folder: Path) -> int:
 
 
 def storing(app: App) -> holdfast.Kind[[str], str]:
-    @app.job(store=True, max_bytes="1KB", max_result_bytes="1KB")
+    @app.job(rules=PayloadPolicy(store=True, max_bytes="1KB", max_result_bytes="1KB"))
     async def report(ctx: holdfast.Context, text: str) -> str:
-        ctx.artifact("report.csv", data=text[:9].encode() + ctx.job_id.encode())
+        await ctx.artifact("report.csv", data=text[:9].encode() + ctx.job_id.encode())
         return text
 
     return report
@@ -102,7 +102,11 @@ def test_what_a_retry_still_names_stays(new_app: NewApp, folder: Path, monkeypat
     app = new_app(artifacts=folder)
     broken = True
 
-    @app.job(store=True, max_bytes="1KB", retry=holdfast.Retry(max_attempts=2, backoff=fixed(0)), retry_as="new_job")
+    @app.job(
+        retry=holdfast.Retry(max_attempts=2, backoff=fixed(0)),
+        retry_as="new_job",
+        rules=PayloadPolicy(store=True, max_bytes="1KB"),
+    )
     async def echo(text: str) -> int:
         if broken:
             raise ValueError("not yet")
@@ -117,7 +121,7 @@ def test_what_a_retry_still_names_stays(new_app: NewApp, folder: Path, monkeypat
     assert blobs(folder) == 2, "their retries are dead letters that may be redriven"
     monkeypatch.setenv("HOLDFAST_KEYS", f"new:{new_key()},{old}")
     turned = new_app(artifacts=folder)
-    turned.job("echo", store=True)(echo.function)
+    turned.job("echo", rules=PayloadPolicy(store=True))(echo.function)
     assert rotate(turned.client, turned.client.vault).resealed == 2
     forward(app.store, 1000)
     turned.retention.run()

@@ -43,7 +43,7 @@ def test_a_worker_whose_lease_was_ended_settles_nothing(app: App, new_app: NewAp
         return f"attempt {ctx.attempt}"
 
     @elsewhere.job()
-    def stubborn(ctx: Context) -> str:
+    def stubborn(ctx: SyncContext) -> str:
         begun.append(ctx.attempt)
         if ctx.attempt == 1:
             assert first_may_end.wait(20)  # a thread cannot be stopped
@@ -58,10 +58,10 @@ def test_a_worker_whose_lease_was_ended_settles_nothing(app: App, new_app: NewAp
         assert stopped.wait(20), "the handler was not told"
         until(lambda: beside.lease != lost, "the worker has a new lease")
         first_may_end.set()
-        until(lambda: sweep(app).crashed or all(h.job().crashes for h in handles), "the jobs were freed")
+        until(lambda: sweep(app).crashed or all(h.get().crashes for h in handles), "the jobs were freed")
         assert [handle.result(timeout=20) for handle in handles] == ["attempt 2", "attempt 2"]
     for handle in handles:
-        job = handle.job()
+        job = handle.get()
         assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 1)
         assert [event.verb for event in handle.history()][-5:] == ["lapse", "retry", "due", "take", "succeed"]
 
@@ -89,7 +89,7 @@ def test_progress_of_a_job_that_is_somebody_elses_is_refused(app: App, new_app: 
         assert begun.wait(20)
         end_lease(app, beside.lease)
         # By this sweep, or by the worker's first look, which may come late.
-        until(lambda: sweep(app).crashed or handle.job().crashes, "the job was freed")
+        until(lambda: sweep(app).crashed or handle.get().crashes, "the job was freed")
         freed.set()
         until(lambda: refused, "the handler was refused")
     assert refused == ["stale_lease"]
@@ -103,7 +103,7 @@ def test_a_result_that_comes_too_late_is_not_recorded(app: App, new_app: NewApp)
     begun, freed = threading.Event(), threading.Event()
 
     @elsewhere.job()
-    def late(ctx: Context) -> str:
+    def late(ctx: SyncContext) -> str:
         if ctx.attempt == 1:
             begun.set()
             assert freed.wait(20)
@@ -117,7 +117,7 @@ def test_a_result_that_comes_too_late_is_not_recorded(app: App, new_app: NewApp)
                 "update lease set ended_at = until, ended_why = 'lapsed' where id = :id", {"id": beside.lease}
             )
         # By this sweep, or by the worker's first look, which may come late.
-        until(lambda: sweep(app).crashed or handle.job().crashes, "the job was freed")
+        until(lambda: sweep(app).crashed or handle.get().crashes, "the job was freed")
         freed.set()
         assert handle.result(timeout=20) == "attempt 2"
     assert [event.verb for event in handle.history()].count("succeed") == 1

@@ -116,7 +116,7 @@ def test_an_error_among_calls_at_once_is_told_before_what_waits(app: App, way: s
         @app.job("both")
         def both(ctx: SyncContext) -> str:
             try:
-                ctx.gather(ctx.later("fails", fails), lambda: ctx.sleep("1h"))
+                ctx.gather(ctx.submit("fails", fails), lambda: ctx.sleep("1h"))
             except ConnectionError:
                 return ctx.step("instead", lambda: "done")
             return "waited"
@@ -137,7 +137,7 @@ def test_an_event_that_nobody_can_send_is_not_waited_for(app: App) -> None:
 
     handle = waits.enqueue()
     work_off(app)
-    assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, "invalid_name")
+    assert (handle.state(), handle.get().error_code) == (State.DEAD_LETTER, "invalid_name")
 
 
 def test_a_step_does_not_return_a_handle(app: App) -> None:
@@ -150,7 +150,7 @@ def test_a_step_does_not_return_a_handle(app: App) -> None:
 
     handle = asks.enqueue()
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.error_code, job.error_message) == (
         "payload_not_json",
         "result of enqueue $: holdfast.features.jobs.handle.Handle is not JSON",
@@ -164,9 +164,9 @@ def test_calls_at_once_in_a_thread_are_made_with_later(app: App) -> None:
 
     handle = pages.enqueue()
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "not_callable")
-    assert "ctx.later" in (job.error_message or "")
+    assert "ctx.submit" in (job.error_message or "")
 
 
 def test_a_notifier_that_could_not_be_called_is_refused_when_it_is_declared(app: App) -> None:

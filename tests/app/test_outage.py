@@ -87,7 +87,7 @@ def test_an_outage_while_a_job_ends(own_server: PostgresServer, own_url: str) ->
             finally:
                 own_server.start()
             until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "settled by itself", limit=60)
-        assert handle.job().state is State.SUCCEEDED
+        assert handle.get().state is State.SUCCEEDED
         assert handle.result(timeout=30) == "done"
 
 

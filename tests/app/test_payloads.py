@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, State
+from holdfast import App, PayloadPolicy, State
 from holdfast.engine.job import EVERY_TENANT, References
 from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
@@ -40,7 +40,7 @@ def everything(app: App) -> str:
 def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pytest.LogCaptureFixture) -> None:
     seen = []
 
-    @app.job(restricted=True, retry=holdfast.Retry(max_attempts=1))
+    @app.job(retry=holdfast.Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
     def heal(ctx: holdfast.SyncContext, patient: dict[str, Any], number: int) -> str:
         seen.append((patient, number))
         ctx.progress(0.5, f"at {patient['name']}")
@@ -50,7 +50,7 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
             raise ValueError(f"cannot heal {patient['name']} ({number}): {patient!r}")
         return str(patient["name"])
 
-    @app.job(restricted=True, requires_approval=True)
+    @app.job(requires_approval=True, rules=PayloadPolicy(restricted=True))
     async def operate(patient: str) -> None: ...
 
     caplog.set_level(logging.DEBUG)
@@ -62,8 +62,8 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
     assert seen[0][0]["name"] == CANARY
     assert done.result(5) == CANARY  # and whoever asks for the result, too
     assert asked.state() is State.WAITING_FOR_APPROVAL
-    assert failed.job().error_code == "ValueError"
-    assert failed.job().error_message == WITHHELD
+    assert failed.get().error_code == "ValueError"
+    assert failed.get().error_message == WITHHELD
     (tried,) = app.client.run(app.client.store.jobs.attempts(failed.id, "default"))
     assert f", in {heal.name}" in str(tried.traceback), "where it was is kept, and not what it said"
     assert "Traceback" not in str(tried.traceback)
@@ -73,6 +73,7 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
         assert found is not None
         assert found.job.payload == HIDDEN
         said += [repr(found), repr(app.why(handle.id)), repr(app.jobs()), repr(handle.history())]
+        said += [repr(handle.steps()), repr(handle.checkpoints()), repr(handle.attempts()), repr(handle.why())]
     for text in said:
         assert CANARY not in text
         assert KEY not in text
@@ -90,13 +91,13 @@ def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_ar
 
     failed = heal.enqueue(CANARY)
     app.run_worker(burst=True)
-    assert CANARY in str(failed.job().error_message), "nobody had said that it is restricted"
+    assert CANARY in str(failed.get().error_message), "nobody had said that it is restricted"
     app.templates.put("usual", "heal", {"patient": CANARY})
     app.schedules.create("nightly", "0 3 * * *", kind="heal", payload={"patient": CANARY})
     app.payload_rules.set("heal", restricted=True)
     found = app.client.run(story(app.client.store, failed.id, "default"))
     attempts = app.client.run(app.client.store.jobs.attempts(failed.id, "default"))
-    shown: list[object] = [found, attempts, failed.job(), failed.history(), app.jobs(), app.why(failed.id)]
+    shown: list[object] = [found, attempts, failed.get(), failed.history(), app.jobs(), app.why(failed.id)]
     shown += [app.templates.get("usual"), app.templates.list(), app.templates.versions("usual")]
     shown += [app.schedules.get("nightly"), app.schedules.list(), app.schedules.pause("nightly")]
     shown += [app.schedules.resume("nightly"), app.schedules.edit("nightly", missed="skip")]
@@ -120,7 +121,7 @@ def _fails(patient: str) -> None:
 def test_what_kinds_declare_is_judged_at_once_and_put_down_by_a_worker(new_app: NewApp) -> None:
     app = new_app(name="shop")
 
-    @app.job(signal_only=True, forbidden=["Iban"], max_bytes="1KB")
+    @app.job(rules=PayloadPolicy(signal_only=True, forbidden=["Iban"], max_bytes="1KB"))
     def pay(**facts: Any) -> None: ...
 
     for bad, code in (({"iban": CANARY}, "payload_forbidden"), ({"x": "y" * 1100}, "payload_over_limit")):
@@ -168,7 +169,7 @@ def test_references_go_with_a_job_and_a_result_may_lie_elsewhere(app: App) -> No
 
     @app.job()
     async def index(ctx: holdfast.Context, page: int) -> int:
-        seen[page] = await ctx.areferences()
+        seen[page] = await ctx.references()
         ctx.result_ref = "s3://out/index"
         return page
 
@@ -190,7 +191,9 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
     app = new_app(artifacts=tmp_path / "artifacts")
     large = "x" * 1_500_000  # more than a payload may have at all
 
-    @app.job(store=True, max_bytes=1000, max_result_bytes=1000, retry=holdfast.Retry(max_attempts=1))
+    @app.job(
+        retry=holdfast.Retry(max_attempts=1), rules=PayloadPolicy(store=True, max_bytes=1000, max_result_bytes=1000)
+    )
     def shout(words: str) -> str:
         return words.upper()
 
@@ -216,15 +219,15 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
     result = app.client.run(app.client.store.jobs.result(big.id, "default"))
     assert result is not None
     assert (result.value, str(result.ref)[:19]) == (None, "artifact://default/")
-    assert len(json.dumps(big.job().payload)) < 300
+    assert len(json.dumps(big.get().payload)) < 300
     # A blob that is gone or was changed: the job says so, and is not lost.
     lost, changed = shout.enqueue("l" * 2000), shout.enqueue("c" * 2000)
     assert app.artifacts is not None
-    app.artifacts.delete(lost.job().payload["$holdfast"]["stored"], tenant="default")
+    app.artifacts.delete(lost.get().payload["$holdfast"]["stored"], tenant="default")
     (file,) = (tmp_path / "artifacts" / "default" / changed.id).iterdir()
     file.write_bytes(b"something else")
     app.run_worker(burst=True)
-    assert [(each.state(), each.job().error_code) for each in (lost, changed)] == [
+    assert [(each.state(), each.get().error_code) for each in (lost, changed)] == [
         (State.DEAD_LETTER, "artifact_missing"),
         (State.DEAD_LETTER, "artifact_changed"),
     ]
@@ -233,13 +236,34 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
 
     @app.job()
     async def report(ctx: holdfast.Context) -> None:
-        refs.append(await ctx.aartifact("report.csv", data=b"a,b\n1,2\n"))
+        refs.append(await ctx.artifact("report.csv", data=b"a,b\n1,2\n"))
 
     report.enqueue()
     app.run_worker(burst=True)
     assert app.artifacts.get(refs[0], tenant="default") == b"a,b\n1,2\n"
     with pytest.raises(Refused, match="artifact_not_yours"):
         app.artifacts.get(refs[0], tenant="acme")
+
+
+@pytest.mark.req("DP-4")
+def test_sealed_steps_and_checkpoints_are_opened_by_a_handle_that_has_the_key(
+    new_app: NewApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_KEYS", f"old:{new_key()}")
+    app = new_app()
+
+    @app.job()
+    def heal(ctx: holdfast.SyncContext, patient: str) -> None:
+        ctx.step("look", lambda: {"name": patient})
+        ctx.checkpoint.save(patient, "at")
+
+    handle = heal.enqueue(CANARY)
+    app.run_worker(burst=True)
+    assert [step.value for step in handle.steps()] == [{"name": CANARY}]
+    assert handle.checkpoints() == {"at": CANARY}
+    monkeypatch.delenv("HOLDFAST_KEYS")
+    stranger = new_app().handle(handle.id)
+    assert CANARY not in repr((stranger.steps(), stranger.checkpoints()))
 
 
 @pytest.mark.req("DP-4")
@@ -252,11 +276,11 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
     retry = holdfast.Retry(max_attempts=2, backoff=fixed(0.01))
     fails = [False, True]  # from the end
 
-    @app.job(store=True, max_result_bytes=300, retry=retry, signal_only=True)
+    @app.job(retry=retry, rules=PayloadPolicy(store=True, max_result_bytes=300, signal_only=True))
     def echo(text: str) -> str:
         return text
 
-    @app.job(signal_only=True)
+    @app.job(rules=PayloadPolicy(signal_only=True))
     def note(**facts: str) -> None: ...
 
     @app.job(retry=retry, retry_as="new_job")
@@ -288,7 +312,7 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
     stranger = new_app(artifacts=tmp_path)
     stranger.job("echo", retry=holdfast.Retry(max_attempts=1))(echo.function)
     stranger.run_worker(burst=True)
-    assert unread.job().error_code == "key_unknown"
+    assert unread.get().error_code == "key_unknown"
     # Given another payload, that is sealed for the job that is made of it.
     until(lambda: _is_dead(stranger, unread.id), "nobody has the key")
     again = app.dead_letters.redrive_as(unread.id, {"text": "another" + CANARY})
@@ -338,7 +362,7 @@ def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
     handles = [heal.enqueue(), heal_here.enqueue()]
     posed = pose.enqueue()
     app.run_worker(burst=True)
-    assert posed.job().error_code == "payload_reserved"
+    assert posed.get().error_code == "payload_reserved"
     with closing(open_by_hand(app.store.url)) as by_hand:
         kept = by_hand.execute("select value from step") + by_hand.execute("select value from checkpoint")
         assert (len(kept), CANARY in json.dumps(kept, default=str)) == (4, False)
@@ -352,7 +376,7 @@ def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
     stranger = new_app()
     stranger.job("heal", retry=once)(heal.function)
     until(lambda: _is_dead(stranger, stuck.id), "nobody has the key")
-    assert (stuck.job().error_code, len(calls)) == ("key_unknown", 3)
+    assert (stuck.get().error_code, len(calls)) == ("key_unknown", 3)
 
 
 def _is_over(app: App, job_id: str) -> bool:
@@ -403,7 +427,7 @@ def test_nobody_reads_what_is_anothers_by_a_result_that_looks_stored(app: App) -
 
     job = echoes.enqueue(FORGED)
     app.run_worker(burst=True)
-    ended = job.job()
+    ended = job.get()
     assert (ended.state, ended.error_code, ended.retries) == (State.DEAD_LETTER, "payload_reserved", 0)
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast import App, Context, errors
+from holdfast import App, Context, SyncContext, errors
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
@@ -33,7 +33,7 @@ def test_a_worker_and_its_handlers_get_by_with_few_connections(new_app: NewApp, 
         return number
 
     @app.job()
-    def plain(ctx: Context, number: int) -> int:
+    def plain(ctx: SyncContext, number: int) -> int:
         ctx.progress(0.5)
         time.sleep(LINGERING)
         later.enqueue(number)

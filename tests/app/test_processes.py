@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Retry, State, trace_from
+from holdfast import App, Backoff, Process, Retry, State, trace_from
 from holdfast.app import process_handlers
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
@@ -113,7 +113,7 @@ def test_an_error_comes_back_with_all_that_is_known_of_it(
 ) -> None:
     handle = labour.raises.using(retry=ONCE).enqueue("no such\nthing")
     work_off(labour.app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, job.error_message) == (State.DEAD_LETTER, "LookupError", "no such\nthing")
     ended = attempt(labour.app, handle.id)
     assert (ended.outcome, job.crashes) == ("failed", 0)
@@ -130,7 +130,7 @@ def test_a_handler_that_exits_politely_has_failed(labour: ModuleType) -> None:
     handle = labour.leaves.using(retry=ONCE).enqueue(3)
     after = labour.where.enqueue()
     work_off(labour.app, concurrency=1)
-    assert (handle.job().error_code, handle.job().crashes) == ("SystemExit", 0)
+    assert (handle.get().error_code, handle.get().crashes) == ("SystemExit", 0)
     assert after.result()[0]
 
 
@@ -151,7 +151,7 @@ def test_what_a_handler_says_by_raising_comes_through(
 ) -> None:
     handle = labour.says.enqueue(what)
     work_off(labour.app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, attempt(labour.app, handle.id).error_code) == (state, code)
     if state is State.RETRY_WAITING:
         waits = job.due_at - attempt(labour.app, handle.id).ended_at
@@ -183,8 +183,8 @@ def test_what_the_worker_knows_to_be_secret_is_not_told_by_a_child(labour: Modul
     labour.app.redact("canary-of-the-worker")
     handle = labour.says.using(retry=ONCE).enqueue("tell")
     work_off(labour.app)
-    assert handle.job().error_message is not None
-    assert "canary" not in str(handle.job())
+    assert handle.get().error_message is not None
+    assert "canary" not in str(handle.get())
     assert "canary" not in str(handle.history())
 
 
@@ -194,7 +194,7 @@ def test_a_timeout_kills_for_real(labour: ModuleType, tmp_path: Path) -> None:
     handle = labour.hangs.using(retry=ONCE).enqueue(str(tmp_path / "marks"))
     after = labour.where.enqueue()
     work_off(labour.app, concurrency=1)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, job.retries, job.crashes) == (State.DEAD_LETTER, "timeout", 0, 0)
     child, grandchild = marked(tmp_path / "marks")
     assert before.result()[0] == child != after.result()[0]
@@ -221,7 +221,7 @@ def test_what_a_stopping_worker_hands_back_is_killed(labour: ModuleType, tmp_pat
         assert running(grandchild)
         beside.ask_to_stop()
     until_gone(child, grandchild)
-    job = handle.job()
+    job = handle.get()
     assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker's promoter may have been quicker than its end
     assert (job.retries, job.crashes) == (0, 0)
 
@@ -233,7 +233,7 @@ def test_the_memory_limit_is_a_failure_with_a_name(labour: ModuleType) -> None:
     after = labour.swells.enqueue(1_000_000)
     work_off(labour.app, concurrency=1)
     assert (within.result(), after.result()) == (1_000_000, 1_000_000)
-    job = beyond.job()
+    job = beyond.get()
     assert (job.state, job.error_code, job.crashes) == (State.DEAD_LETTER, "memory_limit", 0)
     assert "192 MB" in (job.error_message or "")
     assert "MemoryError" in attempt(labour.app, beyond.id).traceback
@@ -281,7 +281,7 @@ def test_a_tick_runs_them_too(labour: ModuleType) -> None:
 def test_what_a_dead_process_leaves_is_killed(labour: ModuleType, tmp_path: Path) -> None:
     handle = labour.dies_and_leaves.using(retry=Retry(max_crashes=0)).enqueue(str(tmp_path / "marks"))
     work_off(labour.app)
-    assert handle.job().error_code == "process_died"
+    assert handle.get().error_code == "process_died"
     until_gone(*marked(tmp_path / "marks"))
 
 
@@ -293,7 +293,7 @@ def test_a_module_that_cannot_be_imported_is_a_clear_failure(
     monkeypatch.setenv(labour.BROKEN_IMPORT, str(os.getpid()))
     handle = labour.where.using(retry=ONCE).enqueue()
     work_off(labour.app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, job.crashes) == (State.DEAD_LETTER, "import_failed", 0)
     assert "this module does not like children" in (job.error_message or "")
 
@@ -306,9 +306,9 @@ def test_a_python_that_does_not_start_is_a_clear_failure(labour: ModuleType, mon
         work_off(labour.app, max_jobs=1)
     monkeypatch.setattr(process_handlers, "_BOOT", "raise SystemExit(7)")
     work_off(labour.app, max_jobs=1)
-    assert [handle.job().error_code for handle in handles] == ["child_not_started"] * 2
-    assert "No such file" in (handles[0].job().error_message or "")
-    assert "exit code 7" in (handles[1].job().error_message or "")
+    assert [handle.get().error_code for handle in handles] == ["child_not_started"] * 2
+    assert "No such file" in (handles[0].get().error_message or "")
+    assert "exit code 7" in (handles[1].get().error_message or "")
 
 
 @pytest.mark.req("JF-7")
@@ -320,15 +320,18 @@ def test_what_cannot_be_run_so_is_refused_when_it_is_declared(app: App) -> None:
 
     assert local.value.code == "not_importable"
     for settings, code in (
-        ({"memory": "1GB"}, "conflicting_options"),
-        ({"process": True, "memory": "much"}, "invalid_size"),
-        ({"process": True, "memory": "1MB"}, "invalid_size"),
-        ({"process": True, "recycle": 0}, "invalid_setting"),
-        ({"process": True, "niceness": -1}, "invalid_setting"),
+        ({"memory": "much"}, "invalid_size"),
+        ({"memory": "1MB"}, "invalid_size"),
+        ({"recycle": 0}, "invalid_setting"),
+        ({"niceness": -1}, "invalid_setting"),
     ):
         with pytest.raises(InvalidSetting) as refused:
-            app.job(**settings)
+            Process(**settings)
         assert refused.value.code == code
+    for given in ("yes", 1, {"memory": "1GB"}):
+        with pytest.raises(InvalidSetting) as refused:
+            app.job(process=given)  # type: ignore[call-overload]
+        assert refused.value.code == "invalid_setting"
     assert app.kinds == {}
 
 
@@ -349,7 +352,7 @@ def test_a_copy_of_the_process_does_not_answer_for_it(labour: ModuleType) -> Non
     exits = labour.exits_in_a_task.enqueue()
     work_off(labour.app, concurrency=1)
     assert [handle.result(timeout=1) for handle in handles] == [0, 1, 2, 3]
-    assert (exits.job().state, exits.job().error_code) == (State.DEAD_LETTER, "SystemExit")
+    assert (exits.get().state, exits.get().error_code) == (State.DEAD_LETTER, "SystemExit")
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def test_progress_is_seen_while_the_job_runs(app: App, new_app: NewApp) -> None:
     elsewhere, go_on = new_app(), threading.Event()
 
     @elsewhere.job()
-    def reads(ctx: Context) -> None:
+    def reads(ctx: SyncContext) -> None:
         ctx.progress(0.25, "page 1")
         go_on.wait(30)
 
@@ -43,7 +43,7 @@ def test_progress_is_seen_while_the_job_runs(app: App, new_app: NewApp) -> None:
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("end", ["returns", "raises"])
 def test_the_last_word_is_kept_however_it_ends(app: App, colour: str, end: str) -> None:
-    def sync(ctx: Context) -> None:
+    def sync(ctx: SyncContext) -> None:
         for number in range(500):
             ctx.progress(number / 500)
         ctx.progress(1, "all read")
@@ -52,21 +52,21 @@ def test_the_last_word_is_kept_however_it_ends(app: App, colour: str, end: str) 
 
     async def coloured(ctx: Context) -> None:
         for number in range(500):
-            await ctx.aprogress(number / 500)
-        await ctx.aprogress(1, "all read")
+            await ctx.progress(number / 500)
+        await ctx.progress(1, "all read")
         if end == "raises":
             raise ValueError("after all")
 
     app.job("reads", retry=Retry(max_attempts=1))(sync if colour == "sync" else coloured)
     handle = app.enqueue("reads")
     work_off(app)
-    assert handle.job().state.finished
+    assert handle.get().state.finished
     assert handle.progress() == Progress(1.0, "all read", 1)
 
 
 def test_it_costs_the_hot_row_nothing_and_the_ledger_neither(app: App) -> None:
     @app.job()
-    def reads(ctx: Context) -> None:
+    def reads(ctx: SyncContext) -> None:
         ctx.progress(0.5)
 
     handle = reads.enqueue()
@@ -142,17 +142,17 @@ async def test_a_store_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.M
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), "half", True])
 def test_a_fraction_that_is_none_is_refused(app: App, fraction: Any) -> None:
     @app.job()
-    def reads(ctx: Context) -> None:
+    def reads(ctx: SyncContext) -> None:
         ctx.progress(fraction)
 
     handle = reads.enqueue()
     work_off(app)
-    assert handle.job().error_code == "invalid_progress"
+    assert handle.get().error_code == "invalid_progress"
 
 
 def test_hostile_words_are_kept_as_far_as_they_can_be(app: App) -> None:
     @app.job()
-    def reads(ctx: Context) -> None:
+    def reads(ctx: SyncContext) -> None:
         ctx.progress(message="a\x00b\ud800c" + "x" * 10_000)
 
     handle = reads.enqueue()
@@ -177,4 +177,4 @@ def test_its_name_is_reserved(app: App) -> None:
     other = confuses.enqueue()
     assert handle.progress() is None
     work_off(app)
-    assert (handle.job().error_code, other.job().error_code) == ("reserved_name", "invalid_name")
+    assert (handle.get().error_code, other.get().error_code) == ("reserved_name", "invalid_name")

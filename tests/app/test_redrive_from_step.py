@@ -55,7 +55,7 @@ def test_from_that_step_on_it_is_done_again(app: App, from_step: Any, again: lis
     assert (verdict.refused, verdict.state) == (False, State.QUEUED)
     last = handle.history()[-1]
     assert (last.verb, last.actor, last.meta.get("reason")) == ("redrive", "tester", reason)
-    assert handle.job().max_retries == 2
+    assert handle.get().max_retries == 2
     work_off(app)
     assert (handle.result(timeout=5), done) == ([*NAMES], again)
 

@@ -99,7 +99,7 @@ def test_numbers_stay_numbers_and_the_rest_is_text() -> None:
 
 def test_a_source_yields_rows_and_is_given_arguments(app: App) -> None:
     @app.report("sales")
-    def sales(ctx: holdfast.Context, month: str, count: int = 2) -> Iterator[dict[str, Any]]:
+    def sales(ctx: holdfast.SyncContext, month: str, count: int = 2) -> Iterator[dict[str, Any]]:
         for number in range(count):
             yield {"month": month, "number": number, "tenant": ctx.tenant}
 
@@ -138,10 +138,10 @@ def test_what_makes_no_report_is_refused(app: App) -> None:
         for payload in ({"source": "none"}, {"source": "sales"}, {"source": "sales", "arguments": {"sql": "drop"}})
     ]
     work_off(app)
-    assert [each.job().error_code for each in ends] == [
+    assert [each.get().error_code for each in ends] == [
         *("report_not_found", "invalid_arguments", "invalid_arguments"),
     ]
-    assert {each.job().state for each in ends} == {State.DEAD_LETTER}
+    assert {each.get().state for each in ends} == {State.DEAD_LETTER}
 
 
 def test_a_report_belongs_to_its_tenant(app: App) -> None:

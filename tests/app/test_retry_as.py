@@ -59,13 +59,13 @@ def test_what_is_no_way_to_retry(app: App) -> None:
         app.job(retry_as="new_job", at_most_once=True)
     assert refused.value.code == "conflicting_options"
 
-    @app.job(retry_as="elsewhere")  # type: ignore[arg-type]
+    @app.job(retry_as="elsewhere")  # type: ignore[call-overload]
     def odd() -> None: ...
 
     with pytest.raises(InvalidSetting) as refused:
         odd.enqueue()
     assert refused.value.code == "invalid_retry"
-    job = app.enqueue("by.name", retry_as="new_job").job()
+    job = app.enqueue("by.name", retry_as="new_job").get()
     assert job.retry_as == "new_job"
     assert app.chain(job.id) == [job]
     work_off(app)

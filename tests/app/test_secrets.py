@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Cancel, Context, Reject, Retry
+from holdfast import App, Cancel, Context, Reject, Retry, RetryLater, SyncContext
 from holdfast.cli.output import JsonLines, TextLines
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
@@ -52,7 +52,7 @@ def logged() -> Iterator[io.StringIO]:
 def declare(app: App) -> dict[str, Any]:
     everything = " ".join(CANARIES[:4]) + f" api_key={NAMED}"
 
-    def raises(ctx: Context, password: str) -> None:
+    def raises(ctx: SyncContext, password: str) -> None:
         try:
             raise KeyError({"token": NAMED, "note": everything})
         except KeyError as error:
@@ -61,29 +61,29 @@ def declare(app: App) -> dict[str, Any]:
     async def araises(ctx: Context, password: str) -> None:
         raise ExceptionGroup(everything, [ValueError(everything)])
 
-    def retries(ctx: Context, password: str) -> None:
-        raise Retry(after=1, message=everything)
+    def retries(ctx: SyncContext, password: str) -> None:
+        raise RetryLater(after=1, message=everything)
 
-    def rejects(ctx: Context, password: str) -> None:
+    def rejects(ctx: SyncContext, password: str) -> None:
         raise Reject("no_good", everything)
 
-    def cancels(ctx: Context, password: str) -> None:
+    def cancels(ctx: SyncContext, password: str) -> None:
         raise Cancel(everything)
 
-    def snoozes(ctx: Context, password: str) -> None:
+    def snoozes(ctx: SyncContext, password: str) -> None:
         ctx.snooze(3600, everything)
 
-    def reports(ctx: Context, password: str) -> None:
+    def reports(ctx: SyncContext, password: str) -> None:
         ctx.progress(0.5, everything)
 
-    def logs(ctx: Context, password: str) -> None:
+    def logs(ctx: SyncContext, password: str) -> None:
         ctx.log.info("with %s and %s", password, everything)
         try:
             raise ValueError(everything)
         except ValueError:
             ctx.log.exception("it failed: %s", everything)
 
-    def invalid(ctx: Context, password: str) -> Any:
+    def invalid(ctx: SyncContext, password: str) -> Any:
         return {"x": object(), "y": everything}
 
     handlers = (raises, araises, retries, rejects, cancels, snoozes, reports, logs, invalid)
@@ -111,7 +111,7 @@ def test_no_canary_leaves_the_payload(
     work_off(app)
     handles = {name: kind.enqueue(password=GIVEN) for name, kind in kinds.items()}
     work_off(app)
-    assert all(handle.job().attempt == 1 for handle in handles.values())
+    assert all(handle.get().attempt == 1 for handle in handles.values())
 
     found = rows(url)
     assert GIVEN in found["job"]  # the payload
@@ -120,7 +120,7 @@ def test_no_canary_leaves_the_payload(
         leaks = [table for table, text in found.items() if canary in text and (table, canary) != ("job", GIVEN)]
         assert leaks == [], canary
     # It is the secrets that are gone, not everything.
-    job = handles["raises"].job()
+    job = handles["raises"].get()
     assert job.error_code == "ConnectionError"
     assert str(job.error_message).startswith("cannot log in with [redacted]: [redacted]")
     trace = handles["raises"].history()[-2].meta["traceback"]
@@ -152,7 +152,7 @@ def test_names_of_ones_own(new_app: NewApp) -> None:
 
     handle = fails.enqueue("44051401359")
     work_off(app)
-    assert handle.job().error_message == "who is [redacted]?"
+    assert handle.get().error_message == "who is [redacted]?"
 
 
 def test_a_loop_of_ones_own_is_redacted_as_well(app: App) -> None:
@@ -177,7 +177,7 @@ def test_a_job_forges_no_log_line(app: App, logged: io.StringIO) -> None:
     hostile = "one\r\n2030-01-01 error holdfast.worker: forged\x1b[2J\u2028two\u202e"
 
     @app.job("forge", retry=ONCE)
-    def forges(ctx: Context) -> None:
+    def forges(ctx: SyncContext) -> None:
         ctx.log.warning(hostile)
         raise ValueError(hostile)
 
@@ -191,7 +191,7 @@ def test_a_job_forges_no_log_line(app: App, logged: io.StringIO) -> None:
 
 def test_a_log_line_names_its_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job()
-    def says(ctx: Context, n: int) -> None:
+    def says(ctx: SyncContext, n: int) -> None:
         ctx.log.info("number %d", n, extra={"page": 7})
 
     handle = says.using(correlation_id="c-1").enqueue(3)

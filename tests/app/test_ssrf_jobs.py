@@ -58,7 +58,7 @@ def requested(app: App, *urls: str, **more: Any) -> list[tuple[str, str | None]]
     """How the jobs ended that ask for these."""
     handles = [app.enqueue("http.request", {"url": url, **more}, retry=ONCE) for url in urls]
     work_off(app)
-    return [(handle.state(), handle.job().error_code) for handle in handles]
+    return [(handle.state(), handle.get().error_code) for handle in handles]
 
 
 def delivered(app: App, *urls: str) -> list[tuple[str, str | None]]:
@@ -68,7 +68,7 @@ def delivered(app: App, *urls: str) -> list[tuple[str, str | None]]:
         payload = {"endpoint": f"hook{number}", "type": "note", "data": {}}
         handles.append(app.enqueue(DELIVER, payload, retry=ONCE))
     work_off(app)
-    return [(handle.state(), handle.job().error_code) for handle in handles]
+    return [(handle.state(), handle.get().error_code) for handle in handles]
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def test_an_error_comes_back_of_its_type_and_with_its_words(
     with working(app):
         until(lambda: handle.state() is State.DEAD_LETTER, "its tries are over")
     assert seen == [(kind, words)] * 2
-    job = handle.job()
+    job = handle.get()
     assert job.error_code == (
         "not_found"
         if kind is NotFound
@@ -115,7 +115,7 @@ def test_a_failure_after_a_pause_stays_one_when_the_handler_pauses_again(app: Ap
     @app.job()
     async def asks(ctx: Context) -> str:
         try:
-            await ctx.using(retry=later).step("fails", fails)
+            await ctx.step_options(retry=later).step("fails", fails)
         except ConnectionError:
             await ctx.sleep("10ms")
         return "gave up"
@@ -138,11 +138,11 @@ def test_what_was_returned_and_cannot_be_kept_is_not_tried_again(app: App) -> No
 
     @app.job()
     async def pay(ctx: Context) -> None:
-        await ctx.using(retry=Retry(max_attempts=5, backoff=AT_ONCE)).step("charge", charge)
+        await ctx.step_options(retry=Retry(max_attempts=5, backoff=AT_ONCE)).step("charge", charge)
 
     handle = pay.enqueue()
     work_off(app)
-    assert (handle.state(), handle.job().error_code, done) == (State.DEAD_LETTER, "payload_not_json", ["charged"])
+    assert (handle.state(), handle.get().error_code, done) == (State.DEAD_LETTER, "payload_not_json", ["charged"])
 
 
 @pytest.mark.parametrize("limit", [None, 5.0])
@@ -156,12 +156,12 @@ def test_a_function_that_returns_a_coroutine_is_awaited(app: App, limit: float |
 
     @app.job(retry=AGAIN)
     async def reads(ctx: Context) -> list[int]:
-        steps = ctx.using(timeout=limit)
+        steps = ctx.step_options(timeout=limit)
         return [await steps.step("a", lambda: fetch(7)), await steps.step("b", Fetcher(), 8)]
 
     @app.job(retry=AGAIN)
     def reads_in_a_thread(ctx: SyncContext) -> list[int]:
-        steps = ctx.using(timeout=limit)
+        steps = ctx.step_options(timeout=limit)
         return [steps.step("a", lambda: fetch(7)), steps.step("b", Fetcher(), 8)]
 
     handles = [reads.enqueue(), reads_in_a_thread.enqueue()]

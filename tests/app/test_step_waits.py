@@ -112,6 +112,6 @@ def test_a_job_that_was_denied_is_not_run(app: App) -> None:
     work_off(app)
     app.deny(app.approvals.list()[0].id, by="bob")
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code, job.error_message) == (State.DEAD_LETTER, "denied", "it was denied by bob")
     assert ran == []

@@ -110,7 +110,7 @@ def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
 
     handle = naps.enqueue()
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, begun) == (State.RETRY_WAITING, [1])
     assert (job.retries, job.crashes) == (0, 0)
     app.client.run(app.client.store.clock.set(timedelta(hours=2), None))
@@ -202,7 +202,7 @@ def test_steps_at_once_are_all_remembered_before_the_first_error_is_raised(app: 
 def test_steps_at_once_in_threads(app: App) -> None:
     @app.job()
     def pages(ctx: SyncContext) -> list[str]:
-        return ctx.gather(*(ctx.later(f"page {page}", str.upper, page) for page in "abc"))
+        return ctx.gather(*(ctx.submit(f"page {page}", str.upper, page) for page in "abc"))
 
     handle = pages.enqueue()
     work_off(app)
@@ -224,9 +224,9 @@ def test_a_step_is_tried_again_by_its_own_policy_and_costs_the_job_nothing(app: 
         slow = Retry(max_attempts=2, backoff=Backoff(base=1.1, factor=1.0, jitter=False))
         quick = Retry(max_attempts=3, backoff=AT_ONCE)
         try:
-            await ctx.using(retry=slow).step("slow", flaky)
+            await ctx.step_options(retry=slow).step("slow", flaky)
         except ConnectionError:
-            return await ctx.using(retry=quick).step("quick", flaky)
+            return await ctx.step_options(retry=quick).step("quick", flaky)
         return "too early"
 
     handle = asks.enqueue()
@@ -234,7 +234,7 @@ def test_a_step_is_tried_again_by_its_own_policy_and_costs_the_job_nothing(app: 
         assert handle.result(timeout=20) == "there"
     found = steps_of(app, handle.id)
     assert [(step.name, step.tries, step.error is None) for step in found] == [("slow", 2, False), ("quick", 2, True)]
-    assert handle.job().retries == 0
+    assert handle.get().retries == 0
 
 
 def test_a_failure_that_was_caught_stays_one_in_every_later_attempt(app: App) -> None:
@@ -275,7 +275,7 @@ def test_a_step_has_a_time_limit_of_its_own(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
     async def waits(ctx: Context) -> str:
         try:
-            await ctx.using(timeout=0.05).step("hangs", hangs)
+            await ctx.step_options(timeout=0.05).step("hangs", hangs)
         except TimeoutError:
             return "gave up"
         return "waited"
@@ -307,7 +307,7 @@ def test_changed_code_is_told_and_nothing_is_done(app: App, new_app: NewApp, cha
             await ctx.sleep("1h", name="charge")
 
     work_off(newer)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "steps_changed")
     assert "call 1 of its handler was step 'charge'" in (job.error_message or "")
     assert done == ["old charge"]
@@ -400,7 +400,7 @@ def test_what_makes_no_sense_is_refused(app: App, name: Any, function: Any, code
 
     handle = asks.enqueue()
     work_off(app)
-    assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, code)
+    assert (handle.state(), handle.get().error_code) == (State.DEAD_LETTER, code)
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), "x" * 1_048_577, "\x00"])
@@ -412,7 +412,7 @@ def test_a_result_that_cannot_be_kept_fails_the_step(app: App, value: object) ->
     handle = asks.enqueue()
     work_off(app)
     assert handle.state() is State.DEAD_LETTER
-    assert (handle.job().error_code or "").startswith("payload_")
+    assert (handle.get().error_code or "").startswith("payload_")
     assert told(app, handle.id) == []
 
 
@@ -426,7 +426,7 @@ def test_a_step_makes_no_durable_calls(app: App) -> None:
 
     handle = asks.enqueue()
     work_off(app)
-    assert handle.job().error_code == "nested_step"
+    assert handle.get().error_code == "nested_step"
 
 
 def test_raising_control_in_a_step_is_the_handlers_own_word(app: App) -> None:
@@ -435,11 +435,11 @@ def test_raising_control_in_a_step_is_the_handlers_own_word(app: App) -> None:
 
     @app.job()
     async def pay(ctx: Context) -> None:
-        await ctx.using(retry=Retry(max_attempts=5)).step("charge", refuses)
+        await ctx.step_options(retry=Retry(max_attempts=5)).step("charge", refuses)
 
     handle = pay.enqueue()
     work_off(app)
-    assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, "no_such_card")
+    assert (handle.state(), handle.get().error_code) == (State.DEAD_LETTER, "no_such_card")
 
 
 def test_a_task_group_that_waits_is_a_handler_that_waits(app: App) -> None:

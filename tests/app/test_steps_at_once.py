@@ -121,7 +121,7 @@ def test_what_is_begun_after_the_handler_has_ended_is_not_done(app: App, ends: s
     tasks: list[asyncio.Task[None]] = []
 
     async def late(ctx: Context, call: Awaitable[None]) -> None:
-        while ctx.stop_reason is None and ctx.plan.durable.suspended is None:  # noqa: ASYNC110
+        while ctx.stop_reason is None and ctx._run.plan.durable.suspended is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await call
 
@@ -177,12 +177,12 @@ def test_a_step_that_waits_for_its_next_try_lets_the_others_through(app: App) ->
 
     @app.job()
     def both(ctx: SyncContext) -> list[Any]:
-        return ctx.gather(ctx.using(retry=later).later("flaky", flaky), ctx.later("slow", slow))
+        return ctx.gather(ctx.step_options(retry=later).submit("flaky", flaky), ctx.submit("slow", slow))
 
     handle = both.enqueue()
     with working(app):
         assert handle.result(timeout=20) == [2, "done"]
-    assert (slow.begun, handle.job().retries) == (1, 0)
+    assert (slow.begun, handle.get().retries) == (1, 0)
 
 
 def test_a_handler_that_catches_the_group_of_its_waits_waits_all_the_same(app: App) -> None:
@@ -232,7 +232,7 @@ def test_a_thousand_steps(app: App, way: str) -> None:
 
         @app.job("many", retry=AGAIN)
         def many(ctx: SyncContext) -> int:
-            total = sum(ctx.gather(*(ctx.later(f"step {n}", note, n) for n in range(200))))
+            total = sum(ctx.gather(*(ctx.submit(f"step {n}", note, n) for n in range(200))))
             if ctx.attempt == 1:
                 raise ConnectionError("at the end")
             return total

@@ -76,7 +76,7 @@ def test_nor_has_a_handler_whose_time_is_up(app: App) -> None:
     handle = app.enqueue("cleans_up")
     with working(app):
         assert handle.result(timeout=20) == "done"
-    assert handle.job().retries == 1
+    assert handle.get().retries == 1
 
 
 def test_a_step_that_is_done_is_written_before_its_job_is_handed_back(
@@ -117,7 +117,7 @@ def test_a_time_limit_that_ends_while_a_step_is_written_ends_the_attempt(
     handle = pays.enqueue()
     with working(app):
         until(lambda: handle.state() is State.DEAD_LETTER, "it is over")
-        assert handle.job().error_code == "timeout"
+        assert handle.get().error_code == "timeout"
         away.left["steps.save"] = 0
 
 
@@ -175,7 +175,7 @@ def test_nor_does_it_try_one_again(app: App) -> None:
     def asks(ctx: SyncContext) -> None:
         contexts.append(ctx)
         try:
-            ctx.using(retry=slow).step("flaky", flaky)
+            ctx.step_options(retry=slow).step("flaky", flaky)
         except Stopped:
             ended.set()
 

@@ -9,7 +9,6 @@ import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.engine.outcome import Failed
-from holdfast.engine.retry import RetryPolicy
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import StaleLease
 from holdfast.stores.flow import Flow
@@ -60,7 +59,7 @@ def test_it_is_waited_for_and_costs_no_attempt(
     handle = app.enqueue(kind)
     with working(app):
         assert handle.result(timeout=20) == ["first", "second"]
-    job = handle.job()
+    job = handle.get()
     assert (kinds.done, job.attempt, job.retries, job.crashes) == (["first", "second"], 2, 0, 0)
     assert away.met[verb] == 2
 
@@ -95,7 +94,7 @@ async def all_of_them(app: App, *saves: Any) -> list[Any]:
 
 def test_an_attempt_that_is_over_does_not_speak_for_the_next_one(app: App) -> None:
     """A thread that could not be stopped writes of the attempt before, in the same moment and under the same lease."""
-    policy = RetryPolicy(max_attempts=5, backoff=Backoff(base=0.0, cap=0.0, jitter=False))
+    policy = Retry(max_attempts=5, backoff=Backoff(base=0.0, cap=0.0, jitter=False))
     app.client.make_ready()
     put_one(app.store, retry=policy)
     lease = open_lease(app.store)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, State, Stopped, SyncContext
+from holdfast import App, Retry, State, Stopped, SyncContext
 from holdfast.engine.outcome import Failed
 from holdfast.errors import StaleLease
 from holdfast.worker.executor import Handler, execute
@@ -31,14 +31,14 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
     done = threading.Event()
 
     @app.job(retry=ONCE, timeout=0.1)
-    def loops(ctx: Context) -> None:
+    def loops(ctx: SyncContext) -> None:
         try:
             while True:
                 try:
-                    ctx.check()
+                    ctx.raise_if_cancelled()
                 except Exception:  # a loop that carries on after errors
                     continue
-                ctx.stop.wait(10)
+                ctx._run.stop.wait(10)
         except Stopped as stopped:
             seen.append((ctx.cancelled, ctx.stop_reason, stopped.reason))
             done.set()
@@ -46,7 +46,7 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
     handle = loops.enqueue()
     work_off(app)
     assert done.wait(20)
-    assert handle.job().error_code == "timeout"
+    assert handle.get().error_code == "timeout"
     assert seen == [(True, "timeout", "timeout")]
 
 
@@ -59,7 +59,7 @@ def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -
     def loops(ctx: SyncContext) -> None:
         seen.append((ctx.cancelled, ctx.stop_reason))
         begun.set()
-        ctx.stop.wait(60)
+        ctx._run.stop.wait(60)
         seen.append((ctx.cancelled, ctx.stop_reason))
         with pytest.raises(StaleLease):
             ctx.checkpoint.save("too late")
@@ -79,9 +79,9 @@ def test_a_thread_learns_that_its_worker_leaves(app: App, new_app: NewApp) -> No
     elsewhere, begun, seen = new_app(), threading.Event(), []
 
     @elsewhere.job()
-    def loops(ctx: Context) -> None:
+    def loops(ctx: SyncContext) -> None:
         begun.set()
-        ctx.stop.wait(60)
+        ctx._run.stop.wait(60)
         seen.append(ctx.stop_reason)
 
     with working(elsewhere) as beside:
@@ -150,7 +150,7 @@ def test_a_stuck_thread_takes_nobodys_slot(app: App, caplog: pytest.LogCaptureFi
     work_off(app, concurrency=1)
     assert time.monotonic() - began < 20
     go_on.set()
-    assert [handle.job().error_code for handle in blocked] == ["timeout"] * 3
+    assert [handle.get().error_code for handle in blocked] == ["timeout"] * 3
     assert [handle.result(timeout=5) for handle in later] == [3, 3, 3]
 
 
@@ -195,13 +195,13 @@ def test_a_handler_knows_how_long_it_has(
     seen: list[float | None] = []
 
     @app.job(timeout=timeout)
-    def looks(ctx: Context) -> None:
+    def looks(ctx: SyncContext) -> None:
         seen.append(ctx.time_left())
 
     options: Any = {} if deadline is None else {"deadline": datetime.now(UTC) + timedelta(seconds=deadline)}
     handle = looks.using(**options).enqueue()
     work_off(app)
-    assert handle.job().state is State.SUCCEEDED
+    assert handle.get().state is State.SUCCEEDED
     (left,) = seen
     if least is None:
         assert left is None

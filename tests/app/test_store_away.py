@@ -35,7 +35,7 @@ def test_a_verb_that_fails_is_tried_again(app: App, elsewhere: App, monkeypatch:
         handles = [app.enqueue("quick", {"number": n}) for n in range(3)]
         assert [handle.result(timeout=20) for handle in handles] == [0, 1, 2]
         until(lambda: away.met[verb] == 2, "the store was away")
-    assert [handle.job().attempt for handle in handles] == [1, 1, 1]
+    assert [handle.get().attempt for handle in handles] == [1, 1, 1]
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def test_many_at_once_run_each_job_once(shop: App, new_app: NewApp) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(taken) == sorted(handle.id for handle in handles)
-    assert {handle.job().attempt for handle in handles} == {1}
+    assert {handle.get().attempt for handle in handles} == {1}
 
 
 @pytest.mark.req("HK-1")

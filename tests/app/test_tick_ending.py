@@ -25,7 +25,7 @@ def test_what_is_not_done_in_time_is_handed_back(shop: App) -> None:
     assert done.duration < 10
     assert (done.taken, done.succeeded, done.handed_back, done.more) == (2, 1, 1, True)
     assert quick.state() is State.SUCCEEDED
-    found = slow.job()
+    found = slow.get()
     assert (found.state, found.retries, found.crashes) == (State.RETRY_WAITING, 0, 0)
     assert slow.history()[-1].meta["reason"] == "tick_over"
 
@@ -52,7 +52,7 @@ async def test_it_can_be_stopped_and_cancelled_from_async_code(shop: App) -> Non
     ticking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ticking
-    found = await first.ajob()
+    found = await first.aget()
     assert (found.state, found.attempt, found.crashes) == (State.RETRY_WAITING, 2, 0)
     assert shop.health().lease_active == 0
     await shop.aclose()
@@ -81,6 +81,6 @@ async def test_cancelled_while_it_settles_it_settles_first(app: App, url: str) -
         by_hand.rollback()
         with pytest.raises(asyncio.CancelledError):
             await ticking
-    assert (await handle.ajob()).state is State.SUCCEEDED
+    assert (await handle.aget()).state is State.SUCCEEDED
     assert app.health().lease_active == 0
     await app.aclose()

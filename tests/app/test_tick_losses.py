@@ -91,7 +91,7 @@ def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) ->
     done = shop.tick(lease=3)
     beside.join()
     assert (done.taken, done.lost, done.handed_back) == (1, 1, 0)
-    assert (handle.job().state, handle.job().crashes) == (State.IN_PROGRESS, 0)
+    assert (handle.get().state, handle.get().crashes) == (State.IN_PROGRESS, 0)
     assert Counter(event.verb for event in handle.history())["snooze"] == 0
 
 
@@ -137,7 +137,7 @@ def test_a_job_may_take_longer_than_the_lease(shop: App, new_app: NewApp, url: s
     done = shop.tick(lease=2)
     beside.join(30)
     assert (done.succeeded, done.lost) == (1, 0)
-    assert handle.job().crashes == 0
+    assert handle.get().crashes == 0
 
 
 KILLED = """
@@ -170,7 +170,7 @@ def test_killed_half_way_its_jobs_are_recovered_by_the_next(shop: App, url: str,
 
     until(recovered, "the lease has lapsed and the next tick has taken them up")
     assert [handle.result() for handle in handles] == [0, 1]
-    assert {handle.job().crashes for handle in handles} == {1}
+    assert {handle.get().crashes for handle in handles} == {1}
 
 
 @pytest.mark.req("HK-1", "SC-19")

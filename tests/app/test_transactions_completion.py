@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Context, Retry, State
+from holdfast import App, Context, Retry, State, SyncContext
 from holdfast.errors import Conflict, HoldfastError, InvalidPayload, StaleLease
+from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import Stage
 from tests.app.in_hand import in_hand, lose, state_of
 from tests.app.notes import notes, prepare_notes
@@ -53,10 +54,10 @@ class Receipt:
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_the_writes_and_the_success_are_one(app: App, url: str, colour: str, log: Callable[[], str]) -> None:
     @app.job("sync")
-    def pay(ctx: Context, number: int) -> Receipt:
+    def pay(ctx: SyncContext, number: int) -> Receipt:
         with (block := ctx.transaction()) as connection:
             connection.execute(WRITE)
-            assert (notes(url), ctx.completion.stage) == ([], Stage.OPEN)
+            assert (notes(url), ctx._run.completion.stage) == ([], Stage.OPEN)
             block.result(Receipt(number, True))
         assert (notes(url), state_of(app, ctx)) == (["mine"], State.SUCCEEDED)
         return Receipt(0, False)  # too late to change anything
@@ -66,7 +67,7 @@ def test_the_writes_and_the_success_are_one(app: App, url: str, colour: str, log
         async with (block := ctx.transaction(result=Receipt(-1, False))) as connection:
             await done(connection.execute(WRITE))
             block.result(Receipt(number, True))
-        assert await ctx.client.arun(ctx.client.store.jobs.get(ctx.job_id, "default")) is not None
+        assert await ctx._run.session.arun(ctx._run.session.store.jobs.get(ctx.job_id, "default")) is not None
         return Receipt(0, False)
 
     kind = {"sync": pay, "async": apay}[colour]
@@ -85,7 +86,7 @@ async def done(answer: Any) -> Any:
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_an_error_in_the_block_takes_everything_back(app: App, url: str, colour: str) -> None:
     @app.job("sync", retry=Retry(max_attempts=1))
-    def pay(ctx: Context) -> None:
+    def pay(ctx: SyncContext) -> None:
         with ctx.transaction() as connection:
             connection.execute(WRITE)
             raise ArithmeticError("no money")
@@ -98,14 +99,14 @@ def test_an_error_in_the_block_takes_everything_back(app: App, url: str, colour:
 
     handle = {"sync": pay, "async": apay}[colour].enqueue()
     work_off(app)
-    assert (handle.job().state, handle.job().error_code, notes(url)) == (State.DEAD_LETTER, "ArithmeticError", [])
+    assert (handle.get().state, handle.get().error_code, notes(url)) == (State.DEAD_LETTER, "ArithmeticError", [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: str, log: Callable[[], str]) -> None:
     @app.job("sync")
-    def pay(ctx: Context) -> None:
+    def pay(ctx: SyncContext) -> None:
         with ctx.transaction(result="paid") as connection:
             connection.execute(WRITE)
         raise ArithmeticError("too late")
@@ -118,7 +119,7 @@ def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: st
 
     handle = {"sync": pay, "async": apay}[colour].enqueue()
     work_off(app)
-    assert (handle.job().state, handle.job().attempt, notes(url)) == (State.SUCCEEDED, 1, ["mine"])
+    assert (handle.get().state, handle.get().attempt, notes(url)) == (State.SUCCEEDED, 1, ["mine"])
     assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
     assert "its handler failed afterwards" in log()
     assert "no longer ours" not in log()
@@ -135,7 +136,7 @@ def test_a_job_that_is_no_longer_ours_takes_the_writes_with_it(app: App, url: st
 
 @pytest.mark.req("DP-7")
 async def test_and_in_async_code(app: App, url: str) -> None:
-    ctx = in_hand(app)
+    ctx = Context(in_hand(app)._run)
     lose(app, ctx)
     with pytest.raises(StaleLease):
         async with ctx.transaction() as connection:
@@ -148,7 +149,8 @@ async def test_and_in_async_code(app: App, url: str) -> None:
 def test_the_attempt_counts_not_only_the_lease(app: App, url: str) -> None:
     """Taken, lost to the clock and taken again by the same worker: the first attempt is stale all the same."""
     ctx = in_hand(app)
-    earlier = Context(replace(ctx.claim, attempt=ctx.claim.attempt - 1), ctx.client, ctx.logger)
+    run = ctx._run
+    earlier = SyncContext(HandlerRun(replace(run.claim, attempt=ctx.attempt - 1), run.session, run.logger))
     with pytest.raises(StaleLease), earlier.transaction() as connection:
         connection.execute(WRITE)
     assert (notes(url), state_of(app, ctx)) == ([], State.IN_PROGRESS)
@@ -203,7 +205,7 @@ def test_new_jobs_can_be_part_of_it(app: App, url: str) -> None:
     def follow(n: int) -> None: ...
 
     @app.job(retry=Retry(max_attempts=2))
-    def lead(ctx: Context) -> None:
+    def lead(ctx: SyncContext) -> None:
         with ctx.transaction() as connection:
             if app.store.embedded:
                 with pytest.raises(HoldfastError) as caught:

@@ -69,7 +69,7 @@ def test_when_a_turn_has_failed(app: App, elsewhere: App, marks: Marks, monkeypa
         app.enqueue("quick").result(timeout=20)  # recorded by a turn that began after the worker had compared
         marks.go_on.set()
         assert marks.went_on.wait(20), "the handler was stopped"
-    assert (handle.result(timeout=20), handle.job().attempt) == ("paid", 1)
+    assert (handle.result(timeout=20), handle.get().attempt) == ("paid", 1)
 
 
 def test_when_the_worker_stops_what_was_cancelled(app: App, elsewhere: App, marks: Marks) -> None:

@@ -64,7 +64,7 @@ def test_a_handler_that_is_killed(app: App, url: str, tmp_path: Path, crash: str
     assert (handle.state(), notes(url)) == ((State.SUCCEEDED, ["7"]) if committed else (State.IN_PROGRESS, []))
     with rescuer(url, tmp_path, HOLDFAST_TEST_CRASH=crash):
         assert handle.result(timeout=30) == 7
-    assert (notes(url), handle.job().attempt) == (["7"], 1 if committed else 2)
+    assert (notes(url), handle.get().attempt) == (["7"], 1 if committed else 2)
     assert [event.verb for event in handle.history()].count("succeed") == 1
 
 

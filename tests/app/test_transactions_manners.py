@@ -97,7 +97,7 @@ def test_nothing_of_a_psycopg_connection_is_changed(postgres: App) -> None:
         connection.execute("insert into json values ($1)", ("mine",))
         assert connection.execute("select says from shop.json").fetchall() == [{"says": "mine"}]
         assert connection.execute("show search_path").fetchone() == {"search_path": "shop, public"}
-    assert handle.job().payload == {"n": 1}
+    assert handle.get().payload == {"n": 1}
 
 
 async def test_codecs_of_an_asyncpg_connection_are_left_alone(postgres: App) -> None:
@@ -110,13 +110,13 @@ async def test_codecs_of_an_asyncpg_connection_are_left_alone(postgres: App) -> 
         handle = await postgres.aenqueue("x", {"n": [1]}, key="k", connection=connection)
         assert await connection.fetchval("select $1::jsonb", {"a": 1}) == {"a": 1}
     await connection.close()
-    assert (handle.job().payload, handle.created) == ({"n": [1]}, True)
+    assert (handle.get().payload, handle.created) == ({"n": [1]}, True)
 
 
 def test_in_autocommit_the_job_is_there_at_once(postgres: App) -> None:
     with psycopg.connect(postgres.store.url, autocommit=True) as connection:
         handle = postgres.enqueue("x", connection=connection)
-        assert handle.job().kind == "x"
+        assert handle.get().kind == "x"
         assert not setting(connection, "holdfast.tenant")
         with connection.transaction(force_rollback=True):
             postgres.enqueue("y", connection=connection)
@@ -187,7 +187,7 @@ def test_nothing_of_a_sqlite_connection_is_changed(sqlite: App) -> None:
             connection.text_factory,
             pragmas(connection),
         )
-    assert handle.job().payload == {"n": 1}
+    assert handle.get().payload == {"n": 1}
 
 
 def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def test_with_no_transaction_the_statements_are_all_done_or_none(sqlite: App, mo
     first = sqlite.enqueue("x")
     with closing(sqlite3.connect(path_of(sqlite.store.url), isolation_level=None)) as connection:
         handle = sqlite.enqueue("x", connection=connection)
-        assert handle.job().kind == "x"
+        assert handle.get().kind == "x"
         monkeypatch.setattr("holdfast.kind.new_id", lambda: first.id)
         with pytest.raises(HoldfastError):
             sqlite.enqueue("x", key="k", connection=connection)

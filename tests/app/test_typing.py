@@ -15,7 +15,7 @@ HEAD = """\
 import asyncio
 from datetime import datetime
 import holdfast
-from holdfast import Context, Handle
+from holdfast import Context, Handle, SyncContext
 from holdfast.testing import Kit
 from holdfast.features.workflows.plan import Planned
 
@@ -30,10 +30,22 @@ async def count(ctx: Context, words: list[str], *, at: datetime | None = None) -
     return len(words)
 
 @app.job()
-def remember(ctx: Context, what: str) -> None: ...
+def remember(ctx: SyncContext, what: str) -> None: ...
+
+@app.job
+def bare(ctx: SyncContext, what: str) -> bytes:
+    return what.encode()
+
+@app.job
+async def abare(n: int) -> bytes:
+    return bytes(n)
+
+@app.job(process=holdfast.Process(memory="512MB"), rules=holdfast.PayloadPolicy(signal_only=True))
+def grouped(n: int) -> None: ...
 
 kit = Kit(app)
 ctx: Context
+sync_ctx: SyncContext
 
 """
 
@@ -60,7 +72,16 @@ RIGHT = [
     'ran_prepared: int = await kit.arun(count.prepare(["a"]))',
     'planned: Planned[str] = app.workflow("w").add(send, "a", after=None)',
     'in_flow: str = app.workflow("w").start()[app.workflow("w").add(send.prepare("a"))].result()',
-    "given: list[int] = ctx.results().of(count)",
+    "given: list[int] = (await ctx.results()).of(count)",
+    "given_sync: list[int] = sync_ctx.results().of(count)",
+    "await ctx.progress(0.5)",
+    'of_bare: bytes = bare.enqueue("x").result()',
+    "of_abare: bytes = await abare.enqueue(7)",
+    "grouped.enqueue(7)",
+    "job: holdfast.Job = await abare.enqueue(7).aget()",
+    "attempts: list[holdfast.Attempt] = abare.enqueue(7).attempts()",
+    "app.approval_notifier(timeout=30)",
+    "sync_ctx.progress(0.5)",
     'ran_with_options: str = kit.run(send.using(key="k"), "a")',
 ]
 
@@ -84,15 +105,27 @@ WRONG = {
     'text: str = await count.enqueue(["a"])': "assignment",
     'text: str = await (await count.aenqueue(["a"])).aresult()': "assignment",
     "wrong: list[Handle[int]] = app.enqueue_many([send.prepare('a')])": "",
-    "app.job(retry=3)": "arg-type",
+    "app.job(retry=3)": "call-overload",
     "kit.run(send, 7)": "call-overload",
     'await kit.arun(count, "a")': "call-overload",
     'kit.run(send.enqueue("a"), "b")': "call-overload",
     'ran: int = kit.run(send, "a")': "assignment",
     'planned: Planned[int] = app.workflow("w").add(send, "a")': "",
     'app.workflow("w").add(send.prepare(7))': "arg-type",
-    "given: list[str] = ctx.results().of(count)": "",
+    "given: list[str] = (await ctx.results()).of(count)": "",
     'app.workflow("w", on_failure="explode")': "arg-type",
+    "ctx.progress(0.5)": "unused-coroutine",
+    "bare.enqueue(7)": "arg-type",
+    'abare.enqueue("x")': "arg-type",
+    'of_bare: str = bare.enqueue("x").result()': "assignment",
+    "of_abare: str = await abare.enqueue(7)": "assignment",
+    "app.job(memory='1GB')": "call-overload",
+    "app.approval_notifier(colour='red')": "call-arg",
+    "raise holdfast.Retry(3)": "misc",
+    "abare.enqueue(7).redrive(from_step=0.5)": "arg-type",
+    "given: list[int] = ctx.results().of(count)": "attr-defined",
+    "await sync_ctx.progress(0.5)": "",
+    "ctx.transaction().__enter__()": "attr-defined",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Context, Job, Retry, State, webhooks
+from holdfast import App, Backoff, Context, Job, PayloadPolicy, Retry, State, webhooks
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
@@ -96,7 +96,7 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
     endpoint is gone: each is told once, signed, and without what is restricted or secret."""
     app = new_app(egress=loopback(web))
 
-    @app.job(retry=Retry(max_attempts=1), restricted=True)
+    @app.job(retry=Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
     def fails(card: str) -> None:
         raise ValueError(f"card {card} was declined")
 

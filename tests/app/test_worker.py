@@ -90,7 +90,7 @@ def test_success_after_failures_leaves_no_error(app: App, new_app: NewApp) -> No
     with working(elsewhere):
         handle = app.enqueue("flaky", retry=AGAIN)
         assert handle.result(timeout=20) == 3
-    job = handle.job()
+    job = handle.get()
     assert (job.error_code, job.error_message, job.retries) == (None, None, 2)
 
 
@@ -129,7 +129,7 @@ def test_kinds_nobody_here_knows_are_left_in_the_queue(app: App) -> None:
 
     unknown, handle = app.enqueue("unknown", priority=9), known.enqueue()
     work_off(app)
-    assert (handle.result(timeout=5), unknown.state(), unknown.job().attempt) == (1, State.QUEUED, 0)
+    assert (handle.result(timeout=5), unknown.state(), unknown.get().attempt) == (1, State.QUEUED, 0)
     assert app.health().waiting_kinds == ("unknown",)
 
 
@@ -148,7 +148,7 @@ def test_queues_priorities_and_deadlines(app: App) -> None:
     note.using(queue="other").enqueue("other")
     work_off(app, concurrency=1)
     assert order == ["first", "second"]
-    assert (late.wait(timeout=5).state, late.job().error_code) == (State.FAILED, "deadline_passed")
+    assert (late.wait(timeout=5).state, late.get().error_code) == (State.FAILED, "deadline_passed")
     work_off(app, concurrency=1, queues=("other",))
     assert order == ["first", "second", "other"]
 
@@ -189,7 +189,7 @@ def test_no_more_than_it_has_slots_for(app: App, new_app: NewApp) -> None:
         for handle in handles:
             handle.wait(timeout=30)
     assert most == 3
-    assert all(handle.job().attempt == 1 for handle in handles)
+    assert all(handle.get().attempt == 1 for handle in handles)
 
 
 @pytest.mark.req("SC-4")
@@ -244,7 +244,7 @@ def test_what_does_not_end_in_time_is_handed_back_at_no_cost(app: App, new_app: 
         assert begun.wait(20)
         beside.ask_to_stop()
         until(lambda: not beside.alive, "the worker has ended")
-    job = handle.job()
+    job = handle.get()
     assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker's promoter may have been quicker than its end
     assert (job.retries, job.crashes) == (0, 0)
     (handed_back,) = [event for event in handle.history() if event.verb == "snooze"]

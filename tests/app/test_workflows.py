@@ -32,7 +32,7 @@ class Press:
 
         @app.job(retry=ONCE)
         async def render(ctx: Context, title: str = "") -> str:
-            results = await ctx.aresults()
+            results = await ctx.results()
             self.did(f"render {title}")
             return f"{title}:{sum(results.of(fetch))}"
 

@@ -10,7 +10,7 @@ import os
 import signal
 from typing import Any
 
-from holdfast import App, Context, Retry
+from holdfast import App, Context, Retry, SyncContext
 from holdfast.steps.transaction import Ending
 
 CRASH = os.environ.get("HOLDFAST_TEST_CRASH", "")
@@ -22,13 +22,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_at(place: str, ctx: Context) -> None:
+def die_at(place: str, ctx: Context | SyncContext) -> None:
     if place == CRASH and ctx.attempt == 1:
         die()
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=100))
-def pay(ctx: Context, number: int) -> int:
+def pay(ctx: SyncContext, number: int) -> int:
     with (block := ctx.transaction()) as connection:
         connection.execute(f"insert into note values ('{number}')")
         block.result(number)

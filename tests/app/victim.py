@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from holdfast import App, Context
+from holdfast import App, SyncContext
 
 FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
 
@@ -17,7 +17,7 @@ app = App(name="victim", enqueued_by="tester")
 
 
 @app.job()
-def hold(ctx: Context, number: int) -> int:
+def hold(ctx: SyncContext, number: int) -> int:
     with (FOLDER / "begun").open("a") as marks:
         marks.write(f"{os.getpid()} {number} {ctx.attempt}\n")
     while not (FOLDER / "go").exists():
@@ -31,5 +31,5 @@ def quick(number: int) -> int:
 
 
 @app.job()
-def poison(ctx: Context) -> None:
+def poison(ctx: SyncContext) -> None:
     os.kill(os.getpid(), 9)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Context, Retry
+from holdfast import App, Context, PayloadPolicy, Retry
 from tests.browser import hostile
 
 ONCE = Retry(max_attempts=1)
@@ -22,10 +22,10 @@ def hostile_app(folder: Path) -> App:
     @app.job(hostile.KIND, retry=ONCE)
     async def mail(ctx: Context, text: Any) -> Any:
         ctx.log.info("a line %s", hostile.ALL)
-        await ctx.aprogress(0.5, hostile.ALL)
+        await ctx.progress(0.5, hostile.ALL)
         await ctx.checkpoint.save(hostile.DOCUMENT, hostile.SCRIPT)
         await ctx.step(hostile.BREAK, lambda: hostile.DOCUMENT)
-        await ctx.aartifact(hostile.IMAGE, hostile.LINK)
+        await ctx.artifact(hostile.IMAGE, hostile.LINK)
         return hostile.DOCUMENT
 
     @app.job("breaks", retry=ONCE, tags=(hostile.TAG,))
@@ -36,7 +36,7 @@ def hostile_app(folder: Path) -> App:
     async def asks(ctx: Context) -> None:
         await ctx.approval(hostile.IMAGE, summary=hostile.ALL)
 
-    @app.job("secret", restricted=True)
+    @app.job("secret", rules=PayloadPolicy(restricted=True))
     async def secret(canary: str) -> str:
         return canary
 
@@ -65,7 +65,7 @@ def usual_app(folder: Path) -> App:
 
     @app.job("mail.send", queue="mail", retry=ONCE)
     async def send(ctx: Context, to: str, template: str) -> dict[str, Any]:
-        await ctx.aprogress(1.0, f"sent to {to}")
+        await ctx.progress(1.0, f"sent to {to}")
         if chance.random() < 0.08:
             raise ConnectionError("smtp.shop.example refused the connection")
         return {"message_id": f"<{ctx.job_id[:8]}@shop.example>", "to": to}
@@ -74,7 +74,7 @@ def usual_app(folder: Path) -> App:
     async def render(ctx: Context, order: int) -> dict[str, Any]:
         lines = await ctx.step("load lines", lambda: [{"sku": "A-7", "qty": 2, "price": 12.5}])
         await ctx.step("render", lambda: len(lines))
-        await ctx.aartifact(f"invoice-{order}.pdf", f"s3://invoices/{order}.pdf")
+        await ctx.artifact(f"invoice-{order}.pdf", f"s3://invoices/{order}.pdf")
         if order % 29 == 0:
             raise KeyError("vat_rate")
         return {"order": order, "total": 25.0, "pages": 1}

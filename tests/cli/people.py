@@ -71,7 +71,7 @@ def declare(app: App, *plan: tuple[str, Any]) -> list[str]:
                     await ctx.step(what, note, what)
                 case "fails":
                     name, retry = what if isinstance(what, tuple) else (what, ONCE)
-                    await ctx.using(retry=retry).step(name, fail, name)
+                    await ctx.step_options(retry=retry).step(name, fail, name)
                 case "caught":
                     with suppress(ConnectionError):
                         await ctx.step(what, fail, what)

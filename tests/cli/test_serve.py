@@ -118,6 +118,6 @@ def test_dev_runs_everything_and_starts_anew_on_a_change(tmp_path: Path) -> None
                 with (tmp_path / "dev_shop.py").open("a") as file:
                     file.write("\n\n@app.job()\ndef later() -> str:\n    return 'new'\n")
                 late = app.enqueue("later", {})
-                until(lambda: late.job().state is State.SUCCEEDED, "it is new")
+                until(lambda: late.get().state is State.SUCCEEDED, "it is new")
             assert http.get("/").status_code == 200
         assert stopped(process) == 0

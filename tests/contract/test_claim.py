@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.engine.payload import decode
-from holdfast.engine.retry import GENTLE, RetryPolicy
+from holdfast.engine.retry import GENTLE, Retry
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
 from holdfast.features.assembly import Store
@@ -82,7 +82,7 @@ def test_a_claim_carries_what_its_handler_needs(store: Store) -> None:
         queue="mail",
         priority=3,
         deadline_at=now + timedelta(hours=1),
-        retry=RetryPolicy(max_attempts=3, backoff=GENTLE, max_crashes=0),
+        retry=Retry(max_attempts=3, backoff=GENTLE, max_crashes=0),
         tags=("x", "y"),
         agent="a-1",
         parent_id=parent,

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.job import Artifact, Attempt
 from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
-from holdfast.engine.retry import RetryPolicy, fixed
+from holdfast.engine.retry import Retry, fixed
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
@@ -41,7 +41,7 @@ def attempts(store: Store, job_id: str) -> list[Attempt]:
 @pytest.mark.req("CX-10", "CX-4", "SC-5")
 def test_a_crash_is_counted_apart_and_tried_again(store: Store) -> None:
     now = forward(store)
-    job_id = put_one(store, retry=RetryPolicy(max_attempts=1, backoff=fixed(7.0)))
+    job_id = put_one(store, retry=Retry(max_attempts=1, backoff=fixed(7.0)))
     assert settle(store, take(store), DIED) == []
     found = job(store, job_id)
     assert (found.state, found.crashes, found.retries) == (State.RETRY_WAITING, 1, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.payload import JsonValue
-from holdfast.engine.retry import GENTLE, RetryPolicy
+from holdfast.engine.retry import GENTLE, Retry
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.features.assembly import Store
@@ -51,7 +51,7 @@ def test_every_fact_comes_back_as_it_was_given(store: Store) -> None:
         priority=-7,
         process_after=datetime(2031, 5, 6, 7, 8, 9, 123456, UTC),
         deadline_at=datetime(2032, 1, 1, tzinfo=UTC),
-        retry=RetryPolicy(max_attempts=8, backoff=GENTLE, max_crashes=1),
+        retry=Retry(max_attempts=8, backoff=GENTLE, max_crashes=1),
         key="r-1",
         content_key="c-1",
         tags=("blue", "näh"),

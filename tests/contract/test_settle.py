@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.job import Result
 from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.payload import decode
-from holdfast.engine.retry import Backoff, RetryPolicy
+from holdfast.engine.retry import Backoff, Retry
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
@@ -66,7 +66,7 @@ def test_success_without_a_result(store: Store) -> None:
 @pytest.mark.req("CX-9", "CX-13", "DP-22")
 def test_a_failure_with_tries_left_waits_for_its_retry(store: Store) -> None:
     now = forward(store)
-    job_id = put_one(store, retry=RetryPolicy(max_attempts=3, backoff=Backoff(base=8, jitter=True)))
+    job_id = put_one(store, retry=Retry(max_attempts=3, backoff=Backoff(base=8, jitter=True)))
     settle(store, take(store), Failed("smtp_down", "no answer", traceback="Traceback…"), jitter=0.25)
     found = job(store, job_id)
     assert (found.state, found.retries, found.attempt) == (State.RETRY_WAITING, 1, 1)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from holdfast import App, Retry, State
+from holdfast import App, PayloadPolicy, Retry, State
 from holdfast.features.audit import pages as audit
 from holdfast.features.tokens.model import Scope
 from holdfast.features.webhooks.model import DELIVER, EndpointDelivery
@@ -222,7 +222,7 @@ async def test_the_trail_is_filtered_and_checked(app: App, http: httpx2.AsyncCli
 
 
 async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncClient) -> None:
-    @app.job("secretly", restricted=True, retry=Retry(max_attempts=1))
+    @app.job("secretly", retry=Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
     async def secretly(pin: str) -> None:
         raise ValueError("no")
 

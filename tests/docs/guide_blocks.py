@@ -40,6 +40,6 @@ def finish(app: App, handle: Handle[Any], limit: float = 30.0) -> Any:
     """Work until it has ended, through whatever is due meanwhile; what the handler returned."""
     end = time.monotonic() + limit
     while not handle.state().finished:
-        assert time.monotonic() < end, handle.job()
+        assert time.monotonic() < end, handle.get()
         work_off(app)
     return handle.result(timeout=5)

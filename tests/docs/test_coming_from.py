@@ -34,8 +34,8 @@ def test_from_celery(url: str) -> None:
     with closing(names["app"]) as app:
         assert finish(app, names["run"][names["book"]]) == "Spring: 1.webp, 2.webp, 3.webp"
         assert names["one"].result(timeout=5) == "7.webp"
-        assert names["late"].job().due_at is not None
-        assert names["late"].job().priority == 5
+        assert names["late"].get().due_at is not None
+        assert names["late"].get().priority == 5
         assert [each.name for each in app.schedules.list()] == ["tidy"]
         assert [each.name for each in app.subscriptions.list()] == ["tell on job.bury"]
         attempts = {job.payload["picture"]: job.attempt for job in app.jobs(kind="convert", state="succeeded")}

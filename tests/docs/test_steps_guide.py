@@ -52,7 +52,7 @@ def the_first_order(app: App, block: str) -> None:
     names = run(block, app, charge=world.charge, ship=world.ship, send_mail=world.send_mail)
     handle = names["order"].enqueue(7)
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.attempt, job.retries, world.calls) == (State.RETRY_WAITING, 1, 0, ["charge"])
     app.reschedule(handle.id)  # looks, finds that its time has not come, and sleeps on
     work_off(app)
@@ -141,10 +141,10 @@ def tries_of_its_own(app: App, block: str) -> None:
     names = run(block, app, download=download)
     handle = names["fetch"].enqueue("there")
     assert finish(app, handle) == "page"
-    assert (len(calls), handle.job().retries) == (3, 0)
+    assert (len(calls), handle.get().retries) == (3, 0)
     wrong = names["fetch"].enqueue("nonsense")
     work_off(app)
-    retries = wrong.job().retries  # the step gives up at once; the job is retried, after a delay of random length
+    retries = wrong.get().retries  # the step gives up at once; the job is retried, after a delay of random length
     assert retries >= 1
     assert calls[3:] == ["nonsense"] * retries
 
@@ -268,4 +268,4 @@ def test_a_result_that_does_not_fit_any_more(app: App) -> None:
             await ctx.wait_for_event("go")
 
         work_off(after)
-    assert (handle.state(), handle.job().error_code) == (State.DEAD_LETTER, "invalid_result")
+    assert (handle.state(), handle.get().error_code) == (State.DEAD_LETTER, "invalid_result")

@@ -67,7 +67,7 @@ async def journey(ctx: Context, pause: float = 0.2) -> list[Any]:
     names = ["pack", "label"] if await ctx.patched("labels") else ["pack"]
     packed = await ctx.gather(*(ctx.step(name, act, name, *me) for name in names))
     decision = await ctx.approval("pay", summary="Pay for it")
-    charged = await ctx.using(retry=TWICE).step("charge", charge, *me)
+    charged = await ctx.step_options(retry=TWICE).step("charge", charge, *me)
     await ctx.sleep(pause, "cool off")
     event = await ctx.wait_for_event("shipped", match={"job": ctx.job_id})
     billed = await ctx.step("bill", act, "bill", *me)
@@ -79,9 +79,9 @@ def in_a_thread(ctx: SyncContext, pause: float = 0.2) -> list[Any]:
     me = (ctx.job_id, ctx.attempt)
     reserved = ctx.step("reserve", aact, "reserve", *me)
     names = ["pack", "label"] if ctx.patched("labels") else ["pack"]
-    packed = ctx.gather(*(ctx.later(name, act, name, *me) for name in names))
+    packed = ctx.gather(*(ctx.submit(name, act, name, *me) for name in names))
     decision = ctx.approval("pay", summary="Pay for it")
-    charged = ctx.using(retry=TWICE).step("charge", charge, *me)
+    charged = ctx.step_options(retry=TWICE).step("charge", charge, *me)
     ctx.sleep(pause, "cool off")
     event = ctx.wait_for_event("shipped", match={"job": ctx.job_id})
     billed = ctx.step("bill", act, "bill", *me)

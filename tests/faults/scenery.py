@@ -24,8 +24,8 @@ def furnish(app: App) -> None:
     async def rich(ctx: Context, n: int) -> dict[str, int]:
         await ctx.checkpoint.save(3, "half")
         await ctx.step("one", lambda: 1)
-        await ctx.aartifact("file", "s3://bucket/file")
-        ctx.progress(0.5, "half")
+        await ctx.artifact("file", "s3://bucket/file")
+        await ctx.progress(0.5, "half")
         if n == 2:
             raise ValueError("broken")
         if n == 3:

@@ -94,14 +94,14 @@ def test_what_can_be_kept_comes_back_as_it_was(elsewhere: App) -> None:
     work_off(elsewhere)
     for name, handle in handles.items():
         assert repr(handle.result(timeout=20)) == repr(KEPT[name]), name
-        assert handle.job().payload == {"value": KEPT[name]}, name
+        assert handle.get().payload == {"value": KEPT[name]}, name
 
 
 @pytest.mark.parametrize("value", [1.7976931348623157e308, 1e23, -0.0])
 def test_a_float_stays_a_float(elsewhere: App, value: float) -> None:
     handle = elsewhere.enqueue("echo", {"value": value})
     work_off(elsewhere)
-    assert repr(handle.job().payload["value"]) == repr(value)
+    assert repr(handle.get().payload["value"]) == repr(value)
     assert repr(handle.result(timeout=20)) == repr(value)
 
 
@@ -143,7 +143,7 @@ def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, ho
     work_off(app)
     assert good.result(timeout=20) == "done"
     for name, handle in bad.items():
-        found = handle.job()
+        found = handle.get()
         assert found.state is State.DEAD_LETTER, name
         assert found.error_code == "RuntimeError" if how == "raised" else str(found.error_code).startswith("payload_")
         assert found.error_message

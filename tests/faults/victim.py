@@ -34,14 +34,14 @@ def _begin(ctx: Context | SyncContext) -> None:
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=100))
-def work(ctx: Context, number: int = 0, nap: float = 0.0) -> int:
+def work(ctx: SyncContext, number: int = 0, nap: float = 0.0) -> int:
     _begin(ctx)
     time.sleep(nap)
     return number
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=100))
-def clock(ctx: Context) -> float:
+def clock(ctx: SyncContext) -> float:
     """What time this process believes it is."""
     _begin(ctx)
     return time.time()
@@ -54,7 +54,7 @@ async def awork(ctx: Context, number: int = 0) -> int:
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=100))
-def hold(ctx: Context, number: int = 0) -> int:
+def hold(ctx: SyncContext, number: int = 0) -> int:
     _begin(ctx)
     while not (FOLDER / "go").exists():
         time.sleep(0.01)
@@ -109,19 +109,19 @@ def flaky(ctx: SyncContext, fails: int = 1) -> int:
 
 
 @app.job()
-def herd(ctx: Context) -> None:
+def herd(ctx: SyncContext) -> None:
     raise RuntimeError("all at once")
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=100))
-def spawn(ctx: Context, number: int) -> None:
+def spawn(ctx: SyncContext, number: int) -> None:
     """A child that is enqueued once, however often this runs."""
     _begin(ctx)
     work.using(key=f"child-of-{number}").enqueue(number=number)
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=2))
-def poison(ctx: Context, how: str = "kill") -> None:
+def poison(ctx: SyncContext, how: str = "kill") -> None:
     """Takes its worker with it, every time."""
     _begin(ctx)
     if how == "segfault":
@@ -139,7 +139,7 @@ async def block(ctx: Context, seconds: float) -> str:
 
 
 @app.job(retry=Retry(max_attempts=5, max_crashes=100))
-def hog(ctx: Context, seconds: float, breath: float) -> int:
+def hog(ctx: SyncContext, seconds: float, breath: float) -> int:
     """Holds the interpreter's lock in C for about `breath` seconds at a time, again and again."""
     _begin(ctx)
     end, rounds = time.monotonic() + seconds, 0

@@ -29,6 +29,6 @@ def test_what_is_begun_at_most_once_is_not_begun_again_by_being_handed_back(base
             handle.id: (True, "bury"),
             plain.id: (True, "snooze"),
         }
-    assert handle.job().error_code == "interrupted"
+    assert handle.get().error_code == "interrupted"
     assert handle.state() == "dead_letter"
     assert [each.id for each in driver.do(lambda c: c.leases.claim(lease, want=2, wait=10))] == [plain.id]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import holdfast
-from holdfast import App, Backoff, Context, Reject, Retry
+from holdfast import App, Backoff, Context, Reject, Retry, RetryLater, SyncContext
 
 OWN_URL = "sqlite:////no/such/folder/production.db"
 
@@ -47,7 +47,7 @@ async def place_order(order: int, to: str = "ada@example.com") -> None:
 
 
 @app.job()
-def remind(ctx: Context, order: int) -> str:
+def remind(ctx: SyncContext, order: int) -> str:
     running = holdfast.current()
     assert running is not None
     return f"{running.job_id == ctx.job_id} {ctx.parent_id is not None}"
@@ -72,11 +72,11 @@ def refuse() -> None:
 
 @app.job()
 async def ask_again() -> None:
-    raise Retry(after="10m", message="the bank is busy")
+    raise RetryLater(after="10m", message="the bank is busy")
 
 
 @app.job()
-def put_off(ctx: Context, seconds: float) -> int:
+def put_off(ctx: SyncContext, seconds: float) -> int:
     if ctx.attempt == 1:
         ctx.snooze(seconds, "the file is not there yet")
     return ctx.attempt
@@ -128,7 +128,7 @@ plainly = app.job("plainly", process=True)(_plain)
 
 
 @app.job(process=True)
-def fails_elsewhere(ctx: Context, how: str) -> None:
+def fails_elsewhere(ctx: SyncContext, how: str) -> None:
     if how == "snooze":
         ctx.snooze(60, "not yet")
     raise CardDeclined(7)

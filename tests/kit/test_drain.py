@@ -174,7 +174,7 @@ def test_a_deadline_passes_with_the_clock(kit: Kit) -> None:
     handle = shop.put_off.using(deadline=datetime.now(UTC) + timedelta(hours=1), delay="2h").enqueue(0)
     kit.travel("2h")
     assert kit.drain().attempts == 0
-    assert (handle.job().state, handle.job().error_code) == (State.FAILED, "deadline_passed")
+    assert (handle.get().state, handle.get().error_code) == (State.FAILED, "deadline_passed")
 
 
 # --- limits of time, and others at work ---

@@ -114,7 +114,7 @@ def test_a_worker_lost_at_a_step_does_it_again_only_if_it_was_not_saved(kit: Kit
     handle = kind.enqueue(7)
     kit.drain()
     assert done == (["charge 7", "charge 7"] if when == "after" else ["charge 7"])
-    job = handle.job()
+    job = handle.get()
     assert (job.state, job.crashes, job.attempt) == (State.RETRY_WAITING, 1, 2)
     app.send_event("settled", {"ref": "ref-7"})
     kit.travel("1h")
@@ -137,13 +137,13 @@ def test_lost_before_it_asks_and_before_it_sleeps(kit: Kit) -> None:
     kit.crash_at("sleep", "before")
     handle = pay.enqueue(5000)
     kit.drain()
-    assert handle.job().crashes == 1
+    assert handle.get().crashes == 1
     kit.approve("big-payment")
     kit.drain()
     kit.travel("1h")
     kit.drain()
     assert (handle.result(), done) == ("ref-5000", ["charge 5000", "mail ref-5000"])
-    assert handle.job().crashes == 2
+    assert handle.get().crashes == 2
 
 
 def test_too_many_lost_workers_bury_the_job(kit: Kit) -> None:
@@ -152,7 +152,7 @@ def test_too_many_lost_workers_bury_the_job(kit: Kit) -> None:
     handle = pay.enqueue(7)
     report = kit.drain(check=False)
     assert (handle.state(), report.attempts) == (State.DEAD_LETTER, 4)
-    assert handle.job().error_code == "worker_lost"
+    assert handle.get().error_code == "worker_lost"
 
 
 def test_a_crash_that_never_came_about_fails_the_test(place: str | None) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from holdfast import Cancel, Reject, Retry, State
+from holdfast import Cancel, Reject, RetryLater, State
 from holdfast.errors import Conflict, InvalidArguments, JobFailed, NotFound, WaitTimeout
 from holdfast.testing import JobWaits, Kit
 from tests.kit import shop
@@ -48,7 +48,7 @@ def test_it_raises_what_the_handler_raised(kit: Kit) -> None:
     assert declined.traceback[-1].name == "charge"
     with pytest.raises(Reject, match="come back tomorrow"):
         kit.run(shop.refuse)
-    with pytest.raises(Retry):
+    with pytest.raises(RetryLater):
         kit.run(shop.ask_again)
 
 
@@ -83,7 +83,7 @@ def test_one_in_the_midst_of_others_that_come_back_just_now(kit: Kit) -> None:
     assert handles[0].state() is State.RETRY_WAITING, "due again at once, and before the others"
     with pytest.raises(JobWaits):
         kit.run(handles[1])
-    assert [handle.job().attempt for handle in handles] == [1, 1, 0]
+    assert [handle.get().attempt for handle in handles] == [1, 1, 0]
 
 
 def test_a_handle_again_and_again(kit: Kit) -> None:
@@ -94,7 +94,7 @@ def test_a_handle_again_and_again(kit: Kit) -> None:
         assert handle.state() is state
     with pytest.raises(JobFailed, match="dead_letter"):
         kit.run(handle)
-    assert handle.job().attempt == 3, "what has ended is not run"
+    assert handle.get().attempt == 3, "what has ended is not run"
 
 
 def test_what_was_prepared_and_what_has_a_key(kit: Kit) -> None:

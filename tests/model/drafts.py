@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from holdfast.engine.ids import uuid7
 from holdfast.engine.job import Dedupe, JobSpec
 from holdfast.engine.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
-from holdfast.engine.retry import EXPONENTIAL, GENTLE, Backoff, RetryPolicy
+from holdfast.engine.retry import EXPONENTIAL, GENTLE, Backoff, Retry
 from holdfast.engine.settlement import Ending
 from holdfast.engine.steps import Pause, StepEntry
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import Question
 
-USUAL = RetryPolicy()
+USUAL = Retry()
 START = datetime.fromisoformat("2030-01-31T23:59:50.123456+00:00")
 
 tenants = st.sampled_from(["a", "b"])
@@ -41,7 +41,7 @@ class Draft:
     delay: float | None = None
     after: float | None = None
     deadline: float | None = None
-    retry: RetryPolicy = USUAL
+    retry: Retry = USUAL
     given: bool = False
     key: str | None = None
     content: str | None = None
@@ -97,7 +97,7 @@ def _from(now: datetime, offset: float | None) -> datetime | None:
 
 
 policies = st.builds(
-    RetryPolicy,
+    Retry,
     max_attempts=st.sampled_from([1, 2, 2, 3]),
     backoff=st.sampled_from([EXPONENTIAL, GENTLE, Backoff(base=0.29, factor=3.0, jitter=True)]),
     max_crashes=st.integers(0, 2),

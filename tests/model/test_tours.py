@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.order import Move
-from holdfast.engine.retry import RetryPolicy
+from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import Ending, Settlement, decide
 from holdfast.engine.states import State, Verb
 from holdfast.engine.steps import StepEntry
@@ -29,7 +29,7 @@ from tests.model.test_machine import ELSEWHERE
 pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "DP-5", "DP-7")
 
 AGAIN_AND_OUT: tuple[Ending, ...] = ("retry", "bury")
-TWICE = RetryPolicy(max_attempts=2, max_crashes=1)
+TWICE = Retry(max_attempts=2, max_crashes=1)
 AT_ONCE = Reschedule()
 VERDICTS: tuple[VerdictWord, ...] = ("approve", "deny")
 
@@ -376,7 +376,7 @@ def test_the_same_key_at_every_stage(tour: Tour) -> None:
 def test_an_agent_at_every_stage(tour: Tour) -> None:
     """A label, registered, disabled with jobs in every stage of theirs, enabled; held jobs that come by themselves."""
     label = tour.put(agent="planner", retry=TWICE)
-    tour.agent("register", retry=RetryPolicy(max_attempts=3), max_wait=10_000, max_payload=20)
+    tour.agent("register", retry=Retry(max_attempts=3), max_wait=10_000, max_payload=20)
     begun, held, later = (tour.put(agent="planner", delay=delay) for delay in (None, None, 30.0))
     given = tour.put(agent="planner", retry=TWICE, given=True)
     tour.put(agent="planner", payload='{"a": "more than twenty"}')
@@ -409,7 +409,7 @@ def test_an_agent_at_every_stage(tour: Tour) -> None:
 @pytest.mark.req("CX-16", "HK-2", "DP-5")
 def test_keys_of_what_an_agent_refuses(tour: Tour) -> None:
     """Nothing is taken from whoever had them before, and nothing kept."""
-    first = tour.put(content="c", retry=RetryPolicy(max_attempts=1))
+    first = tour.put(content="c", retry=Retry(max_attempts=1))
     tour.take()
     tour.end(first, "bury")
     tour.agent("register")

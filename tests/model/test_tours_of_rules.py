@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.retry import RetryPolicy
+from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.features.limits.model import Rule
@@ -20,8 +20,8 @@ from tests.model.drafts import Draft
 from tests.model.drafts import job_id as flow_id
 from tests.model.test_tours import Tour
 
-ONCE = RetryPolicy(max_attempts=1, max_crashes=0)
-TWICE = RetryPolicy(max_attempts=2, max_crashes=1)
+ONCE = Retry(max_attempts=1, max_crashes=0)
+TWICE = Retry(max_attempts=2, max_crashes=1)
 
 
 class RuleTour(Tour):

@@ -15,7 +15,7 @@ from holdfast.engine.ids import IdMaker
 from holdfast.engine.job import EVERY_TENANT, Claim, Enqueued, Event, Job, JobSpec
 from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.payload import encode
-from holdfast.engine.retry import RetryPolicy
+from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
@@ -41,8 +41,8 @@ def spec(kind: str = "mail.send", *, payload: object = None, **fields: Any) -> J
     return JobSpec(kind=kind, **(facts | fields))
 
 
-def tries(attempts: int, crashes: int = 3) -> RetryPolicy:
-    return RetryPolicy(max_attempts=attempts, max_crashes=crashes)
+def tries(attempts: int, crashes: int = 3) -> Retry:
+    return Retry(max_attempts=attempts, max_crashes=crashes)
 
 
 def enqueue(store: Store, *specs: JobSpec, tenant: str = TENANT) -> list[Enqueued]:

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast import App, Context, Retry
+from holdfast import App, Context, Retry, SyncContext
 from holdfast.engine.job import Claim
 from holdfast.features.health.model import CODES
 from holdfast.features.tokens.model import scopes_of
@@ -203,8 +203,8 @@ def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path
 
 def test_claims_of_long_ago_and_of_other_clocks_are_counted_too(process: prometheus.ProcessMetrics, app: App) -> None:
     @app.job()
-    def fine(ctx: Context) -> None:
-        claims.append(ctx.claim)
+    def fine(ctx: SyncContext) -> None:
+        claims.append(ctx._run.claim)
 
     claims: list[Claim] = []
     fine.enqueue()

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from holdfast import App, Context, Reject, outgoing_headers, trace_from
+from holdfast import App, Context, Reject, SyncContext, outgoing_headers, trace_from
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from holdfast.telemetry import observers, otel
@@ -77,15 +77,15 @@ def test_spans_go_from_the_enqueue_to_the_attempt_to_its_child_and_metrics_count
     @app.job(queue="mail")
     async def parent(ctx: Context) -> None:
         headers.append(outgoing_headers())
-        await ctx.aspawn(child)
+        await ctx.spawn(child)
         await asyncio.to_thread(lambda: headers.append(outgoing_headers()))
 
     @app.job(queue="mail")
-    def child(ctx: Context) -> None:
+    def child(ctx: SyncContext) -> None:
         headers.append(outgoing_headers())
 
     @app.job(queue="mail")
-    def fails(ctx: Context, password: str) -> None:
+    def fails(ctx: SyncContext, password: str) -> None:
         raise Reject("no_good", f"cannot log in with {password}")
 
     with recorded.tracers.get_tracer("web").start_as_current_span("GET /orders") as request:

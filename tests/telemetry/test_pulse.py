@@ -45,7 +45,7 @@ def declare(app: App) -> None:
     def fine() -> None: ...
 
     @app.job(retry=Retry(max_attempts=1))
-    def fails(ctx: Context) -> None:
+    def fails(ctx: SyncContext) -> None:
         raise ConnectionError("busy")
 
     @app.job()
@@ -55,7 +55,7 @@ def declare(app: App) -> None:
 
 def test_a_failure_is_told_as_it_was_also_of_a_job_that_has_succeeded_since(app: App) -> None:
     @app.job(retry=Retry(max_attempts=3, backoff=Backoff(base=0, jitter=False)))
-    def mends(ctx: Context) -> None:
+    def mends(ctx: SyncContext) -> None:
         if ctx.attempt < 3:
             raise (ConnectionError("busy") if ctx.attempt == 1 else KeyError("gone"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, Backoff, Context, Retry, Trace, current_trace, outgoing_headers, trace_from
+from holdfast import App, Backoff, Context, Retry, SyncContext, Trace, current_trace, outgoing_headers, trace_from
 from holdfast.engine.trace import is_trace_tag
 from tests.app.conftest import NewApp
 from tests.support.waiting import until
@@ -58,13 +58,13 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
     seen: dict[str, list[Any]] = {}
     lines: list[logging.LogRecord] = []
 
-    def note(ctx: Context) -> None:
+    def note(ctx: Context | SyncContext) -> None:
         headers = outgoing_headers()
         seen.setdefault(ctx.kind, []).append((ctx.trace and ctx.trace.traceparent, headers, ctx.tags))
         ctx.log.warning("noted")
 
     @app.job(tags=["mine"])
-    def parent(ctx: Context) -> None:
+    def parent(ctx: SyncContext) -> None:
         note(ctx)
         ctx.spawn(child)
         child.enqueue()
@@ -78,7 +78,7 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
         flow.start()
 
     @app.job()
-    def child(ctx: Context) -> None:
+    def child(ctx: SyncContext) -> None:
         note(ctx)
 
     @app.job()
@@ -97,7 +97,7 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
         note(ctx)
 
     @app.job()
-    def plain(ctx: Context) -> None:
+    def plain(ctx: SyncContext) -> None:
         note(ctx)
 
     handler = Noting(lines)
@@ -127,12 +127,12 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
     assert seen["follows"] == [own]
     assert seen["plain"] == [(None, {}, ())]
     assert {record.__dict__.get("trace_id") for record in lines} == {ID, OTHER[3:35], None}
-    assert job.job().trace == trace
+    assert job.get().trace == trace
     # It is a tag that nobody looks for, so it has no place in the index of tags.
-    (stored,) = [tag for tag in job.job().tags if is_trace_tag(tag) and tag.startswith("trace:")]
+    (stored,) = [tag for tag in job.get().tags if is_trace_tag(tag) and tag.startswith("trace:")]
     assert app.jobs(tag=stored) == []
     assert [found.id for found in app.jobs(tag="mine")] == [job.id]
-    assert retried.job().retry_as == "new_job"
+    assert retried.get().retry_as == "new_job"
 
 
 def test_a_batch_under_one_trace_is_one_trip_and_the_next_has_its_own(app: App) -> None:
@@ -144,12 +144,12 @@ def test_a_batch_under_one_trace_is_one_trip_and_the_next_has_its_own(app: App) 
     with trace_from(OTHER):
         others = app.enqueue_many(one.prepare(number) for number in range(3))
     bare = one.enqueue(7)
-    assert {handle.job().trace for handle in traced} == {Trace.parse(PARENT)}
-    assert {handle.job().trace for handle in others} == {Trace.parse(OTHER)}
-    assert bare.job().trace is None
-    assert bare.job().tags == ()
+    assert {handle.get().trace for handle in traced} == {Trace.parse(PARENT)}
+    assert {handle.get().trace for handle in others} == {Trace.parse(OTHER)}
+    assert bare.get().trace is None
+    assert bare.get().tags == ()
     with trace_from("00-broken"):
-        assert one.enqueue(8).job().trace is None
+        assert one.enqueue(8).get().trace is None
     work_off(app)
 
 

@@ -19,7 +19,7 @@ from holdfast.engine.retry import (
     MAX_DELAY,
     PRESETS,
     Backoff,
-    RetryPolicy,
+    Retry,
     as_policy,
     can_retry,
     fixed,
@@ -143,14 +143,14 @@ def test_presets_are_found_by_name() -> None:
 
 @pytest.mark.req("JF-5")
 def test_the_default_policy_begins_a_job_five_times() -> None:
-    policy = RetryPolicy()
+    policy = Retry()
     assert (policy.max_attempts, policy.max_retries, policy.max_crashes) == (5, 4, 3)
     assert policy.backoff == EXPONENTIAL
 
 
 @pytest.mark.parametrize(("attempts", "retries"), [(1, 0), (101, 100)])
 def test_the_bounds_of_a_policy(attempts: int, retries: int) -> None:
-    assert RetryPolicy(max_attempts=attempts).max_retries == retries
+    assert Retry(max_attempts=attempts).max_retries == retries
 
 
 @pytest.mark.parametrize(
@@ -163,17 +163,17 @@ def test_the_bounds_of_a_policy(attempts: int, retries: int) -> None:
 )
 def test_a_bad_policy_is_refused(field: str, value: Any) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        RetryPolicy(**{field: value})
+        Retry(**{field: value})
     assert caught.value.code == "invalid_retry"
 
 
 @pytest.mark.req("HK-3")
 def test_a_preset_by_its_name() -> None:
     for name, backoff in PRESETS.items():
-        assert RetryPolicy(backoff=name) == RetryPolicy(backoff=backoff) == as_policy(name)
-        assert RetryPolicy(backoff=name).backoff is backoff
+        assert Retry(backoff=name) == Retry(backoff=backoff) == as_policy(name)
+        assert Retry(backoff=name).backoff is backoff
     with pytest.raises(InvalidSetting) as caught:
-        RetryPolicy(backoff="rough")
+        Retry(backoff="rough")
     assert caught.value.code == "invalid_backoff"
     assert "gentle" in str(caught.value)
     with pytest.raises(InvalidSetting):

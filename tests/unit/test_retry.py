@@ -1,4 +1,4 @@
-"""``Retry``: a policy that is a value, and an exception that can be raised. One class, because it says one thing."""
+"""``Retry``, the policy, and ``RetryLater``, the exception with which a handler asks for another attempt."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import copy
 import pickle
 import traceback
 from collections.abc import Iterator
+from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Retry
-from holdfast.engine.retry import AT_MOST_ONCE, EXPONENTIAL, as_policy, as_stored_policy, fixed, retry_limit
+from holdfast import Retry, RetryLater
+from holdfast.engine.retry import AT_MOST_ONCE, GENTLE, as_policy, as_stored_policy, fixed, retry_limit
 from holdfast.errors import InvalidSetting
 
 pytestmark = pytest.mark.req("CX-9", "JF-5")
@@ -25,60 +26,72 @@ def test_equal_policies_are_equal_values() -> None:
     assert hash(one) == hash(two)
     assert len({one, two, Retry(4)}) == 2
     assert one != Retry(3)
-    assert Retry(after="1m") == Retry(after=60) == Retry(after=timedelta(minutes=1))
 
 
 @pytest.mark.parametrize("remake", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_a_copy_is_equal(remake: Any) -> None:
-    policy = Retry(7, fixed(3), max_crashes=1, after=5, message="busy", retry_on=(OSError,))
+    policy = Retry(7, fixed(3), max_crashes=1, retry_on=(OSError,))
     assert remake(policy) == policy
-    assert remake(policy) is not policy
 
 
 def test_its_fields_do_not_change() -> None:
     policy = Retry(3)
-    with pytest.raises(AttributeError, match="does not change"):
-        policy.max_attempts = 4
+    with pytest.raises(FrozenInstanceError):
+        policy.max_attempts = 4  # type: ignore[misc]
     assert policy == Retry(3)
 
 
-def test_it_can_be_raised_like_any_exception() -> None:
+def test_a_policy_cannot_be_raised() -> None:
+    with pytest.raises(TypeError, match="exceptions must derive"):
+        raise Retry(3)  # type: ignore[misc]
+
+
+def test_retry_later_is_raised_like_any_exception() -> None:
     @contextlib.contextmanager
     def passing() -> Iterator[None]:
         yield  # contextlib sets the traceback of what passes through
 
-    with pytest.raises(Retry) as caught, passing():
-        raise Retry(after="5m", message="the service is down") from OSError("cause")
+    with pytest.raises(RetryLater) as caught, passing():
+        raise RetryLater("5m", "the service is down") from OSError("cause")
     asked = caught.value
     assert (asked.after, str(asked)) == (300.0, "the service is down")
     assert isinstance(asked.__cause__, OSError)
     assert "cause" in "".join(traceback.format_exception(asked))
-    asked.add_note("noted")
-    with pytest.raises(Retry):
-        raise Retry
+    again = pickle.loads(pickle.dumps(asked))
+    assert (again.after, again.message, again.backoff) == (300.0, "the service is down", None)
+    with pytest.raises(RetryLater, match="asked for another attempt"):
+        raise RetryLater
 
 
-def test_the_backoff_of_one_that_is_raised_is_its_own_only_if_it_was_given() -> None:
-    assert Retry(after=3).own_backoff is None
-    assert Retry(backoff=Backoff()).own_backoff == EXPONENTIAL
-    assert Retry(backoff=fixed(9)).own_backoff == fixed(9)
+def test_retry_later_takes_every_form_of_a_duration_and_of_a_backoff() -> None:
+    assert {RetryLater(each).after for each in ("1m", 60, timedelta(minutes=1))} == {60.0}
+    assert (RetryLater().after, RetryLater().backoff) == (None, None)
+    assert RetryLater(backoff=fixed(9)).backoff == fixed(9)
+    assert RetryLater(backoff="gentle").backoff == GENTLE
 
 
 @pytest.mark.parametrize("after", [-1, "soon", True, float("nan"), float("inf")])
 def test_a_bad_delay_is_refused(after: Any) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        Retry(after=after)
+        RetryLater(after)
     assert caught.value.code == "invalid_duration"
 
 
-@pytest.mark.parametrize("given", [{"retry_on": (3,)}, {"give_up_on": "ValueError"}, {"message": 3}])
+@pytest.mark.parametrize("given", [{"message": 3}, {"backoff": 3}])
+def test_a_bad_field_of_retry_later_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        RetryLater(**given)
+    assert caught.value.code == "invalid_retry"
+
+
+@pytest.mark.parametrize("given", [{"retry_on": (3,)}, {"give_up_on": "ValueError"}, {"backoff": 3}])
 def test_a_bad_field_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidSetting) as caught:
         Retry(**given)
     assert caught.value.code == "invalid_retry"
 
 
-@pytest.mark.parametrize("given", [Retry(after=3), Retry(message="x"), 5, None, Retry])
+@pytest.mark.parametrize("given", [RetryLater(3), 5, None, Retry])
 def test_what_is_no_policy_is_refused(given: object) -> None:
     with pytest.raises(InvalidSetting) as caught:
         as_policy(given)

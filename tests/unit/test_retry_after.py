@@ -100,8 +100,8 @@ def test_what_to_fall_back_on() -> None:
 
 
 def test_as_a_handler_uses_it() -> None:
-    assert holdfast.Retry(after=holdfast.retry_after("120")).after == 120.0
-    assert holdfast.Retry(after=holdfast.retry_after("nonsense")).after is None, "the job's own backoff"
+    assert holdfast.RetryLater(after=holdfast.retry_after("120")).after == 120.0
+    assert holdfast.RetryLater(after=holdfast.retry_after("nonsense")).after is None, "the job's own backoff"
 
 
 def test_dates() -> None:

@@ -134,9 +134,9 @@ def _handler(bench: ChildRuntime, wanted: Message) -> Handler:
     found = find(wanted)
     function = found.function if isinstance(found, Kind) else found
     kind, defaults = wanted["kind"], found.defaults if isinstance(found, Kind) else Options()
-    rule = found.rule if isinstance(found, Kind) else NO_RULE
+    rule = found._rule if isinstance(found, Kind) else NO_RULE
     signature = Signature(function, kind, skip=int(wants_context(function)))
-    declared = Declared(Kind(kind, bench.client, signature, function, defaults, rule=rule))
+    declared = Declared(Kind(kind, bench.client, signature, function, defaults, _rule=rule))
     # The worker looks for secrets once more: it knows those that were told to its app.
     client, prepare = bench.client, partial(_prepare, bench.client)
     lent = StepTools(StepWriter(client.store, client.scope), bench.threads, lambda: bench.notify)

@@ -8,13 +8,13 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, over
 from holdfast import config
 from holdfast.app.built_in import built_in
 from holdfast.app.handlers import Declared, RunMode, wants_context
-from holdfast.app.process_handlers import ProcessOptions, target_of
+from holdfast.app.process_handlers import Process, as_process, target_of
 from holdfast.context import Context, SyncContext
 from holdfast.engine.job import DEFAULT_RETRY, Enqueued
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
-from holdfast.engine.units import Duration, Size, seconds
+from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.connectors.program import CommandSettings, Program, command_parts
@@ -22,7 +22,7 @@ from holdfast.features.connectors.report import Source, Sources, add_source
 from holdfast.features.events.operations import Declarations, Following
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
-from holdfast.features.payloads.model import RuleOptions
+from holdfast.features.payloads.model import PayloadPolicy, RuleOptions
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.retention.model import RetentionRule, check_cost
 from holdfast.features.retention.operations import RetentionPolicies
@@ -118,7 +118,7 @@ class TemplateMaker:
     def fits(self, kind: str, payload: Mapping[str, Any]) -> None:
         known = self._kinds.get(kind)
         if known is not None:
-            known.kind.signature.check_some(payload)
+            known.kind._signature.check_some(payload)
 
     def prepare(self, kind: str, payload: Any, options: dict[str, Any]) -> Prepared[Any]:
         return self._prepare(kind, payload, options)
@@ -133,6 +133,47 @@ K = TypeVar("K", bound=Kind[..., Any])
 S = TypeVar("S", bound=Source)
 
 
+class JobOptions(TypedDict, total=False):
+    """Options of ``@app.job``.
+
+    ``queue``, ``priority``, ``tags``, ``retry`` and ``retry_as`` are defaults that ``using`` can replace. With
+    ``retry_as="new_job"`` a failed job does not run again: each retry is a job of its own.
+    ``timeout`` ends an attempt that takes longer.
+    ``limit_key`` and ``resources`` are what its jobs count against (``app.limits``).
+    ``at_most_once`` is for work that must not be done twice and may not be done at all: a job that fails, or whose
+    worker is lost, becomes a dead letter at once, and only a person can start it again.
+    ``process`` runs the handler in a child process, which is killed on timeout: True, or a ``Process`` with a memory
+    limit and other settings.
+    ``requires_approval`` asks people before a job runs: True, or options of ``ctx.approval``.
+    ``keep`` is how long a job is kept after its end (``app.retention``); ``cost`` is the cost of an attempt
+    (``app.usage``).
+    ``rules`` are rules for payloads and results, as a ``PayloadPolicy`` (``app.payload_rules``).
+    """
+
+    queue: str
+    priority: int
+    retry: Retry | str | None
+    retry_as: RetryAs | None
+    timeout: Duration | None
+    tags: Sequence[str]
+    limit_key: str | None
+    resources: Sequence[str]
+    at_most_once: bool
+    process: bool | Process
+    requires_approval: bool | Asking
+    keep: Duration | None
+    cost: float | None
+    rules: PayloadPolicy | None
+
+
+def _rules(given: object) -> RuleOptions:
+    if given is None:
+        return {}
+    if not isinstance(given, PayloadPolicy):
+        raise InvalidSetting(f"rules is a PayloadPolicy, not {type(given).__name__}", code="invalid_setting")
+    return given.options()
+
+
 class Declaring:
     client: Session
     kinds: dict[str, Declared]
@@ -145,57 +186,59 @@ class Declaring:
     reports: Sources
     notifier: str | None
 
-    def job(
-        self,
-        name: str | None = None,
-        *,
-        queue: str = "default",
-        priority: int = 0,
-        retry: Retry | str | None = None,
-        retry_as: RetryAs | None = None,
-        timeout: Duration | None = None,
-        tags: Sequence[str] = (),
-        limit_key: str | None = None,
-        resources: Sequence[str] = (),
-        at_most_once: bool = False,
-        process: bool = False,
-        memory: Size | None = None,
-        recycle: int | None = None,
-        niceness: int | None = None,
-        requires_approval: bool | Asking = False,
-        keep: Duration | None = None,
-        cost: float | None = None,
-        **rule: Unpack[RuleOptions],
-    ) -> JobDecorator:
-        """Declare a kind: ``@app.job(queue="mail", retry=holdfast.Retry(max_attempts=5), timeout=30)``.
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[SyncContext, P], R], /) -> Kind[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, Awaitable[R]], /) -> Kind[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
+    @overload
+    def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> JobDecorator: ...
+    def job(self, name: Any = None, **options: Unpack[JobOptions]) -> Any:
+        """Declare a kind: ``@app.job``, or with options ``@app.job(queue="mail", retry=Retry(max_attempts=5))``.
 
-        ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
-        fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
-        ``limit_key`` and ``resources`` are what its jobs count against where they are limited (``app.limits``).
-        With ``retry_as="new_job"`` a failed job is never run again: each retry is a job of its own (``app.chain``).
-        With ``process=True`` the handler runs in a child process, which is killed when its time is up.
-        With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
-        ``keep`` is how long a job is kept after its end (``app.retention``), ``cost`` an attempt's price (``usage``).
-        The rest are rules for its payloads (``app.payload_rules``): ``signal_only``, ``forbidden``, ``restricted``,
-        ``max_bytes``, ``max_result_bytes``, ``store``.
+        The kind is called like the function unless a name is given: ``@app.job("mail.send")``. ``JobOptions`` explains
+        the options.
         """
+        if isinstance(name, Kind):
+            raise InvalidSetting(f"{name.name} is a job already", code="duplicate_kind")
         if callable(name):
-            raise InvalidSetting("write @app.job() with parentheses", code="missing_parentheses")
+            return self._job(None, options)(name)
+        return self._job(name, options)
+
+    def _job(self, name: str | None, options: JobOptions) -> JobDecorator:
+        unknown = options.keys() - JobOptions.__annotations__.keys()
+        if unknown:
+            raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+        at_most_once, retry, retry_as = (
+            options.get("at_most_once", False),
+            options.get("retry"),
+            options.get("retry_as"),
+        )
         if at_most_once and (retry is not None or retry_as is not None):
             raise InvalidSetting("a job is tried again or begun at most once, not both", code="conflicting_options")
         policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
-        options = Options(queue=queue, priority=priority, tags=tags, retry=policy)
+        defaults = Options(
+            queue=options.get("queue", "default"),
+            priority=options.get("priority", 0),
+            tags=options.get("tags", ()),
+            retry=policy,
+        )
+        limit_key, resources = options.get("limit_key"), options.get("resources", ())
         if limit_key is not None or resources:
             uses(limit_key, resources)  # refused now rather than when the first is enqueued
-            options |= Options(limit_key=limit_key, resources=resources)
+            defaults |= Options(limit_key=limit_key, resources=resources)
         if retry_as is not None:
-            options["retry_as"] = retry_as
+            defaults["retry_as"] = retry_as
+        timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
         limit = None if timeout is None else seconds(timeout, "timeout")
-        way = ProcessOptions.of(process, memory, recycle, niceness)
-        gate = asking(requires_approval)
+        way = as_process(options.get("process", False))
+        gate = asking(options.get("requires_approval", False))
         kept = None if keep is None else RetentionRule.of(purge_after=keep, declared=True)
         spent = None if cost is None else check_cost(cost)
-        said = (name, options, limit, at_most_once, way, gate, kept, spent, rule)
+        said = (name, defaults, limit, at_most_once, way, gate, kept, spent, _rules(options.get("rules")))
         return JobDecorator(lambda function: self.declare(function, *said))
 
     @overload
@@ -243,8 +286,8 @@ class Declaring:
         signature = Signature(function, kind, skip=int(wants_context(function)), answers=answers)
         says = self.payload_rules.declare(kind, rule or {})
         facts = (kind, self.client, signature, function, options, at_most_once, approval)
-        declared: Kind[..., Any] = Kind(*facts, rule=says)
-        if isinstance(way, ProcessOptions):
+        declared: Kind[..., Any] = Kind(*facts, _rule=says)
+        if isinstance(way, Process):
             target_of(kind, function)  # refused now rather than when the first job runs
         self.kinds[kind] = Declared(declared, timeout, way, cost)
         self.retention.declare(kind, keep)
@@ -278,13 +321,15 @@ class Declaring:
             self.redactor.register(secret)
         self.knowing()
 
-    def approval_notifier(self, **options: Any) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
-        """Declare who tells people: ``@app.approval_notifier()`` above a function that takes an ``ApprovalNotice``.
+    def approval_notifier(
+        self, name: str = "approval_notice", **options: Unpack[JobOptions]
+    ) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
+        """Declare how people are notified: ``@app.approval_notifier()`` above a function that takes an
+        ``ApprovalNotice``.
 
-        It is a job like any other, enqueued when a gate opens, reminds or escalates, in the queue of the job that asks;
-        options are those of ``job`` that say how it is run.
+        It is a job like any other, enqueued when an approval is requested, reminded of or escalated, in the queue of
+        the job that asks. Options are those of ``job`` that say how it runs.
         """
-        name = options.pop("name", "approval_notice")
         in_vain = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
         if in_vain:
             raise InvalidSetting(
@@ -294,7 +339,7 @@ class Declaring:
 
         def declare(function: Callable[..., Any]) -> Kind[..., Any]:
             check_notifier(function, skip=int(wants_context(function)))
-            kind: Kind[..., Any] = self.job(name, **options)(function)
+            kind: Kind[..., Any] = self._job(name, options)(function)
             self.notifier = kind.name
             return kind
 
@@ -308,16 +353,14 @@ class Declaring:
 
 
 class JobDecorator:
-    """What ``@app.job()`` returns. The overloads give ``enqueue`` the handler's parameters (less the context)
-    and the handle its result."""
+    """What ``@app.job(…)`` returns. The overloads give ``enqueue`` the handler's parameters, without the context, and
+    the handle its result."""
 
     def __init__(self, declare: Callable[[Callable[..., Any]], Kind[..., Any]]) -> None:
         self._declare = declare
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]]) -> Kind[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> Kind[P, R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[SyncContext, P], R]) -> Kind[P, R]: ...
     @overload

@@ -40,7 +40,7 @@ class Enqueuing:
 
     async def aenqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         known = self.kinds.get(kind)
-        if known is not None and known.kind.rule.store:  # which may be slow
+        if known is not None and known.kind._rule.store:  # which may be slow
             prepared = await asyncio.to_thread(self._prepare, kind, payload, options)
         else:
             prepared = self._prepare(kind, payload, options)
@@ -67,12 +67,12 @@ class Enqueuing:
         values = {} if payload is None else payload
         given = "retry" in options
         if known is not None:
-            rule = known.kind.rule
-            text = known.kind.signature.pack((), values, limit=max(PAYLOAD_LIMIT, self.client.vault.limit(rule)))
-            decode: Callable[[Any], Any] = known.kind.signature.unpack_result
-            known.kind.check_options(options)
+            rule = known.kind._rule
+            text = known.kind._signature.pack((), values, limit=max(PAYLOAD_LIMIT, self.client.vault.limit(rule)))
+            decode: Callable[[Any], Any] = known.kind._signature.unpack_result
+            known.kind._check_options(options)
             options = {**known.kind.defaults, **options}
-            given = known.kind.firm(given)
+            given = known.kind._firm(given)
         else:
             text, decode, rule = encode(values, limit=PAYLOAD_LIMIT), as_it_is, NO_RULE
             if given:

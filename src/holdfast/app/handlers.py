@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
-from holdfast.app.process_handlers import ProcessOptions, process_caller, recipe_for
-from holdfast.context import BaseContext, Context, LazyContext, SyncContext, enter
+from holdfast.app.process_handlers import Process, process_caller, recipe_for
+from holdfast.context import AnyContext, Context, LazyContext, SyncContext, enter
 from holdfast.engine.job import DEFAULT_RETRY, Claim
-from holdfast.engine.outcome import Settled, Succeeded
+from holdfast.engine.outcome import Settled, Stopped, Succeeded
 from holdfast.engine.payload import look_at
 from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
@@ -24,6 +24,7 @@ from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.kind import Kind, Prepared
 from holdfast.steps.approvals import Asking
 from holdfast.steps.driver import Durable, Plan, StepTools
+from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
@@ -35,7 +36,7 @@ from holdfast.worker.writers import ProgressWriter
 
 Prepare = Callable[[Any, tuple[Any, ...], dict[str, Any]], Prepared[Any]]
 
-RunMode = ProcessOptions | Program
+RunMode = Process | Program
 
 SHOWN_LIMIT = 32_768
 
@@ -79,7 +80,7 @@ class Declared:
         match self.way:
             case None:
                 call, timeout = _caller(kind, means), self.timeout
-            case ProcessOptions() as options:
+            case Process() as options:
                 recipe = recipe_for(means.client, means.schema, options, means.lent.notify())
                 call = _elsewhere(process_caller(kind, options, self.timeout, means.children, recipe))
             case Program() as program:
@@ -87,8 +88,8 @@ class Declared:
             case _:
                 assert_never(self.way)
         return Handler(
-            *(kind.name, _approved(call, kind, means), timeout, retry, kind.at_most_once, means.redact, self.cost),
-            *(means.client.vault, means.rules, chain_of(means.client), kind.rule),
+            *(kind.name, _approved(call, kind, means), timeout, retry, kind._at_most_once, means.redact, self.cost),
+            *(means.client.vault, means.rules, chain_of(means.client), kind._rule),
         )
 
 
@@ -112,10 +113,10 @@ def chain_of(client: Session) -> Callable[[Claim], Awaitable[list[str]]]:
 def _approved(call: Call, kind: Kind[..., Any], means: HandlerTools) -> Call:
     """Ask before the handler is run at all, where the kind or the job's agent requires it. A job that is not approved
     never comes further than here."""
-    asking = kind.approval
+    asking = kind._approval
 
     async def gated(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        await ask_first(means, claim, asking, kind.rule, stop)
+        await ask_first(means, claim, asking, kind._rule, stop)
         return await call(claim, stop)
 
     def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
@@ -152,26 +153,28 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
     logger = logging.getLogger(f"holdfast.job.{kind.name}")
     takes_context = wants_context(kind.function)
     is_async = inspect.iscoroutinefunction(kind.function)
-    kind_of_context: type[Context | SyncContext] = Context if is_async else SyncContext
+    context_type: type[AnyContext] = Context if is_async else SyncContext
+    halt: type[BaseException] = asyncio.CancelledError if is_async else Stopped
 
     write = partial(_write, means.client)
     vault, rules = means.client.vault, means.rules
-    pack = partial(kind.signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind.rule)))
+    pack = partial(kind._signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind._rule)))
 
-    def context_of(claim: Claim, stop: Stop, loop: asyncio.AbstractEventLoop) -> BaseContext:
-        rule = rules.of(claim.tenant, claim.kind, kind.rule)
+    def context_of(claim: Claim, stop: Stop, loop: asyncio.AbstractEventLoop) -> AnyContext:
+        rule = rules.of(claim.tenant, claim.kind, kind._rule)
         redact = JobRedactor(means.redact, claim.payload, rule.restricted)
         completion = Completion(pack, partial(_ended, vault, rule, claim))
         reporter = ProgressWriter(claim, write, loop=loop)
-        context = kind_of_context(
-            claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent
+        return context_type(
+            HandlerRun(
+                *(claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent),
+                loop=loop,
+                halt=halt,
+            )
         )
-        if isinstance(context, SyncContext):
-            context.loop = loop
-        return context
 
     # Looked up once, and not by every job.
-    client, function, unpack = means.client, kind.function, kind.signature.unpack
+    client, function, unpack = means.client, kind.function, kind._signature.unpack
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         unmade = LazyContext(context_of, claim, stop)
@@ -185,26 +188,26 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
             else:
                 value = await means.threads.run(kind.name, partial(function, *args, **kwargs))
             if unmade.seen is not None:
-                await unmade.seen.let_through()
+                await unmade.seen._run.finish_steps()
         except BaseException as error:
             if unmade.seen is not None:
                 if not isinstance(error, asyncio.CancelledError):
-                    await unmade.seen.let_through()
-                if await completed(unmade.seen, error):
+                    await unmade.seen._run.finish_steps()
+                if await completed(unmade.seen._run, error):
                     return Settled()
             raise
         finally:
             stop.over()
-            context = unmade.seen
-            if context is not None and isinstance(context.report, ProgressWriter) and context.report.used:
-                await context.report.close()
-        if context is None:
+            run = None if unmade.seen is None else unmade.seen._run
+            if run is not None and isinstance(run.report, ProgressWriter) and run.report.used:
+                await run.report.close()
+        if run is None:
             return None if value is None else pack(value)
-        if await completed(context):
+        if await completed(run):
             return Settled()
-        context.conclude()
+        run.check_returned()
         text = pack(value)
-        return text if context.result_ref is None else Succeeded(text, ref=context.result_ref)
+        return text if run.completion.ref is None else Succeeded(text, ref=run.completion.ref)
 
     return call
 
@@ -216,20 +219,20 @@ def _ended(vault: Vault, rule: Effective, claim: Claim, success: Succeeded) -> S
     return pack_result(vault, rule, claim, success)
 
 
-async def completed(context: BaseContext, error: BaseException | None = None) -> bool:
+async def completed(run: HandlerRun, error: BaseException | None = None) -> bool:
     """Whether the handler's own transaction has ended the job already: nothing that came after changes that."""
-    if context.completion.stage is Stage.NONE:
+    if run.completion.stage is Stage.NONE:
         return False
     try:
-        done = await context.ending.concluded()
+        done = await run.ending.concluded()
     except HoldfastError:
         if error is None:
             raise
         done = False  # if it was committed after all, the settlement of this failure will be refused
-    if not done and context.completion.connection is not None:
-        await context.ending.roll_back()
+    if not done and run.completion.connection is not None:
+        await run.ending.roll_back()
     if done and error is not None:
-        context.log.error("job %s has succeeded; its handler failed afterwards", context.job_id, exc_info=error)
+        run.log.error("job %s has succeeded; its handler failed afterwards", run.claim.id, exc_info=error)
     if not done and error is None:
         raise Conflict(
             "the transaction that was to end the job was not committed",

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Crashed, Failed, Settled, Succeeded
@@ -37,31 +37,40 @@ _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessOptions:
-    """``memory`` is in bytes; after ``recycle`` jobs a process is replaced by a fresh one."""
+class Process:
+    """How the child process of a kind runs: ``@app.job(process=Process(memory="512MB"))``.
+
+    ``memory`` limits its memory (bytes, or text like ``"512MB"``). After ``recycle`` jobs a process is replaced by a
+    new one. ``niceness`` lowers its CPU priority, from 0 to 19.
+    """
 
     memory: int | None = None
     recycle: int = DEFAULT_RECYCLE
     niceness: int = 0
 
-    @classmethod
-    def of(cls, process: bool, memory: Size | None, recycle: int | None, niceness: int | None) -> ProcessOptions | None:
-        """As ``@app.job`` takes them, checked."""
-        if not process:
-            if (memory, recycle, niceness) != (None, None, None):
-                raise InvalidSetting("memory, recycle and niceness need process=True", code="conflicting_options")
-            return None
-        return cls(
-            None if memory is None else in_bytes(memory, "memory limit", least=LEAST_MEMORY),
-            _whole("recycle", DEFAULT_RECYCLE if recycle is None else recycle, 1, 1_000_000),
-            _whole("niceness", niceness or 0, 0, 19),
-        )
+    if TYPE_CHECKING:  # a size as text becomes bytes
+
+        def __init__(self, memory: Size | None = None, recycle: int = DEFAULT_RECYCLE, niceness: int = 0) -> None: ...
+
+    def __post_init__(self) -> None:
+        if self.memory is not None:  # frozen, hence object
+            object.__setattr__(self, "memory", in_bytes(self.memory, "memory limit", least=LEAST_MEMORY))
+        _whole("recycle", self.recycle, 1, 1_000_000)
+        _whole("niceness", self.niceness, 0, 19)
 
 
-def _whole(name: str, value: object, least: int, most: int) -> int:
+def as_process(value: object) -> Process | None:
+    """What ``@app.job(process=…)`` takes: True is a process with the usual settings."""
+    if value is True:
+        return Process()
+    if value is False or isinstance(value, Process):
+        return value or None
+    raise InvalidSetting("process is True, False or a Process", code="invalid_setting")
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidSetting(f"{name} is a whole number from {least} to {most}", code="invalid_setting")
-    return value
 
 
 def target_of(kind: str, function: Callable[..., Any]) -> Message:
@@ -80,7 +89,7 @@ def target_of(kind: str, function: Callable[..., Any]) -> Message:
     return {"kind": kind, "module": module, "name": name, "main": where if module == "__main__" else None}
 
 
-def recipe_for(client: Session, schema: str, options: ProcessOptions, notify: str | None = None) -> Recipe:
+def recipe_for(client: Session, schema: str, options: Process, notify: str | None = None) -> Recipe:
     if client.store.url.endswith(":memory:"):
         raise InvalidSetting(
             "a database in memory cannot be shared with another process",
@@ -106,7 +115,7 @@ def recipe_for(client: Session, schema: str, options: ProcessOptions, notify: st
 
 def process_caller(
     kind: Kind[..., Any],
-    options: ProcessOptions,
+    options: Process,
     timeout: float | None,
     children: Children,
     recipe: Recipe,
@@ -133,7 +142,7 @@ def process_caller(
     return call
 
 
-async def _run(child: Child, target: Message, claim: Claim, timeout: float | None, options: ProcessOptions) -> Message:
+async def _run(child: Child, target: Message, claim: Claim, timeout: float | None, options: Process) -> Message:
     if target["kind"] not in child.knows:
         prepared = await ready(child, {"prepare": target})
         if "outcome" in prepared:

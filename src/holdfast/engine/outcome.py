@@ -1,13 +1,14 @@
-"""How an attempt ends, as data, and what a handler raises to say so: ``Reject``, ``Cancel``, ``Snooze``, ``Stopped``.
+"""How an attempt ends, as data, and what a handler raises to say so.
 
-What a handler raises to say how its attempt ends. (``Retry`` is in ``policies``: it is also the policy itself.)
+What a handler raises to say how its attempt ends:
 
+    RetryLater another attempt, after a delay of its own; counted as a failure
     Reject     no further try can help: to the dead letters at once
     Cancel     the work is not wanted any more: the job ends as cancelled
     Snooze     not now: run again later, at no cost; raised by ``ctx.snooze``
-    Stopped    raised *in* a handler by ``ctx.check()`` when it has been told to stop
+    Stopped    raised *in* a handler by ``ctx.raise_if_cancelled()`` when it has been told to stop
 
-The first three are ordinary exceptions, so that ``except Exception`` in a handler swallows them like any other.
+The first four are ordinary exceptions, so that ``except Exception`` in a handler swallows them like any other.
 ``Stopped`` is none, like asyncio's own ``CancelledError``: a loop that carries on after errors must still end.
 """
 
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.names import check_name
-from holdfast.engine.retry import Backoff
+from holdfast.engine.retry import Backoff, as_backoff
 from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidSetting
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,29 @@ def outcome_word(outcome: Outcome | Settled | None) -> str:
             return "stopped"
 
 
+class RetryLater(Exception):
+    """Ask for another attempt: ``raise RetryLater("5m", "the service is down")``.
+
+    The job waits for ``after``, or by ``backoff``, or with neither by its own retry policy. It counts as a failed
+    attempt like any other; at the limit the job becomes a dead letter.
+    """
+
+    def __init__(
+        self, after: Duration | None = None, message: str | None = None, *, backoff: Backoff | str | None = None
+    ) -> None:
+        if message is not None and not isinstance(message, str):
+            raise InvalidSetting("message must be text", code="invalid_retry")
+        super().__init__(after, message)
+        self.after = None if after is None else seconds(after, "delay")
+        self.message = message
+        self.backoff = None if backoff is None else as_backoff(backoff)
+
+    def __str__(self) -> str:
+        return self.message or "the handler asked for another attempt"
+
+
 class Reject(Exception):
-    """The job is buried with this code, whatever tries it has left."""
+    """The job becomes a dead letter with this code, however many attempts it has left."""
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(code, message)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
@@ -145,29 +145,24 @@ def _refused(why: str, fix: str | None = None) -> InvalidSetting:
     return InvalidSetting(why, code="invalid_retry", fix=fix)
 
 
-@dataclass(unsafe_hash=True)
-class Retry(Exception):
-    """How to try again. Given to a kind it is the policy for every failure; raised by a handler it is for this one.
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A retry policy: how many attempts a job has before it becomes a dead letter, how long it waits between them, and
+    how many lost workers it survives.
 
-    As a policy: how many times a job is begun before it is a dead letter, and how many lost workers it may cost. The
-    database holds the count of retries within 0 and ``max_retries``; this refuses what it would refuse. ``retry_on``
-    and ``give_up_on`` tell by its type whether an error is worth another try; they stay with the kind, in the
-    program, and are not stored. Raised, ``after`` (or a ``backoff``) says how long to wait and ``message`` why.
-
-    An exception that is also a value: compared and hashed by its fields, each of which is set once. What the
-    interpreter sets on an exception (its traceback, its cause) is no field, and stays free.
+    ``backoff`` is a ``Backoff`` or the name of a preset. ``retry_on`` and ``give_up_on`` are exception types that
+    decide whether another attempt is worth it; they belong to the kind and are not stored with a job. A handler that
+    wants another attempt raises ``RetryLater``.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     backoff: Backoff = EXPONENTIAL
     max_crashes: int = 3
     _: KW_ONLY
-    after: Duration | None = None
-    message: str | None = None
     retry_on: Errors = ()
     give_up_on: Errors = ()
 
-    if TYPE_CHECKING:  # a backoff may be given by the name of a preset, and is a Backoff afterwards
+    if TYPE_CHECKING:  # a preset's name becomes a Backoff, one exception type a tuple
 
         def __init__(
             self,
@@ -175,36 +170,17 @@ class Retry(Exception):
             backoff: Backoff | str = EXPONENTIAL,
             max_crashes: int = 3,
             *,
-            after: Duration | None = None,
-            message: str | None = None,
             retry_on: Errors | type[BaseException] = (),
             give_up_on: Errors | type[BaseException] = (),
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        own = vars(self)
-        if isinstance(own["backoff"], str):
-            own["backoff"] = preset(own["backoff"])
+        # Frozen, hence object.
+        object.__setattr__(self, "backoff", as_backoff(self.backoff))
         whole("max_attempts", self.max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
         whole("max_crashes", self.max_crashes, 0, MAX_RETRIES, "invalid_retry")
-        if not isinstance(self.backoff, Backoff):
-            raise _refused("backoff must be a Backoff, or the name of a preset")
-        if self.message is not None and not isinstance(self.message, str):
-            raise _refused("message must be text")
-        own["after"] = None if self.after is None else seconds(self.after, "delay")
-        for name in ("retry_on", "give_up_on"):
-            own[name] = _errors(name, own[name])
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in vars(self):
-            raise AttributeError(f"{name} of a Retry does not change")
-        super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _again, ({field.name: getattr(self, field.name) for field in fields(self)},)
-
-    def __str__(self) -> str:
-        return self.message or "the handler asked for another try"
+        object.__setattr__(self, "retry_on", _errors("retry_on", self.retry_on))
+        object.__setattr__(self, "give_up_on", _errors("give_up_on", self.give_up_on))
 
     @property
     def max_retries(self) -> int:
@@ -212,17 +188,18 @@ class Retry(Exception):
         return self.max_attempts - 1
 
     def is_final(self, error: BaseException) -> bool:
-        """Whether another try after this error is not worth it."""
+        """Whether another attempt after this error is not worth it."""
         return isinstance(error, self.give_up_on) or bool(self.retry_on and not isinstance(error, self.retry_on))
 
-    @property
-    def own_backoff(self) -> Backoff | None:
-        """Of one that was raised: the backoff it was given, or None for the job's own."""
-        return None if self.backoff is EXPONENTIAL else self.backoff
 
+def as_backoff(value: object) -> Backoff:
+    """A ``Backoff``, also by the name of a preset, or ``InvalidSetting``."""
+    if isinstance(value, str):
+        return preset(value)
+    if not isinstance(value, Backoff):
+        raise _refused("backoff must be a Backoff, or the name of a preset")
+    return value
 
-RetryPolicy = Retry
-"""The same, where it is the policy of a job."""
 
 AT_MOST_ONCE: Final = Retry(max_attempts=1, max_crashes=0)
 """Begun once: neither a failure nor a lost worker is a reason to begin it again (SC-7)."""
@@ -242,11 +219,6 @@ def as_policy(value: object) -> Retry:
         return Retry(backoff=preset(value))
     if not isinstance(value, Retry):
         raise _refused(f"retry must be a Retry or the name of a preset, not {type(value).__name__}")
-    if value.after is not None or value.message is not None:
-        raise _refused(
-            "after and message belong to a Retry that is raised, not to a policy",
-            "Give the policy a backoff: holdfast.Backoff(base=30, factor=1) waits 30 s each time.",
-        )
     return value
 
 
@@ -259,10 +231,6 @@ def as_stored_policy(value: object) -> Retry:
             "Give them to @app.job(retry=…).",
         )
     return policy
-
-
-def _again(given: dict[str, Any]) -> Retry:
-    return Retry(**given)
 
 
 def can_retry(state: str, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
@@ -316,7 +284,7 @@ def _text(value: object) -> str | None:
 def retry_after(
     value: object, *, default: Duration | None = None, longest: Duration = "1d", date: object = None
 ) -> float | None:
-    """Seconds to wait as a ``Retry-After`` header says: ``raise Retry(after=retry_after(headers.get("Retry-After")))``.
+    """Seconds to wait as a ``Retry-After`` header says: ``RetryLater(retry_after(headers.get("Retry-After")))``.
 
     A number of seconds or an HTTP date; never longer than ``longest``. A header that is missing or makes no sense is
     ``default``, and without one None, which leaves the delay to the job's own backoff. ``date`` is the response's own

@@ -115,7 +115,7 @@ class ClaimBroker:
         if kind is None:
             return Handler(claim.kind, _nobody, **common)  # type: ignore[arg-type]
         retry = as_policy(kind.defaults["retry"]) if "retry" in kind.defaults else None
-        known = {"at_most_once": kind.at_most_once, "rule": kind.rule} | ({} if retry is None else {"retry": retry})
+        known = {"at_most_once": kind._at_most_once, "rule": kind._rule} | ({} if retry is None else {"retry": retry})
         return Handler(claim.kind, _nobody, **common, **known)  # type: ignore[arg-type]
 
     def redactor(self) -> Redactor:
@@ -161,12 +161,12 @@ class ClaimBroker:
 
     async def _asked(self, claim: Claim, scope: str) -> None:
         declared = self._app.kinds.get(claim.kind)
-        asking: Asking | None = None if declared is None else declared.kind.approval
+        asking: Asking | None = None if declared is None else declared.kind._approval
         if asking is None and claim.agent is None:
             return
         means = self._app.means(scope, 1)
         try:
-            rule = NO_RULE if declared is None else declared.kind.rule
+            rule = NO_RULE if declared is None else declared.kind._rule
             await ask_first(means, claim, asking, rule, Stop())
         finally:
             await means.aclose()

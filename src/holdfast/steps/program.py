@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.engine.outcome import Cancel, Paused, Reject, Snooze
+from holdfast.engine.outcome import Cancel, Paused, Reject, RetryLater, Snooze
 from holdfast.engine.redaction import Redact
 from holdfast.engine.retry import Retry
 from holdfast.engine.steps import Pause, Saved, Script, Step, StepEntry, StepKind
@@ -23,7 +23,7 @@ from holdfast.worker.shutdown import Suspended
 
 # A step that is tried again sooner than this is waited for in place: to let go and be taken again takes about as long.
 IN_PLACE: Final = 1.0
-_CONTROL = (Cancel, Reject, Retry, Snooze, StaleLease, StoreError)
+_CONTROL = (Cancel, Reject, RetryLater, Snooze, StaleLease, StoreError)
 
 
 @dataclass(slots=True)

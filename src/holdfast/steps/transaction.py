@@ -153,25 +153,26 @@ class Ending:
         return job is not None and job.state is State.SUCCEEDED and job.attempt == self.claim.attempt
 
 
-class Transaction:
-    """What ``ctx.transaction()`` returns: ``with`` or ``async with``, around a connection of the driver's own kind.
-
-    The job's result is what was given to ``ctx.transaction(result=…)`` or, inside the block, to ``result(…)``.
-    """
+class _Block:
+    """A transaction whose commit ends the job. ``result`` is the job's result, given at once or inside the block."""
 
     def __init__(self, ending: Ending, result: Any) -> None:
         self._ending = ending
         self._completion = ending.completion
         self._store = ending.client.store
         self._result = result
-        self._block: AbstractContextManager[Any] | None = None
-        self._ablock: AbstractAsyncContextManager[Any] | None = None
         self._connection: Any = None
 
     def result(self, value: Any) -> None:
-        """What the job returns, known inside the block."""
-        self._completion.pack(value)  # what cannot be stored is better refused here than at the end
+        """Set the job's result, where it is known inside the block only."""
+        self._completion.pack(value)  # refuse a value that cannot be stored here rather than at the end
         self._result = value
+
+
+class Transaction(_Block):
+    """What ``ctx.transaction()`` returns in a sync handler: ``with ctx.transaction() as connection:``."""
+
+    _block: AbstractContextManager[Any] | None = None
 
     def __enter__(self) -> Any:
         self._completion.check_free()
@@ -202,28 +203,34 @@ class Transaction:
             log.warning("job %s was committed, though the answer was lost: %s", self._ending.claim.id, lost)
         self._completion.stage = Stage.DONE
 
+
+class AsyncTransaction(_Block):
+    """What ``ctx.transaction()`` returns in an async handler: ``async with ctx.transaction() as connection:``."""
+
+    _block: AbstractAsyncContextManager[Any] | None = None
+
     async def __aenter__(self) -> Any:
         self._completion.check_free()
-        self._ablock = self._store.atransaction()
-        self._connection = await self._ablock.__aenter__()
+        self._block = self._store.atransaction()
+        self._connection = await self._block.__aenter__()
         self._completion.stage = Stage.OPEN
         return self._connection
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._ablock is not None
+        assert self._block is not None
         self._completion.stage = Stage.NONE
         try:
             if error is None:
                 await self._acomplete()
         except BaseException as refused:
-            await self._ablock.__aexit__(type(refused), refused, refused.__traceback__)
+            await self._block.__aexit__(type(refused), refused, refused.__traceback__)
             raise
         if error is not None:
-            await self._ablock.__aexit__(kind, error, trace)
+            await self._block.__aexit__(kind, error, trace)
             return
         self._completion.stage = Stage.IN_DOUBT
         try:
-            await self._ablock.__aexit__(None, None, None)
+            await self._block.__aexit__(None, None, None)
         except Exception as lost:
             if not await self._ending.acommitted():
                 self._completion.stage = Stage.NONE
@@ -232,7 +239,7 @@ class Transaction:
         self._completion.stage = Stage.DONE
 
     async def _acomplete(self) -> None:
-        if self._store.embedded:  # its connections have one colour
+        if self._store.embedded:  # its connections are sync only
             await asyncio.to_thread(self._ending.complete, self._connection, self._result, within=True)
         else:
             await self._ending.acomplete(self._connection, self._result, within=True)

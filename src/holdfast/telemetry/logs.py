@@ -15,7 +15,7 @@ from typing import Final, TextIO
 from weakref import WeakSet
 
 from holdfast import config
-from holdfast.context import current
+from holdfast.context import current_run
 from holdfast.engine.job import log_fields
 from holdfast.engine.redaction import HIDDEN, LINE_LIMIT, Redactor, one_line
 from holdfast.engine.settlement import TRACEBACK_LIMIT
@@ -44,7 +44,7 @@ def trust(redactor: Redactor) -> None:
 
 def redact_line(text: str, limit: int = LINE_LIMIT) -> str:
     """Without the secrets of the job in hand, and of every app of this process."""
-    job = current()
+    job = current_run()
     for redact in _redactors():
         text = redact(text, limit)
     return text if job is None else job.redact(text, limit)
@@ -112,7 +112,7 @@ def _error_type(record: logging.LogRecord) -> str | None:
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     """What the record says besides its message, what is known of the job in hand, and where we are."""
     said = {_OURS.get(name, name): value for name, value in vars(record).items() if name not in _USUAL}
-    job = current()
+    job = current_run()
     if "job" not in said and job is not None:
         said = {_OURS.get(name, name): value for name, value in log_fields(job.claim).items()} | said
     said.setdefault("worker", observers.working_as.get())

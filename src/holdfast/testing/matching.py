@@ -72,7 +72,7 @@ class Wanted:
     """
 
     def __init__(self, kind: Kind[..., Any] | str | None, match: Mapping[str, Any]) -> None:
-        self._signature = kind.signature if isinstance(kind, Kind) else None
+        self._signature = kind._signature if isinstance(kind, Kind) else None
         self.kind = kind.name if isinstance(kind, Kind) else kind
         payload = match.get("payload", {})
         if not isinstance(payload, Mapping):

@@ -101,7 +101,7 @@ class Runner:
 
     async def run(self, handle: Handle[R]) -> R:
         """One attempt of this job, whatever it waits for. Answers its result, or raises what its handler raised."""
-        job = await handle.ajob()
+        job = await handle.aget()
         if job.state.finished:
             return await handle.aresult()
         async with self._handlers(1) as handlers:
@@ -117,7 +117,7 @@ class Runner:
         return await self._returned(handle, job.attempt)
 
     async def _returned(self, handle: Handle[R], before: int) -> R:
-        job = await handle.ajob()
+        job = await handle.aget()
         if job.attempt == before and not job.state.finished:
             raise Conflict(f"job {job.id} is {job.state}, and cannot be run now", code="not_waiting")
         if job.state is State.SUCCEEDED:

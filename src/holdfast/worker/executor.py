@@ -27,6 +27,7 @@ from holdfast.engine.outcome import (
     Outcome,
     Paused,
     Reject,
+    RetryLater,
     Settled,
     Snooze,
     Snoozed,
@@ -39,7 +40,6 @@ from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from holdfast.engine.states import State
-from holdfast.engine.units import seconds
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
 from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, effective, together
 from holdfast.stores.flow import in_thread
@@ -327,7 +327,7 @@ def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
         case Reject():
             message, trace = redact(str(error), MESSAGE_LIMIT), traceback_of(error, redact)
             return Failed(error.code, message, trace, final=True, frame=frame_of(error))
-        case Retry():
+        case RetryLater():
             return _asked_again(error, redact)
         case InvalidArguments() | InvalidPayload() | StepsChanged():
             # The same payload will not fit next time either.
@@ -353,15 +353,15 @@ def _without_secrets(handler: Handler, claim: Claim, outcome: Outcome) -> Outcom
             return outcome
 
 
-def _asked_again(asked: Retry, redact: Redact) -> Failed:
+def _asked_again(asked: RetryLater, redact: Redact) -> Failed:
     cause = asked.__cause__
     message = asked.message or (message_of(cause) if cause is not None else "") or str(asked)
     return Failed(
         "retry_asked",
         redact(message, MESSAGE_LIMIT),
         traceback_of(asked, redact),
-        after=None if asked.after is None else seconds(asked.after),
-        backoff=asked.own_backoff,
+        after=asked.after,
+        backoff=asked.backoff,
         frame=frame_of(asked if cause is None else cause),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Context, Retry, State
+from holdfast import App, Context, Retry, State, SyncContext
 from holdfast.errors import Conflict, StaleLease
 from tests.app.borrowed.conftest import EVERYBODY
 from tests.app.in_hand import in_hand, lose, state_of
@@ -21,21 +21,21 @@ from tests.support.workers import work_off
 pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(1)]
 
 
-def complete(ctx: Context, borrower: Borrower, result: Any = None) -> None:
+def complete(ctx: SyncContext, borrower: Borrower, result: Any = None) -> None:
     if isinstance(borrower, AsyncBorrower):
-        borrower.do(ctx.acomplete(connection=borrower.connection, result=result))
+        borrower.do(Context(ctx._run).complete(connection=borrower.connection, result=result))
     else:
         ctx.complete(connection=borrower.connection, result=result)
 
 
-def concluded(ctx: Context) -> bool:
+def concluded(ctx: SyncContext) -> bool:
     """As the worker asks, on a loop of its own."""
 
     async def ask() -> bool:
         try:
-            return await ctx.ending.concluded()
+            return await ctx._run.ending.concluded()
         finally:
-            await ctx.client.store.leave_loop()
+            await ctx._run.session.store.leave_loop()
 
     return asyncio.run(ask())
 
@@ -94,7 +94,7 @@ def test_twice_in_one_transaction_is_told(app: App, borrower: Borrower) -> None:
 @pytest.mark.parametrize("case", [EVERYBODY[0], EVERYBODY[5]], ids=["psycopg", "sqlalchemy"])
 def test_the_worker_learns_what_became_of_it(app: App, url: str, case: Any, ends: str) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    def pay(ctx: Context) -> str:
+    def pay(ctx: SyncContext) -> str:
         with closing(case[1](url)) as borrower:
             borrower.begin()
             borrower.execute("insert into note values ('mine')")
@@ -106,7 +106,7 @@ def test_the_worker_learns_what_became_of_it(app: App, url: str, case: Any, ends
 
     handle = pay.enqueue()
     work_off(app)
-    job = handle.job()
+    job = handle.get()
     if ends.startswith("commit"):
         assert (handle.result(timeout=5), notes(url), job.attempt) == ("paid", ["mine"], 1)
     else:
@@ -136,7 +136,7 @@ def test_the_sweeper_leaves_a_job_alone_whose_completion_is_under_way(app: App, 
     ctx = in_hand(app)
     with psycopg.connect(url) as connection:
         ctx.complete(connection=connection)
-        app.store.run(app.store.leases.end(ctx.claim.lease, "gone", "*"))
+        app.store.run(app.store.leases.end(ctx._run.claim.lease, "gone", "*"))
         sweeper = threading.Thread(target=lambda: app.store.run(app.store.leases.reap()))
         sweeper.start()
         connection.commit()

@@ -34,7 +34,7 @@ def test_both_are_there_after_commit_and_not_before(
     assert (handle.created, app.jobs(), notes(url)) == (True, [], [])
     borrower.commit()
     assert [job.id for job in app.jobs()] == [handle.id]
-    assert (handle.state(), handle.job().payload, notes(url)) == (State.QUEUED, {"to": "ada"}, ["mine"])
+    assert (handle.state(), handle.get().payload, notes(url)) == (State.QUEUED, {"to": "ada"}, ["mine"])
     app.run_worker(burst=True, poll=0.02)
     assert handle.result(timeout=10) == "sent to ada"
 
@@ -46,7 +46,7 @@ def test_neither_is_there_after_rollback(app: App, url: str, borrower: Borrower,
     borrower.rollback()
     assert (app.jobs(), notes(url)) == ([], [])
     with pytest.raises(NotFound):
-        handle.job()
+        handle.get()
     borrower.begin()
     borrower.execute("insert into note values ('later')")  # the connection is as good as before
     borrower.commit()
@@ -133,8 +133,8 @@ def test_many_and_by_name(app: App, url: str, borrower: Borrower, send: Kind[[st
         (True, None),
         (False, "parent_not_found"),
     ]
-    assert (handles[3].job().tenant, handles[1].id) == ("acme", handles[2].id)
-    assert named.job().payload == {"n": ["%s", "?", ":p1", "$1", "é'\"\\"]}
+    assert (handles[3].get().tenant, handles[1].id) == ("acme", handles[2].id)
+    assert named.get().payload == {"n": ["%s", "?", ":p1", "$1", "é'\"\\"]}
 
 
 def test_the_options_of_a_job_are_kept(app: App, borrower: Borrower, send: Kind[[str], str]) -> None:
@@ -143,7 +143,7 @@ def test_the_options_of_a_job_are_kept(app: App, borrower: Borrower, send: Kind[
         send, "ada", delay="1h", queue="mail", priority=3, tags=["a", "b"], correlation_id="c-1", enqueued_by="eve"
     )
     borrower.commit()
-    job = handle.job()
+    job = handle.get()
     assert job.due_at is not None
     assert (job.queue, job.priority, job.tags, job.correlation_id) == ("mail", 3, ("a", "b"), "c-1")
     assert [(event.verb, event.actor) for event in handle.history()] == [("enqueue", "eve")]

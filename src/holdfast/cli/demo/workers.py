@@ -23,8 +23,8 @@ from typing import Any, Self
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.context import Context
-from holdfast.engine.retry import Backoff, RetryPolicy
+from holdfast.context import SyncContext
+from holdfast.engine.retry import Backoff, Retry
 from holdfast.kind import Kind, Prepared
 
 TARGET = "holdfast.cli.demo.workers:worker_app"
@@ -173,13 +173,13 @@ def declare(app: App) -> Kinds:
         await asyncio.sleep(pause)
         return number
 
-    @app.job(retry=RetryPolicy(max_attempts=4, backoff=SOON))
-    def flaky(ctx: Context, failures: int) -> int:
+    @app.job(retry=Retry(max_attempts=4, backoff=SOON))
+    def flaky(ctx: SyncContext, failures: int) -> int:
         if ctx.attempt <= failures:
             raise ConnectionError("the line was busy")
         return ctx.attempt
 
-    @app.job(ALWAYS_FAILS, retry=RetryPolicy(max_attempts=3, backoff=SOON))
+    @app.job(ALWAYS_FAILS, retry=Retry(max_attempts=3, backoff=SOON))
     async def always_fails(number: int) -> None:
         raise ValueError(f"number {number} never works")
 

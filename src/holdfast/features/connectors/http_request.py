@@ -123,7 +123,7 @@ async def _judged(
     if fine:
         return await _result(ctx, answer, secrets, keep)
     said = without(answer.body, secrets)[: 4 * EXCERPT].decode("utf-8", "replace")
-    said = one_line(ctx.redact(said, EXCERPT), EXCERPT).strip()
+    said = one_line(ctx._run.redact(said, EXCERPT), EXCERPT).strip()
     message = f"{answer.origin} answered {answer.status}" + (f": {said}" if said else "")
     if answer.status not in AGAIN:
         raise Ended(Failed("http_rejected", message, final=True, note={"status": answer.status}))
@@ -144,7 +144,7 @@ async def _result(ctx: Context, answer: Answer, secrets: list[bytes], keep: list
     made = HttpResult(status=answer.status, headers=headers, size=len(body), elapsed_ms=elapsed)
     text = _as_text(body)
     if text is None:
-        made["artifact"] = await ctx.aartifact("body", data=body, meta={"size": len(body)})
+        made["artifact"] = await ctx.artifact("body", data=body, meta={"size": len(body)})
         return made
     if "json" in headers.get("content-type", ""):
         with suppress(InvalidPayload):  # then it is text

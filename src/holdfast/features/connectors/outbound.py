@@ -33,7 +33,7 @@ class Outbound:
 
     async def settings(self, ctx: Context, name: str) -> Connector:
         """Those of the job's own tenant. Nothing goes out before somebody has said so."""
-        found = await ctx.client.arun(ctx.client.store.connectors.get(name, ctx.tenant))
+        found = await ctx._run.session.arun(ctx._run.session.store.connectors.get(name, ctx.tenant))
         if found is None:
             raise Reject("connector_not_set", f"nothing is set for {name} in this tenant: app.connectors.set(…)")
         if not found.enabled:

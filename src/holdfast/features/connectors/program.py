@@ -30,7 +30,7 @@ from holdfast import config
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
 from holdfast.engine.payload import encode, safe_text
-from holdfast.engine.retry import RetryPolicy, as_policy
+from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.connectors import program_files, program_shim
@@ -238,7 +238,7 @@ def command_caller(
     kind: Kind[..., Any], program: Program, timeout: float | None, client: Session, children: Children
 ) -> Callable[[Claim], Awaitable[str | None]]:
     async def call(claim: Claim) -> str | None:
-        args, kwargs = kind.signature.unpack(claim.payload)
+        args, kwargs = kind._signature.unpack(claim.payload)
         line = checked(kind.name, kind.function(*args, **kwargs))
         named = program.log_dir or config.log_directory()
         at = await in_thread(program_files.set_up, named or config.state_directory(), claim, may_make=named is None)
@@ -310,7 +310,7 @@ class CommandSettings(TypedDict, total=False):
     fields: Mapping[str, Any]
     queue: str
     priority: int
-    retry: RetryPolicy | str
+    retry: Retry | str
     timeout: Duration
     tags: Sequence[str]
     limit_key: str | None

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
 
-from holdfast.context import Context
+from holdfast.context import AnyContext, Context, SyncContext
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Reject
 from holdfast.errors import InvalidArguments, InvalidSetting
@@ -192,7 +192,7 @@ def generator(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
         name: str | None = None,
     ) -> ReportResult:
         check_report({"format": format, "rows": rows, "source": source, "arguments": arguments, "name": name})
-        if ctx.client.vault.artifacts is None:
+        if ctx._run.session.vault.artifacts is None:
             raise Reject(
                 "no_artifact_store", "a report needs an artifact store: App(artifacts=…), or HOLDFAST_ARTIFACTS"
             )
@@ -204,10 +204,10 @@ def generator(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
                 found = _threaded(found, asyncio.get_running_loop())
             pieces = written(format, _counted(ctx, found, document), columns, heading)
             await asyncio.to_thread(document.write, pieces)
-            keep, digest = ctx.client.vault.keep_file, document.digest.hexdigest()
+            keep, digest = ctx._run.session.vault.keep_file, document.digest.hexdigest()
             ref = await asyncio.to_thread(keep, document.path, digest, tenant=ctx.tenant, job_id=ctx.job_id)
         about = {"size": document.size, "sha256": digest, "rows": document.rows, "content_type": TYPES[format]}
-        await ctx.aartifact(called, ref, about)
+        await ctx.artifact(called, ref, about)
         return ReportResult(
             artifact=ref,
             name=called,
@@ -264,7 +264,9 @@ async def _rows(ctx: Context, sources: Sources, name: str, arguments: dict[str, 
     if function is None:
         raise Reject("report_not_found", f"this worker has no report called {name}")
     parameters = list(inspect.signature(function).parameters)
-    given = (ctx,) if parameters[:1] == ["ctx"] else ()
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    own: AnyContext = ctx if is_async else SyncContext(ctx._run)  # other functions run in a thread
+    given = (own,) if parameters[:1] == ["ctx"] else ()
     try:
         inspect.signature(function).bind(*given, **arguments)
     except TypeError as error:
@@ -279,7 +281,7 @@ async def _rows(ctx: Context, sources: Sources, name: str, arguments: dict[str, 
 def _counted(ctx: Context, rows: Iterable[Row], document: Document) -> Iterator[Row]:
     for row in rows:
         if document.rows % LOOK_EVERY == 0:
-            ctx.check()
+            ctx.raise_if_cancelled()
         document.rows += 1
         yield row
 

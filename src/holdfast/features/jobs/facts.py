@@ -1,98 +1,102 @@
-"""What a handler can know of its job: fixed for the attempt, as it was claimed."""
+"""What a handler can know about its job."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.engine.job import Claim
 from holdfast.engine.trace import Trace, plain_tags
+from holdfast.steps.handler_run import HandlerRun
 
 
-@dataclass(slots=True, eq=False)
 class Facts:
-    """What is fixed for this attempt, as it was claimed."""
+    """The facts of a running job. They come from the claim and do not change during the attempt."""
 
-    claim: Claim
+    __slots__ = ("_run",)
+
+    def __init__(self, run: HandlerRun) -> None:
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(job_id={self.job_id!r}, kind={self.kind!r}, attempt={self.attempt})"
 
     @property
     def job_id(self) -> str:
-        return self.claim.id
+        return self._run.claim.id
 
     @property
     def tenant(self) -> str:
-        return self.claim.tenant
+        return self._run.claim.tenant
 
     @property
     def kind(self) -> str:
-        return self.claim.kind
+        return self._run.claim.kind
 
     @property
     def queue(self) -> str:
-        return self.claim.queue
+        return self._run.claim.queue
 
     @property
     def priority(self) -> int:
-        return self.claim.priority
+        return self._run.claim.priority
 
     @property
     def tags(self) -> tuple[str, ...]:
-        return plain_tags(self.claim.tags)
+        return plain_tags(self._run.claim.tags)
 
     @property
     def trace(self) -> Trace | None:
-        """The trace it belongs to (``ctx.trace.traceparent``), if it was enqueued within one."""
-        return self.claim.trace
+        """The trace that the job was enqueued in (``ctx.trace.traceparent``), or None."""
+        return self._run.claim.trace
 
     @property
     def agent(self) -> str | None:
-        return self.claim.agent
+        return self._run.claim.agent
 
     @property
     def attempt(self) -> int:
-        """The first is 1. Everything that began the handler counts: failures, lost workers, snoozes, redrives."""
-        return self.claim.attempt
+        """The number of this attempt, from 1. Every start counts: failures, lost workers, snoozes, redrives."""
+        return self._run.claim.attempt
 
     @property
     def retries(self) -> int:
-        """How many tries failed before, since the last redrive."""
-        return self.claim.retries
+        """Failed attempts since the last redrive."""
+        return self._run.claim.retries
 
     @property
     def crashes(self) -> int:
-        """How many workers were lost with this job in their hands, since the last redrive."""
-        return self.claim.crashes
+        """Workers lost while they ran this job, since the last redrive."""
+        return self._run.claim.crashes
 
     @property
     def max_attempts(self) -> int:
-        return self.claim.max_retries + 1
+        return self._run.claim.max_retries + 1
 
     @property
     def is_last_attempt(self) -> bool:
-        """If it fails now, it is a dead letter."""
-        return self.claim.retries >= self.claim.max_retries
+        """Whether a failure of this attempt makes the job a dead letter."""
+        return self._run.claim.retries >= self._run.claim.max_retries
 
     @property
     def created_at(self) -> datetime:
-        return self.claim.created_at
+        return self._run.claim.created_at
 
     @property
     def deadline_at(self) -> datetime | None:
-        return self.claim.deadline_at
+        return self._run.claim.deadline_at
 
     @property
     def correlation_id(self) -> str | None:
-        return self.claim.correlation_id
+        return self._run.claim.correlation_id
 
     @property
     def parent_id(self) -> str | None:
-        return self.claim.parent_id
+        return self._run.claim.parent_id
 
     @property
     def workflow_id(self) -> str | None:
-        return self.claim.workflow_id
+        return self._run.claim.workflow_id
 
     @property
     def idempotency_key(self) -> str:
-        """The same in every attempt: give it to the outside world."""
-        return f"{self.claim.tenant}:{self.claim.kind}:{self.claim.id}"
+        """The same text in every attempt. Pass it to services that accept an idempotency key."""
+        return f"{self._run.claim.tenant}:{self._run.claim.kind}:{self._run.claim.id}"

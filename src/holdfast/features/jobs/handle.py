@@ -1,95 +1,241 @@
-"""A handle on an enqueued job: look at it, wait for it, cancel it, from sync and async code."""
+"""``Handle``: the operations of one job, for sync and async code."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.engine.job import Event, Job, Result, Verdict
+from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result, Verdict
+from holdfast.engine.operation import Namespace, Program, awaited, operation
 from holdfast.engine.order import Move
 from holdfast.engine.payload import Unreadable
+from holdfast.engine.retry import retry_limit
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
-from holdfast.engine.steps import Progress
+from holdfast.engine.steps import Progress, Step
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
-from holdfast.features.jobs.views import ledger_of
-from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.features.jobs.views import (
+    Why,
+    artifacts_of,
+    attempts_of,
+    checkpoints_of,
+    ledger_of,
+    references_of,
+    steps_of,
+    why,
+)
+from holdfast.stores.flow import Flow, Steps, flow, run
 from holdfast.stores.requests import Reschedule
+from holdfast.stores.vault import What
 
 if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
+    from holdfast.features.jobs.operations import FromStep
     from holdfast.stores.session import Session
 
 R = TypeVar("R")
 
-# Whoever waits is told of the end; in case that gets lost it looks by itself, at first soon and then this seldom.
+# A waiting caller is notified of the end. In case the notification is lost it also polls, with growing pauses.
 FIRST_LOOK, LONGEST_PAUSE = 0.05, 1.0
 WATCH = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Handle(Generic[R]):
-    """``created`` is False when an earlier job stands for this one, or when one of many was refused; ``reason`` then
-    says why, and ``detail`` in words where there is more to say."""
+class Handle(Namespace, Generic[R]):
+    """One job, by its id. Every method has a sync and an async form (``get()``, ``await aget()``); ``await handle`` is
+    ``await handle.aresult()``.
+
+    ``created`` is False when an earlier job takes the place of this one, or when one of many was refused. ``reason`` is
+    then the code, and ``detail`` explains it where there is more to say.
+    """
 
     id: str
     tenant: str
     created: bool
     reason: str | None
-    client: Session = field(repr=False, compare=False)
-    decode: Callable[[Any], R] = field(repr=False, compare=False)
+    _session: Session = field(repr=False, compare=False)
+    _decode: Callable[[Any], R] = field(repr=False, compare=False)
     detail: str | None = None
 
-    def job(self) -> Job:
-        return self._found(self.client.run(self._get()))
+    def _perform(self, item: Flow[Any]) -> Any:
+        return self._session.run(item)
 
-    async def ajob(self) -> Job:
-        return self._found(await self.client.arun(self._get()))
+    async def _aperform(self, item: Flow[Any]) -> Any:
+        return await self._session.arun(item)
 
-    def state(self) -> State:
-        return self.job().state
+    # --- reading ---
 
-    async def astate(self) -> State:
-        return (await self.ajob()).state
+    @operation
+    def get(self) -> Program[Job]:
+        """The job as it is now; ``NotFound`` if it does not exist in this tenant."""
+        return self._found((yield from run(self._get())))
 
-    def history(self) -> list[Event]:
-        return self.client.run(ledger_of(self.client.store, self.id, self.tenant))
+    aget = awaited(get)
 
-    async def ahistory(self) -> list[Event]:
-        return await self.client.arun(ledger_of(self.client.store, self.id, self.tenant))
+    @operation
+    def state(self) -> Program[State]:
+        """The state that the job is in."""
+        return self._found((yield from run(self._get()))).state
+
+    astate = awaited(state)
+
+    @operation
+    def history(self) -> Program[list[Event]]:
+        """The events of the job, oldest first."""
+        return (yield from run(ledger_of(self._store, self.id, self.tenant)))
+
+    ahistory = awaited(history)
+
+    @operation
+    def why(self) -> Program[Why]:
+        """Why the job is in its state and does not run: every reason that applies, and what would change it."""
+        return (yield from run(why(self._store, self.id, self.tenant)))
+
+    awhy = awaited(why)
+
+    @operation
+    def attempts(self) -> Program[list[Attempt]]:
+        """The attempts of the job, oldest first."""
+        return (yield from run(attempts_of(self._store, self.id, self.tenant)))
+
+    aattempts = awaited(attempts)
+
+    @operation
+    def artifacts(self) -> Program[list[Artifact]]:
+        """The files that attempts have recorded with ``ctx.artifact``, by name and reference."""
+        return (yield from run(artifacts_of(self._store, self.id, self.tenant)))
+
+    aartifacts = awaited(artifacts)
+
+    @operation
+    def references(self) -> Program[References]:
+        """URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
+        return (yield from run(references_of(self._store, self.id, self.tenant)))
+
+    areferences = awaited(references)
+
+    @operation
+    def steps(self) -> Program[list[Step]]:
+        """The durable calls of the job that are recorded, in the order of the handler."""
+        found = yield from run(steps_of(self._store, self.id, self.tenant))
+        return [replace(step, value=self._opened_part(step.value, "step", str(step.n))) for step in found]
+
+    asteps = awaited(steps)
+
+    @operation
+    def checkpoints(self) -> Program[dict[str, Any]]:
+        """The values that the handler has saved with ``ctx.checkpoint``, by name."""
+        found = yield from run(checkpoints_of(self._store, self.id, self.tenant))
+        return {name: self._opened_part(value, "checkpoint", name) for name, value in found.items()}
+
+    acheckpoints = awaited(checkpoints)
+
+    @operation
+    def progress(self) -> Program[Progress | None]:
+        """The latest progress that the handler has reported, or None."""
+        return Progress.saved((yield from run(self._store.jobs.checkpoints(self.id, self.tenant))))
+
+    aprogress = awaited(progress)
+
+    # --- changing ---
+
+    @operation
+    def cancel(self, reason: str | None = None) -> Program[Verdict]:
+        """Cancel the job; ``Conflict`` if it has ended."""
+        flow = self._store.jobs.operate("cancel", [self.id], storable(reason), self._session.actor, self.tenant)
+        return accepted((yield from run(flow)))
+
+    acancel = awaited(cancel)
+
+    @operation
+    def redrive(
+        self,
+        reason: str | None = None,
+        *,
+        max_attempts: int | None = None,
+        from_step: FromStep | None = None,
+    ) -> Program[Verdict]:
+        """Put a dead letter back into its queue, with all its attempts or with ``max_attempts``; ``Conflict`` if it is
+        not a dead letter. Steps that are done are not repeated, unless ``from_step`` names one to start again from."""
+        from holdfast.features.jobs.operations import check_from_step, redriving  # its namespace makes handles
+
+        limit, whom = retry_limit(max_attempts), (self._session.actor, self.tenant)
+        if from_step is None:
+            flow = self._store.jobs.operate("redrive", [self.id], storable(reason), *whom, limit)
+        else:
+            flow = redriving(self._store, [self.id], check_from_step(from_step), reason, *whom, limit)
+        return accepted((yield from run(flow)))
+
+    aredrive = awaited(redrive)
+
+    @operation
+    def reschedule(
+        self,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        *,
+        max_attempts: int | None = None,
+        reason: str | None = None,
+    ) -> Program[Verdict]:
+        """Run a waiting job at another time; with neither a time nor a delay, now. ``Conflict`` if it does not wait."""
+        when = Reschedule.of(at, delay, max_attempts)
+        flow = self._store.jobs.reschedule([self.id], when, storable(reason), self._session.actor, self.tenant)
+        return accepted((yield from run(flow)))
+
+    areschedule = awaited(reschedule)
+
+    @operation
+    def move(
+        self,
+        *,
+        first: bool = False,
+        last: bool = False,
+        before: str | None = None,
+        after: str | None = None,
+        priority: int | None = None,
+        reason: str | None = None,
+    ) -> Program[Verdict]:
+        """Give a waiting job another position in its queue. ``Conflict`` if it does not wait."""
+        move = Move.of(first, last, before, after, priority)
+        flow = self._store.jobs.move(self.id, move, storable(reason), self._session.actor, self.tenant)
+        return accepted([(yield from run(flow))])
+
+    amove = awaited(move)
+
+    # --- waiting ---
 
     def wait(self, timeout: Duration | None = None) -> Job:
-        """Block until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then.
+        """Block until the job has ended, also as a dead letter; ``WaitTimeout`` leaves the job running.
 
-        Of a job whose retries are jobs of their own it is the last one that is waited for, and answered.
+        Where each retry is a job of its own, this waits for the last one and returns it.
         """
         tried, left = self, _Left(timeout)
         while True:
             job = tried._wait(left(), timeout)
-            successor = self.client.run(tried._successor()) if job.retried else None
+            successor = self._session.run(tried._successor()) if job.retried else None
             if successor is None:
                 return job
-            tried = dataclasses.replace(tried, id=successor)
+            tried = replace(tried, id=successor)
 
     async def await_end(self, timeout: Duration | None = None) -> Job:
-        """``wait`` for async code."""
+        """The async form of ``wait``."""
         tried, left = self, _Left(timeout)
         while True:
             job = await tried._await_end(left(), timeout)
-            successor = await self.client.arun(tried._successor()) if job.retried else None
+            successor = await self._session.arun(tried._successor()) if job.retried else None
             if successor is None:
                 return job
-            tried = dataclasses.replace(tried, id=successor)
+            tried = replace(tried, id=successor)
 
     def _wait(self, timeout: float | None, said: Duration | None) -> Job:
-        job = self.job()
+        job = self.get()
         if job.state.finished:
             return job
         self._may_block()
@@ -98,16 +244,16 @@ class Handle(Generic[R]):
             for pause, watch in self._rounds(timeout):
                 told.clear()
                 if watch:
-                    with contextlib.suppress(StoreUnavailable):  # then it looks by itself
-                        self.client.run(self._watch(watch))
-                job = self.job()
+                    with contextlib.suppress(StoreUnavailable):  # then it polls
+                        self._session.run(self._watch(watch))
+                job = self.get()
                 if job.state.finished:
                     return job
                 told.wait(pause)
         raise self._too_late(said)
 
     async def _await_end(self, timeout: float | None, said: Duration | None) -> Job:
-        job = await self.ajob()
+        job = await self.aget()
         if job.state.finished:
             return job
         told, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -121,8 +267,8 @@ class Handle(Generic[R]):
                 told.clear()
                 if watch:
                     with contextlib.suppress(StoreUnavailable):
-                        await self.client.arun(self._watch(watch))
-                job = await self.ajob()
+                        await self._session.arun(self._watch(watch))
+                job = await self.aget()
                 if job.state.finished:
                     return job
                 with contextlib.suppress(TimeoutError):
@@ -131,14 +277,14 @@ class Handle(Generic[R]):
         raise self._too_late(said)
 
     def _may_block(self) -> None:
-        """Refuse to wait on the event loop of a worker: the job that is waited for may be one of its own."""
+        """Refuse to block the event loop of a worker: the awaited job may have to run on it."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return
-        if self.client.in_a_handler:
+        if self._session.in_a_handler:
             raise InvalidSetting(
-                "to wait for a job here would block the worker's event loop",
+                "waiting for a job here would block the worker's event loop",
                 code="running_loop",
                 fix="await handle.aresult(), or await_end().",
             )
@@ -149,22 +295,20 @@ class Handle(Generic[R]):
             if what == self.id or what == "":
                 tell()
 
-        stop = self.client.store.listen(heard, lambda: (self.id,))
+        stop = self._store.listen(heard, lambda: (self.id,))
         try:
             yield
         finally:
             stop()
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the end and return what the handler returned; ``JobFailed`` if it did not succeed."""
+        """Wait for the end and return the handler's result; ``JobFailed`` if the job did not succeed."""
         job = self.wait(timeout)
-        return self._returned(
-            job, self._opened(job, self.client.run(self.client.store.jobs.result(job.id, self.tenant)))
-        )
+        return self._returned(job, self._opened(job, self._session.run(self._store.jobs.result(job.id, self.tenant))))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         job = await self.await_end(timeout)
-        found = await self.client.arun(self.client.store.jobs.result(job.id, self.tenant))
+        found = await self._session.arun(self._store.jobs.result(job.id, self.tenant))
         if found is not None and (found.ref is not None or isinstance(found.value, dict)):
             found = await asyncio.to_thread(self._opened, job, found)
         return self._returned(job, found)
@@ -172,94 +316,34 @@ class Handle(Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
 
-    def cancel(self, reason: str | None = None) -> Verdict:
-        return accepted(self.client.run(self._cancel(reason)))
+    @property
+    def _store(self) -> Store:
+        return self._session.store
 
-    async def acancel(self, reason: str | None = None) -> Verdict:
-        return accepted(await self.client.arun(self._cancel(reason)))
-
-    def reschedule(
-        self,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-        *,
-        max_attempts: int | None = None,
-        reason: str | None = None,
-    ) -> Verdict:
-        """Run it at another time; with neither a time nor a delay, at once. ``Conflict`` if it does not wait."""
-        return accepted(self.client.run(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
-
-    async def areschedule(
-        self,
-        at: datetime | None = None,
-        delay: Duration | None = None,
-        *,
-        max_attempts: int | None = None,
-        reason: str | None = None,
-    ) -> Verdict:
-        return accepted(await self.client.arun(self._reschedule(Reschedule.of(at, delay, max_attempts), reason)))
-
-    def move(
-        self,
-        *,
-        first: bool = False,
-        last: bool = False,
-        before: str | None = None,
-        after: str | None = None,
-        priority: int | None = None,
-        reason: str | None = None,
-    ) -> Verdict:
-        """Give it another place in its queue. ``Conflict`` if it does not wait."""
-        return accepted([self.client.run(self._move(Move.of(first, last, before, after, priority), reason))])
-
-    async def amove(
-        self,
-        *,
-        first: bool = False,
-        last: bool = False,
-        before: str | None = None,
-        after: str | None = None,
-        priority: int | None = None,
-        reason: str | None = None,
-    ) -> Verdict:
-        return accepted([await self.client.arun(self._move(Move.of(first, last, before, after, priority), reason))])
-
-    def progress(self) -> Progress | None:
-        """How far the handler said it is, if it said anything."""
-        return Progress.saved(self.client.run(self._checkpoints()))
-
-    async def aprogress(self) -> Progress | None:
-        return Progress.saved(await self.client.arun(self._checkpoints()))
-
-    def _checkpoints(self) -> Flow[dict[str, Any]]:
-        return self.client.store.jobs.checkpoints(self.id, self.tenant)
-
-    def _reschedule(self, when: Reschedule, reason: str | None) -> Flow[list[Verdict]]:
-        return self.client.store.jobs.reschedule([self.id], when, storable(reason), self.client.actor, self.tenant)
-
-    def _move(self, move: Move, reason: str | None) -> Flow[Verdict]:
-        return self.client.store.jobs.move(self.id, move, storable(reason), self.client.actor, self.tenant)
+    def _opened_part(self, value: Any, what: What, place: str) -> Any:
+        """A value that the handler has kept, unsealed where this program has keys."""
+        vault = self._session.vault
+        if vault.keys is None or not isinstance(value, dict):
+            return value
+        return vault.open_kept(value, what=what, tenant=self.tenant, job_id=self.id, place=place)
 
     def _get(self) -> Flow[Job | None]:
-        return self.client.store.jobs.get(self.id, self.tenant)
+        return self._store.jobs.get(self.id, self.tenant)
 
     def _watch(self, seconds: float) -> Flow[None]:
-        return self.client.store.jobs.watch(self.id, self.tenant, seconds)
-
-    def _cancel(self, reason: str | None) -> Flow[list[Verdict]]:
-        return self.client.store.jobs.operate("cancel", [self.id], storable(reason), self.client.actor, self.tenant)
+        return self._store.jobs.watch(self.id, self.tenant, seconds)
 
     @flow(writes=False)
     def _successor(self) -> Steps[str | None]:
         """The job that was made to retry this one."""
-        tries = yield from self.client.store.jobs.chain(self.id, self.tenant).start()
+        tries = yield from self._store.jobs.chain(self.id, self.tenant).start()
         return next((job.id for job in tries if job.retry_of == self.id), None)
 
     def _opened(self, job: Job, found: Result | None) -> Result | None:
-        """As it was returned, wherever it lies."""
+        """The result as it was returned: unsealed, and read from the artifact store if it is there."""
         if found is None or job.state is not State.SUCCEEDED:
             return found
-        value = self.client.vault.open_value(found.value, found.ref, tenant=job.tenant, job_id=job.id)
+        value = self._session.vault.open_value(found.value, found.ref, tenant=job.tenant, job_id=job.id)
         return found if value is found.value else Result(value, found.ref)
 
     def _returned(self, job: Job, result: Result | None) -> R:
@@ -269,7 +353,7 @@ class Handle(Generic[R]):
         value = None if result is None else result.value
         if isinstance(value, Unreadable):
             raise InvalidPayload(f"the result of job {job.id} cannot be read: {value.why}", code="unreadable_value")
-        return self.decode(value)
+        return self._decode(value)
 
     def _found(self, job: Job | None) -> Job:
         if job is None:
@@ -277,7 +361,7 @@ class Handle(Generic[R]):
         return job
 
     def _rounds(self, timeout: Duration | None) -> Generator[tuple[float, float | None], None, None]:
-        """Pauses that grow, until the time is up; and now and then for how long to have the end told."""
+        """Growing pauses until the time is up, and from time to time for how long to ask for a notification."""
         now = time.monotonic()
         end = None if timeout is None else now + seconds(timeout, "timeout")
         pause, watched = FIRST_LOOK, now

@@ -167,6 +167,49 @@ def artifacts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Artifact]
     return found
 
 
+@flow(writes=False)
+def attempts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Attempt]]:
+    yield from _known(store, job_id, tenant)
+    return (yield from store.jobs.attempts(job_id, tenant).start())
+
+
+@flow(writes=False)
+def references_of(store: Store, job_id: str, tenant: str) -> Steps[References]:
+    yield from _known(store, job_id, tenant)
+    return (yield from store.jobs.references(job_id, tenant).start())
+
+
+@flow(writes=False)
+def steps_of(store: Store, job_id: str, tenant: str) -> Steps[list[Step]]:
+    """The recorded steps of a job; of a restricted one without their values."""
+    job = yield from _known(store, job_id, tenant)
+    found = yield from store.steps.list(job_id, tenant).start()
+    return [_hidden_step(step) for step in found] if job.payload == HIDDEN else found
+
+
+@flow(writes=False)
+def checkpoints_of(store: Store, job_id: str, tenant: str) -> Steps[dict[str, Any]]:
+    """The checkpoints of a job by name, without its progress; of a restricted one without their values."""
+    job = yield from _known(store, job_id, tenant)
+    found = yield from store.jobs.checkpoints(job_id, tenant).start()
+    return {name: HIDDEN if job.payload == HIDDEN else value for name, value in found.items() if name != RESERVED}
+
+
+def _known(store: Store, job_id: str, tenant: str) -> Steps[Job]:
+    job = yield from store.jobs.get(job_id, tenant).start()
+    if job is None:
+        raise _nobody(job_id, tenant)
+    return job
+
+
+def _hidden_step(step: Step) -> Step:
+    return replace(
+        step,
+        value=None if step.value is None else HIDDEN,
+        error=None if step.error is None else step.error | {"message": HIDDEN},
+    )
+
+
 def _untold(event: Event) -> Event:
     if not SPOKEN & event.meta.keys() or event.meta.get("error_message") == WITHHELD:
         return event
@@ -177,14 +220,7 @@ def _hidden(found: Story) -> Story:
     """What a handler of a restricted kind has kept, returned and said is as little to be seen as what it was given."""
     kept = {name: value if name == RESERVED else HIDDEN for name, value in found.checkpoints.items()}
     result = None if found.result is None else Result(HIDDEN, found.result.ref)
-    steps = [
-        replace(
-            step,
-            value=None if step.value is None else HIDDEN,
-            error=None if step.error is None else step.error | {"message": HIDDEN},
-        )
-        for step in found.steps
-    ]
+    steps = [_hidden_step(step) for step in found.steps]
     history = [_untold(event) for event in found.history]
     return replace(found, checkpoints=kept, result=result, steps=steps, history=history)
 

@@ -36,7 +36,7 @@ Classification = Literal["safe_metadata", "restricted"]
 
 
 class RuleOptions(TypedDict, total=False):
-    """What ``@app.job`` and ``app.payload_rules.set`` take."""
+    """What ``app.payload_rules.set`` and ``PayloadPolicy`` take."""
 
     signal_only: bool
     forbidden: Iterable[str] | None
@@ -44,6 +44,38 @@ class RuleOptions(TypedDict, total=False):
     max_bytes: Size | None
     max_result_bytes: Size | None
     store: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadPolicy:
+    """The payload rules that a kind declares: ``@app.job(rules=PayloadPolicy(signal_only=True, max_bytes="16KB"))``.
+
+    ``signal_only`` refuses payloads with a forbidden key (``forbidden`` replaces the usual list). ``restricted`` hides
+    payload and result from everyone but the handler. ``max_bytes`` and ``max_result_bytes`` limit sizes; with ``store``
+    larger values go to the artifact store instead of being refused.
+    """
+
+    signal_only: bool = False
+    forbidden: Iterable[str] | None = None
+    restricted: bool = False
+    max_bytes: Size | None = None
+    max_result_bytes: Size | None = None
+    store: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.forbidden is not None and not isinstance(self.forbidden, str):  # frozen, hence object
+            object.__setattr__(self, "forbidden", tuple(self.forbidden))
+        RuleDraft.of(**self.options())  # refuse here, where it is written
+
+    def options(self) -> RuleOptions:
+        return RuleOptions(
+            signal_only=self.signal_only,
+            forbidden=self.forbidden,
+            restricted=self.restricted,
+            max_bytes=self.max_bytes,
+            max_result_bytes=self.max_result_bytes,
+            store=self.store,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

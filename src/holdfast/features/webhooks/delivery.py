@@ -62,7 +62,7 @@ def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
         message: str | None = None,
         at: str | None = None,
     ) -> dict[str, Any]:
-        client, tenant = ctx.client, ctx.tenant
+        client, tenant = ctx._run.session, ctx.tenant
         found = await client.arun(client.store.webhooks.get(endpoint, tenant))
         if found is None:
             raise Cancel(f"there is no endpoint {endpoint} any more")
@@ -71,7 +71,7 @@ def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
         if event is not None or message is not None or is_ours(type):
             await _refuse_forged(ctx)
         given = {"event": event, "type": type, "data": data, "message": message, "at": at}
-        id, kind, body = message_of(given, ctx.job_id, ctx.claim.created_at)
+        id, kind, body = message_of(given, ctx.job_id, ctx.created_at)
         attempt = _Attempt(ctx, found, id, kind)
         try:
             more = {} if reach.outgoing_headers is None else reach.outgoing_headers(ctx)
@@ -90,7 +90,7 @@ def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
 async def _refuse_forged(ctx: Context) -> None:
     """What happened to jobs, schedules and endpoints is told by subscriptions, and once more by whoever may resend it:
     a receiver that has checked the signature believes that it did happen."""
-    job = await ctx.client.arun(ctx.client.store.jobs.get(ctx.job_id, ctx.tenant))
+    job = await ctx._run.session.arun(ctx._run.session.store.jobs.get(ctx.job_id, ctx.tenant))
     if job is None or job.source_system not in MAKERS:
         raise Reject(
             "webhook_not_yours", "a job that was enqueued sends messages with a type of its own, and none of Holdfast's"
@@ -134,7 +134,7 @@ class _Attempt:
             return {"message": self._message, "status": answer.status}
         says = f"{name} answered {answer.status}"
         if fate.what == "gone":
-            if await ctx.client.arun(_disabled(ctx.client, self._endpoint, f"{DELIVER} {ctx.job_id}")):
+            if await ctx._run.session.arun(_disabled(ctx._run.session, self._endpoint, f"{DELIVER} {ctx.job_id}")):
                 raise Reject("endpoint_gone", f"{says}: it is gone, and is disabled")
             says = f"{says}, and has another address by now"
         since = http_date(answer.header("date")) or datetime.now(UTC)
@@ -152,16 +152,16 @@ class _Attempt:
         if self._ctx.retries + 1 < PATIENCE:
             return self._ctx.retries
         try:
-            store = self._ctx.client.store
+            store = self._ctx._run.session.store
             found = store.webhooks.deliveries(self._endpoint.id, self._ctx.tenant, TRIES, message=self._message)
-            tried = await self._ctx.client.arun(found)
+            tried = await self._ctx._run.session.arun(found)
         except StoreUnavailable:
             return 0
         return sum(each.job_id == self._ctx.job_id and each.error_code in REFUSALS for each in tried)
 
     async def note(self, status: int | None, error_code: str | None, said: str) -> None:
         """One line of the log. It is kept also of what went well."""
-        excerpt = one_line(self._ctx.redact(said, EXCERPT), EXCERPT) or None
+        excerpt = one_line(self._ctx._run.redact(said, EXCERPT), EXCERPT) or None
         took = int((time.monotonic() - self._begun) * 1000)
         entry = EndpointDelivery(
             new_id(),
@@ -170,14 +170,15 @@ class _Attempt:
             self._message,
             self._type,
             self._ctx.job_id,
-            self._ctx.claim.attempt,
+            self._ctx.attempt,
             status,
             error_code,
             took,
             excerpt,
         )
         try:
-            await self._ctx.client.arun(self._ctx.client.store.webhooks.note_delivery(entry, self._ctx.tenant))
+            session = self._ctx._run.session
+            await session.arun(session.store.webhooks.note_delivery(entry, self._ctx.tenant))
         except StoreUnavailable as error:  # what the receiver has said is true all the same
             log.warning(
                 "message %s to %s has no line in the log: %s", self._message, self._endpoint.name, error.message

@@ -223,9 +223,9 @@ class WorkflowPlan(Plan):
 
 
 class Extension(Plan):
-    """More jobs for a workflow that runs: ``more = ctx.workflow(); more.add(resize, page); more.start()``.
+    """More jobs for a running workflow: ``more = await ctx.workflow(); more.add(resize, page); await more.astart()``.
 
-    ``after`` takes names of jobs that are in it as well. Refused when the workflow is over.
+    ``after`` also takes names of jobs that are in it. Refused when the workflow is over.
     """
 
     def __init__(self, client: Session, tenant: str, prepare: Callable[..., Prepared[Any]], workflow: Workflow) -> None:
@@ -289,6 +289,12 @@ def extend_workflow(client: Session, prepare: Callable[..., Prepared[Any]], work
     return Extension(client, tenant, prepare, found(workflow_id, Workflows(client, tenant).get(workflow_id)))
 
 
+async def aextend_workflow(
+    client: Session, prepare: Callable[..., Prepared[Any]], workflow_id: str, tenant: str
+) -> Extension:
+    return Extension(client, tenant, prepare, found(workflow_id, await Workflows(client, tenant).aget(workflow_id)))
+
+
 class Results(Mapping[str, Any]):
     """By the name of the parent: ``results["fetch"]``, as it was stored; ``results.of(fetch)`` has the kind's own type.
 
@@ -319,7 +325,7 @@ class Results(Mapping[str, Any]):
 
     def of(self, kind: Kind[..., R]) -> list[R]:
         """What the parents of this kind returned, in the order in which they were added."""
-        decode, name = kind.signature.unpack_result, kind.name
+        decode, name = kind._signature.unpack_result, kind.name
         return [decode(_value(parent)) for parent in self._parents.values() if parent.kind == name]
 
     def one(self, kind: Kind[..., R]) -> R:

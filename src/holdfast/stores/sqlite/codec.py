@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.payload import look_at
-from holdfast.engine.retry import EXPONENTIAL, RetryPolicy
+from holdfast.engine.retry import EXPONENTIAL, Retry
 from holdfast.stores.codecs import from_micros, in_micros, micros, texts
 from holdfast.stores.flow import Statement
 
@@ -35,7 +35,7 @@ class SqliteCodec:
         return texts(json.loads(value)) if value != "[]" else ()
 
 
-def _backoff(retry: RetryPolicy) -> str | None:
+def _backoff(retry: Retry) -> str | None:
     usual = retry.backoff is EXPONENTIAL or retry.backoff == EXPONENTIAL
     return None if usual else json.dumps(retry.backoff.to_json())
 

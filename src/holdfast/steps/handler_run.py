@@ -1,0 +1,108 @@
+"""One run of a handler: the claim it works under, and what the worker provides for it.
+
+``Context`` and ``SyncContext`` are views of a ``HandlerRun``: they offer its facts and operations, and keep it in a
+private slot. The worker side (``app/handlers.py``) makes it, and reads it when the handler has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.engine.job import Claim, log_fields
+from holdfast.engine.outcome import Stopped
+from holdfast.engine.redaction import Redact, Redactor
+from holdfast.errors import InvalidSetting
+from holdfast.steps.driver import Durable, Plan, StepTools
+from holdfast.steps.program import Durably
+from holdfast.steps.transaction import Completion, Ending
+from holdfast.stores.session import Session
+from holdfast.telemetry.job_log import JobLog
+from holdfast.worker.shutdown import Stop
+
+if TYPE_CHECKING:
+    from holdfast.kind import Prepared
+
+T = TypeVar("T")
+
+
+class Here:
+    """Carries out durable calls from the handler's own thread."""
+
+    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
+        self.plan = plan
+        self._loop = loop
+
+    def drive(self, call: Durably, run: Callable[[], Any] | None = None) -> Any:
+        return self.plan.durable.drive_here(call, self._loop, run)
+
+    def ask(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.plan.durable.ask(self._loop, work)
+
+
+@dataclass(slots=True, eq=False)
+class HandlerRun:
+    """``report`` writes progress without waiting, ``prepare`` makes a child job, ``tools`` carry out durable calls;
+    all three exist in a worker only. ``halt`` is raised in a handler that makes a durable call after it was told to
+    stop."""
+
+    claim: Claim
+    session: Session
+    logger: logging.Logger
+    stop: Stop = field(default_factory=Stop)
+    redact: Redact = field(default_factory=Redactor)
+    report: Callable[[str], None] | None = None
+    prepare: Callable[..., Prepared[Any]] | None = None
+    completion: Completion = field(default_factory=Completion)
+    tools: StepTools | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    halt: type[BaseException] = Stopped
+    _plan: Plan | None = field(default=None, init=False)
+    _here: Here | None = field(default=None, init=False)
+
+    @property
+    def plan(self) -> Plan:
+        """The durable calls of this attempt; made by the first one, since most attempts have none."""
+        if self._plan is None:
+            if self.tools is None:
+                raise InvalidSetting("durable calls are made in a worker", code="no_worker")
+            durable = Durable(self.claim, self.session, self.tools, self.redact, self.stop, self.halt)
+            self._plan = Plan(durable)
+        return self._plan
+
+    @property
+    def here(self) -> Here:
+        if self._here is None:
+            plan = self.plan
+            assert self.loop is not None  # a worker that provides the tools provides its loop
+            self._here = Here(plan, self.loop)
+        return self._here
+
+    @property
+    def log(self) -> JobLog:
+        return JobLog(self.logger, log_fields(self.claim), self.redact)
+
+    @property
+    def ending(self) -> Ending:
+        return Ending(self.claim, self.session, self.completion, self.stop)
+
+    def check_not_waiting(self) -> None:
+        """Raise ``Suspended`` again if the handler has caught it: what it waits for has not come."""
+        if self._plan is not None:
+            self._plan.durable.still_waits()
+
+    async def finish_steps(self) -> None:
+        """Wait for steps that the handler has started and not awaited; called when it has ended, however it did."""
+        if self._plan is not None and not self.stop.is_set:
+            await self._plan.durable.let_through()
+
+    def check_returned(self) -> None:
+        """Called when the handler has returned. Logs the calls of an earlier attempt that this one did not make."""
+        self.check_not_waiting()
+        for step in () if self._plan is None else self._plan.durable.script.left:
+            self.log.warning(
+                "%s %r (call %s) was done before, and is not in the handler now", step.kind, step.name, step.n
+            )
