@@ -2,7 +2,7 @@
 
 Retention (DP-16): policies, their previews, and the sweep, a slice at a time.
 
-How a pass walks the jobs is told in the PostgreSQL store's code/54_retention.sql; it is the same here.
+How a pass walks the jobs is told in the PostgreSQL store's features/retention/postgres.sql; it is the same here.
 """
 
 from __future__ import annotations

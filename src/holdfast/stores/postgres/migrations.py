@@ -8,11 +8,43 @@ import psycopg
 from psycopg import Connection
 
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.migrations import CODE, Plan, Script
+from holdfast.stores.migrations import CODE, CodeFiles, Plan, Script
 from holdfast.stores.postgres.doctor import ROLES
 from holdfast.stores.postgres.errors import translate
 from holdfast.stores.postgres.runner import asked
 from holdfast.stores.requests import SchemaStatus
+
+# PL/pgSQL resolves names when a function runs, so an engine function may call a hook that a feature defines later.
+# SQL functions with a `return` body, views and triggers need what they name to exist when they are created.
+CODE_FILES = CodeFiles(
+    package="holdfast.stores.postgres",
+    store="postgres",
+    first=(
+        "identity",
+        "failure",
+        "notify",
+        "transition_rules",
+        "guards",
+        "locks",
+        "admission",
+        "fair_shares",
+        "job_insert",
+        "transition",
+        "enqueue",
+        "retry_as",
+        "leases",
+        "settle",
+        "turn",
+        "steps",
+        "maintenance",
+        "quarantine",
+        "operators",
+        "order",
+        "ledger",
+        "jobs",
+    ),
+    last=("views", "by_hand", "tenancy", "grants"),
+)
 
 
 def plan_for(plan: Plan) -> Steps[Plan]:

@@ -2,7 +2,7 @@
 
 There is one writer at a time, so what is counted stays so until the end of the transaction. Nothing of this is looked
 at while ``dispatch`` says that nothing is limited. The places of a job that leaves a worker's hands are freed by a
-trigger (code/25_limits.sql), which also lets the next one go on.
+trigger (features/limits/sqlite.sql), which also lets the next one go on.
 """
 
 from __future__ import annotations

@@ -152,6 +152,6 @@ def _passing_on(item: Settlement, now: int) -> dict[str, Any]:
 
 
 def _group(item: Settlement) -> str | None:
-    """A dead letter knows its group (``27_dead_letters.sql``)."""
+    """A dead letter knows its group (``features/dead_letters/sqlite.sql``)."""
     told = {name: item.note[name] for name in ("fingerprint", "frame") if name in item.note} if item.note else {}
     return json.dumps(told) if told else None
