@@ -40,7 +40,7 @@ EXECUTES = {
     "seal_ledger",
     "brought_payloads",
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
-    *("turn", "recalls", "holdings"),
+    *("exchange", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
     *("due_work", "promote_due", "expire_overdue", "reap_lapsed", "set_aside"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),

@@ -185,7 +185,7 @@ begin
     return true;
 end $$;
 
--- The transactions that have let in or taken a job of some agent (agent_now, hold_back). Prepared ones are among them.
+-- The transactions that have let in or taken a job of some agent (agent_now, agents_on_claim). Prepared ones are among them.
 create or replace function agent_users() returns text[] language plpgsql set search_path from current as $$
 begin
     return array(select l.virtualtransaction from pg_locks l
@@ -245,7 +245,7 @@ end $$;
 -- not in the ledger.
 --
 -- The lock on `agent` is for drain_agent, which waits for the transactions that hold it.
-create or replace function hold_back(p_rows tid[], p_now timestamptz) returns tid[]
+create or replace function agents_on_claim(p_rows tid[], p_now timestamptz) returns tid[]
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare

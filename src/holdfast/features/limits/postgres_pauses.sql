@@ -1,6 +1,6 @@
 -- Pausing (DP-18). A switch is a limit of none, with a reason: of a whole queue or of everything nothing is taken
--- (barred_from), and nobody needs to be parked; the jobs of a kind, an agent or a tenant are parked as a claim comes by
--- them (park_paused), so that the next claims do not, and are un-parked when it ends. Nothing of this is looked at while
+-- (reservations_on_claim), and nobody needs to be parked; the jobs of a kind, an agent or a tenant are parked as a claim comes by
+-- them (pauses_on_claim), so that the next claims do not, and are un-parked when it ends. Nothing of this is looked at while
 -- `dispatch` says that nothing is limited, and nothing at enqueue while it says that nothing is ruled; having a row
 -- here sets both, whoever has written it.
 --
@@ -21,9 +21,24 @@ begin
                       and (w.until is null or w.until > p_now));
 end $$;
 
--- Of the rows that a turn has picked and locked, those that are paused are parked, and with them what else is at the head
--- of the queue: many at once, since there may be a million of them, and other kinds behind. Answers how many.
-create or replace function park_paused(p_rows tid[], p_queue text, p_now timestamptz) returns integer
+-- Tenants whose jobs of a queue may not be claimed because the queue, or everything, is reserved. A pause counts where it
+-- stops the whole queue; the jobs of single kinds, agents and tenants are parked (pauses_on_claim). Called by pick_admitted.
+create or replace function reservations_on_claim(p_queue text, p_now timestamptz) returns text[]
+language plpgsql stable set search_path from current as $$
+begin
+    return (select array_agg(b.tenant) from (
+        select r.tenant from reservation r
+         where r.state = 'active' and r.expires_at > p_now
+           and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue)
+        union all
+        select w.tenant from switch w
+         where w.tenant in ('*', (select scope())) and (w.until is null or w.until > p_now)
+           and (w.scope = 'all' or w.scope = 'queue' and w.name = p_queue)) b);
+end $$;
+
+-- Park the paused jobs among the rows that a claim has picked and locked, and with them those at the head of the queue:
+-- many at once, since there may be a million of them, and other kinds behind. Returns how many. Called by pick_admitted.
+create or replace function pauses_on_claim(p_rows tid[], p_queue text, p_now timestamptz) returns integer
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
@@ -157,7 +172,7 @@ create or replace trigger refuse_truncate before truncate on switch for each sta
 -- Direct reservations (SC-10): the right to use a queue, a resource or everything oneself, while no job is begun there.
 --
 -- Whoever asks stands in line as `waiting`; the first in line becomes `active` when nothing that conflicts with it is. From
--- then on no job is taken in its scope (turn asks barred_from; a resource is a limit of none), and those that were
+-- then on no job is taken in its scope (pick_admitted asks reservations_on_claim; a resource is a limit of none), and those that were
 -- taken before are counted until they have ended: whoever asked decides whether to wait for that. An owner keeps its
 -- reservation alive; one that is not renewed has expired for everybody from that moment on, whether or not a duty has
 -- written it down yet. The order of the queue is not touched.

@@ -77,7 +77,7 @@ create or replace function withheld() returns text language sql immutable
 return 'what is said of a restricted job''s failure is not kept';
 
 -- What a reader may see of a payload: nothing where a rule says that it is restricted. Roles read it through here; what a worker
--- is handed comes from claim and turn.
+-- is handed comes from claim and exchange.
 create or replace function shown_payload(job uuid) returns json
 language sql stable security definer set search_path from current as $$
     select case when exists (select from payload_rule r where r.classification = 'restricted'

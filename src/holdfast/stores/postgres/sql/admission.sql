@@ -1,12 +1,12 @@
 -- Limits (SC-16): how many jobs run at once, and how many are begun in a time, counted by queue, kind, key and so on.
 --
--- A job is limited when it is taken. `turn` has picked and locked it; `admit` counts what its limits have room for, in
+-- A job is limited when it is taken. `exchange` has picked and locked it; `admit` counts what its limits have room for, in
 -- queue order, and parks the rest: they are out of the claim index, and say in `held_by` which limit was full. A step
 -- out of a worker's hands frees the places (record_transition calls free_places, whoever made the step), and as many
 -- are un-parked as there is room for. Un-parking promises nothing: a claim counts again.
 --
 -- Nothing of this is looked at while `dispatch.limited` is false. Whoever takes jobs holds a shared lock on `lock_dispatch`
--- from the beginning of its turn; whoever sets a limit holds it exclusively, and so finds all that was taken without.
+-- from the beginning of its exchange; whoever sets a limit holds it exclusively, and so finds all that was taken without.
 -- Nobody who has locked jobs waits for that lock, so the setter may wait for jobs.
 
 create or replace function stop_dispatch() returns void language plpgsql set search_path from current as $$
@@ -103,7 +103,7 @@ end $$;
 
 -- What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked. Null: no limit
 -- for it as a whole. Locks come in the order all before queue, every tenant's before one's, both before the rest; a
--- second queue of the same turn only tries.
+-- second queue of the same exchange only tries.
 create or replace function room_for_queue(p_queue text, p_scope text, p_now timestamptz, p_wait boolean) returns integer
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
@@ -177,7 +177,7 @@ begin
     on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
 end $$;
 
--- The locks of limits, each once, in ascending order. Answers the buckets that somebody else is counting, where this turn
+-- The locks of limits, each once, in ascending order. Answers the buckets that somebody else is counting, where this exchange
 -- must not wait.
 create or replace function lock_limits(p_buckets text[], p_limits limited[], p_wait boolean) returns text[]
 language plpgsql as $$
@@ -251,9 +251,9 @@ begin
     return true;
 end $$;
 
--- Of the rows that a turn has picked and locked, in queue order, those that their limits have room for, at most so many;
+-- Of the rows that an exchange has picked and locked, in queue order, those that their limits have room for, at most so many;
 -- their places and tokens are taken. Who has no room is parked, except under a limit that somebody else is counting just now while this
--- turn must not wait.
+-- exchange must not wait.
 create or replace function admit(p_rows tid[], p_now timestamptz, p_wait boolean, p_most integer) returns tid[]
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = on set enable_mergejoin = off set enable_seqscan = on set jit = off as $$
@@ -338,21 +338,6 @@ begin
     end if;
     return array(select r.ctid from unnest(p_rows) with ordinality r(ctid, ord)
                   where not r.ord = any (v_put_off) and not r.ord = any (v_busy) order by r.ord);
-end $$;
-
--- Tenants whose jobs of a queue are kept back because somebody has reserved it, or everything. What is paused counts
--- where nothing at all is to be taken from the queue; the jobs of single tenants are parked (park_paused).
-create or replace function barred_from(p_queue text, p_now timestamptz) returns text[]
-language plpgsql stable set search_path from current as $$
-begin
-    return (select array_agg(b.tenant) from (
-        select r.tenant from reservation r
-         where r.state = 'active' and r.expires_at > p_now
-           and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue)
-        union all
-        select w.tenant from switch w
-         where w.tenant in ('*', (select scope())) and (w.until is null or w.until > p_now)
-           and (w.scope = 'all' or w.scope = 'queue' and w.name = p_queue)) b);
 end $$;
 
 -- Let as many go on as these limits have room for now, each in queue order; answers how many.

@@ -14,7 +14,7 @@ begin
                                             settle_many.details, clock_now());
 end $$;
 
--- The same for whoever acts under that lease already, with the settings of its caller: turn's, or those above.
+-- The same for whoever acts under that lease already, with the settings of its caller: those of exchange, or those above.
 create or replace function settle_under(lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
                                         v_now timestamptz)
 returns setof uuid language plpgsql as $$
