@@ -26,7 +26,7 @@ READS = {
     *("chain", "circumstances"),
     "worker_standings",
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
-    *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
+    *("scope", "caller", "actor", "clock_now", "enter", "legal", "event_type", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     *("shown_payload", "lock_waits", "lock_holders", "signal_key"),
     *("token_of", "token_used", "open_session", "end_session"),  # for whoever knows the hash of a token

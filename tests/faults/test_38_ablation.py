@@ -204,7 +204,7 @@ def test_without_the_judge_a_job_goes_on_undecided(store: Store, by_hand: ByHand
         drop_trigger(by_hand, "judge_transition", "job_state")
         drop_trigger(by_hand, "withdraw_gate", "job_state")
     else:
-        replaced(by_hand, "leave_gate", r"\nbegin\n", "\nbegin\n    return;\n")
+        replaced(by_hand, "approvals_on_transition", r"\nbegin\n", "\nbegin\n    return;\n")
     assert by_hand.refusal(leave, {"id": job}) is None
     assert {violation.job for violation in n5_gates(take_picture(store.url))} == {job}
 

@@ -5,7 +5,6 @@
 -- waits for that lock: drain_agent reads in pg_locks which transactions hold it when the agent has been disabled, and waits
 -- until they have ended. So when it has returned, no transaction is left that found the agent enabled. The lock is on the
 -- table, so that an agent can be registered and disabled while jobs for its name are under way.
-drop function if exists agent_key(text, text);
 
 -- The agent as it is now, and stays until the end of this transaction unless it is disabled; null if nobody registered
 -- it. Approval gates read `requires_approval` here.
@@ -91,6 +90,34 @@ begin
     raise exception '%', agent_says(p_agent, p_reason, p_kind, p_bytes)
         using errcode = case p_reason when 'agent_disabled' then 'ZH020' when 'agent_kind_mismatch' then 'ZH021'
                                       when 'agent_payload_limit' then 'ZH022' else 'ZH023' end;
+end $$;
+
+-- Refuse new jobs that their agents do not accept. A retry was accepted with its first try: if its agent has been disabled
+-- since, it waits. Called by on_job_insert.
+create or replace function agents_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_row   record;
+    v_bad   record;
+    v_agent agent;
+begin
+    for v_row in select distinct j.tenant, j.agent from job j
+                  where j.id = any (p_jobs) and j.agent is not null and j.retry_of is null order by 1, 2 loop
+        v_agent := agent_now(v_row.tenant, v_row.agent);
+        continue when v_agent.id is null;
+        select j.kind, octet_length(j.payload::text) as bytes, r.reason into v_bad
+          from job j, lateral (select coalesce(
+                   agent_refusal(v_agent, j.kind, octet_length(j.payload::text)),
+                   -- enqueue_many sets the deadline; a hand-written insert has to.
+                   case when v_agent.max_wait is not null
+                             and (j.deadline_at <= agent_deadline(v_agent, null, j.process_after, p_now)) is not true
+                        then 'agent_wait_limit' end) as reason) r
+         where j.id = any (p_jobs) and j.tenant = v_row.tenant and j.agent = v_row.agent and j.retry_of is null
+           and r.reason is not null limit 1;
+        if found then
+            perform refuse_for_agent(v_agent, v_bad.reason, v_bad.kind, v_bad.bytes);
+        end if;
+    end loop;
 end $$;
 
 create or replace function refuse_agent_delete() returns trigger language plpgsql as $$
@@ -235,7 +262,7 @@ begin
         update job_state s set due_at = null, note = null from back where s.id = back.id returning s.queue
     )
     select count(*), array_agg(distinct queue) into v_count, v_queues from resumed;
-    perform rouse(q) from unnest(v_queues) q;
+    perform notify_listeners(q) from unnest(v_queues) q;
     return v_count;
 end $$;
 
@@ -273,28 +300,6 @@ end $$;
 
 -- Who may execute (DP-6): a whitelist of the labels that leases are opened under. Empty, it lets everybody. A label that is
 -- registered as a generator plans work and never executes it.
-
-create or replace function executes(p_label text) returns boolean language sql stable
-begin atomic
-    select not exists (select from executor) or exists (select from executor e where e.label = p_label and e.role = 'executor');
-end;
-
-create or replace function refuse_executor(p_label text) returns void language plpgsql set search_path from current as $$
-begin
-    raise exception 'executor % %', p_label,
-        case when exists (select from executor e where e.label = p_label) then 'is a generator, which plans work and does not execute it'
-             else 'is not on the list of those that may execute' end
-        using errcode = 'ZH041', hint = 'add_executor(label) puts one on the list.';
-end $$;
-
-create or replace function judge_lease() returns trigger language plpgsql set search_path from current as $$
-begin
-    if not executes(new.name) then
-        perform refuse_executor(new.name);
-    end if;
-    return new;
-end $$;
-create or replace trigger judge_insert before insert or update of name on lease for each row execute function judge_lease();
 
 create or replace function add_executor(label text, role text default 'executor', actor text default null)
 returns setof executor

@@ -2,7 +2,7 @@
 
 -- A job waits for one gate, and leaves it by the decision that was made there: whoever updates the state alone is
 -- refused. One that is cancelled, or whose deadline has passed, takes its question back. Called by record_transition.
-create or replace function leave_gate(old job_state, new job_state) returns void
+create or replace function approvals_on_transition(old job_state, new job_state) returns void
 language plpgsql set search_path from current as $$
 declare
     v_gate gate;
@@ -47,7 +47,7 @@ begin
                              or p_gate.on_expire = 'approve' and p_gate.expires_at <= clock_now()
         when 'denied' then exists (select from vote v where v.gate_id = p_gate.id and v.verdict = 'deny')
         when 'expired' then p_gate.on_expire = 'deny' and p_gate.expires_at <= clock_now()
-        when 'withdrawn' then pg_trigger_depth() > 1   -- leave_gate, whose job has left
+        when 'withdrawn' then pg_trigger_depth() > 1   -- approvals_on_transition, whose job has left
                               or not exists (select from job_state s where s.id = p_gate.job_id and s.gate_id = p_gate.id)
     end;
 end $$;
@@ -134,7 +134,7 @@ create or replace trigger refuse_truncate before truncate on gate_token for each
 -- Approval gates: a question to people, and what becomes of the job that asked (CX-5, CX-6, CX-7).
 -- Whoever writes a gate holds the row of its job first: a decision, an expiry, a cancel and a deadline that meet are put
 -- in line there, and only the first of them finds the gate open. A job that leaves by a cancel or a deadline takes its
--- question back by itself (leave_gate).
+-- question back by itself (approvals_on_transition).
 
 -- Have somebody told about a gate: a job of the kind that the asking program named for it, a child of the job that
 -- asked and in its queue. Tokens are not part of it: whoever tells people has them issued.
@@ -155,7 +155,7 @@ begin
 end $$;
 
 -- Called by suspend: these jobs have just been put into waiting_for_approval by their own handlers.
-create or replace function open_gates(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
+create or replace function approvals_on_suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare
@@ -171,7 +171,7 @@ begin
                make_interval(secs => a.expires_in), p_now + make_interval(secs => a.expires_in),
                make_interval(secs => a.remind_every), p_now + make_interval(secs => a.remind_every),
                p_now + make_interval(secs => a.escalate_after), coalesce(a.escalate_to, '{}'), a.notify, a.content_hash, p_now
-          from unnest(open_gates.jobs, open_gates.tenants, open_gates.details) as o(id, tenant, detail)
+          from unnest(approvals_on_suspend.jobs, approvals_on_suspend.tenants, approvals_on_suspend.details) as o(id, tenant, detail)
          cross join lateral json_to_record(o.detail -> 'pause' -> 'gate') as a(
                    id uuid, summary text, data json, form json, approvers text[], quorum smallint, not_requester boolean,
                    on_deny text, on_expire text, expires_in double precision, remind_every double precision,
@@ -216,7 +216,7 @@ begin
      where s.id = p_gate.job_id
     returning s.queue into v_queue;
     if v_goes_on then
-        perform rouse(v_queue);
+        perform notify_listeners(v_queue);
     end if;
 end $$;
 

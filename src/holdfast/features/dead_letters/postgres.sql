@@ -3,7 +3,7 @@
 -- the rows of every step anyway, and calls this when one of them was failed or dead.
 
 -- Groups are locked in the order of their names, so that two who bury do not wait for each other.
-create or replace function keep_dead_letters(p_buried uuid[], p_left uuid[], p_now timestamptz) returns void
+create or replace function dead_letters_on_transition(p_buried uuid[], p_left uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare

@@ -54,7 +54,7 @@ begin
        and not exists (select from job_limit l where l.tenant = m.tenant and l.scope = m.scope and l.name in (m.name, '*')
                           and l.rate is not null);
     perform sweep_parked(clock_now(), 1000, bucket_prefix(v_scope, remove_limit.scope));
-    perform rouse('');
+    perform notify_listeners('');
     return true;
 end $$;
 
@@ -273,7 +273,7 @@ begin
             v_count := v_count + v_more;
         end loop;
         if v_count > 0 then
-            perform rouse(' ' || v_setting.queue);
+            perform notify_listeners(' ' || v_setting.queue);
         end if;
     end loop;
     return v_count;

@@ -6,21 +6,6 @@
 --
 -- While everything of every tenant is paused the system is off: the duties touch nothing either. What runs may end.
 
-create or replace function halted() returns boolean
-language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
-begin
-    return exists (select from switch w where w.tenant = '*' and w.scope = 'all' and w.name = '*'
-                      and (w.until is null or w.until > clock_now()));
-end $$;
-
--- Whether what is counted together here is paused as a whole.
-create or replace function paused(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
-language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
-begin
-    return exists (select from switch w where w.tenant = p_tenant and w.scope = p_scope and w.name = p_name
-                      and (w.until is null or w.until > p_now));
-end $$;
-
 -- Tenants whose jobs of a queue may not be claimed because the queue, or everything, is reserved. A pause counts where it
 -- stops the whole queue; the jobs of single kinds, agents and tenants are parked (pauses_on_claim). Called by pick_admitted.
 create or replace function reservations_on_claim(p_queue text, p_now timestamptz) returns text[]
@@ -82,6 +67,25 @@ begin
         using errcode = 'ZH060', hint = 'Enqueue it later, or resume what is paused: select resume(…).';
 end $$;
 
+-- Refuse new jobs while their queue, kind, agent or everything is paused with `refuse_enqueue`. Jobs that the store makes
+-- itself as part of an attempt that ends are accepted: the next try, and notices of approvals. Called by on_job_insert.
+create or replace function pauses_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_bad    record;
+    v_switch switch;
+begin
+    select j.kind, w into v_bad from job j join switch w
+        on w.refuse_enqueue and (w.until is null or w.until > p_now) and w.tenant in (j.tenant, '*')
+       and case w.scope when 'all' then true when 'queue' then w.name = j.queue when 'kind' then w.name = j.kind
+                        else w.name = j.agent end
+     where j.id = any (p_jobs) and not is_owed(j.id, j.retry_of) limit 1;
+    if found then
+        v_switch := v_bad.w;
+        perform refuse_paused(v_bad.kind, v_switch);
+    end if;
+end $$;
+
 -- Pause, or say something else of what is paused already. When this has answered, whoever takes jobs sees it. Those who
 -- began before are waited for, but not for long: a pause may be urgent, and a transaction somewhere may stay open.
 create or replace function pause(scope text, name text, reason text, until timestamptz default null,
@@ -131,7 +135,7 @@ create or replace function after_switch(w switch, p_now timestamptz) returns voi
 language plpgsql set search_path from current as $$
 begin
     perform unpark((w).tenant, (w).scope, (w).name, p_now);
-    perform rouse(case (w).scope when 'queue' then (w).name else '' end);
+    perform notify_listeners(case (w).scope when 'queue' then (w).name else '' end);
 end $$;
 
 -- Take away those whose time is over; nobody has heeded them since. Answers how many.
@@ -256,7 +260,7 @@ begin
     if (r).scope = 'resource' then
         perform unpark((r).tenant, 'resource', (r).name, p_now);
     else
-        perform rouse(case (r).scope when 'queue' then (r).name else '' end);
+        perform notify_listeners(case (r).scope when 'queue' then (r).name else '' end);
     end if;
 end $$;
 

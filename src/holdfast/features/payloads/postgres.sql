@@ -65,6 +65,21 @@ begin
     end if;
 end $$;
 
+-- Hold the payloads of new jobs to the rules. A retry was accepted with its first try. Called by on_job_insert.
+create or replace function payloads_on_insert(p_jobs uuid[]) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_row  record;
+    v_rule payload_rule;
+begin
+    for v_row in select distinct j.tenant, j.kind from job j where j.id = any (p_jobs) and j.retry_of is null order by 1, 2 loop
+        v_rule := rule_for(v_row.tenant, v_row.kind);
+        continue when v_rule.kind is null;
+        perform judge_payload(v_rule, j.kind, j.payload) from job j
+          where j.id = any (p_jobs) and j.tenant = v_row.tenant and j.kind = v_row.kind and j.retry_of is null;
+    end loop;
+end $$;
+
 -- Whether a rule says that jobs of a kind are restricted: what they were given and what they say is not for readers.
 create or replace function hides(p_tenant text, p_kind text) returns boolean
 language sql stable set search_path from current as $$
@@ -192,30 +207,6 @@ end $$;
 create or replace trigger judge_insert before insert on reference for each row execute function judge_reference();
 
 -- --- sealing with another key ---
-
--- What is sealed names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" where the sealed text lies elsewhere. Of
--- the text itself nothing can be judged here but its length, which another key does not change. That it is the same inside,
--- and this very job's, is for the seal to say: whoever has no key cannot make one.
-create or replace function sealed_alike(p_old json, p_new json) returns boolean
-language sql immutable set search_path from current as $$
-    select (p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
-                'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
-            and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key'
-            and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')) is true
-$$;
-
-create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
-language plpgsql stable set search_path from current as $$
-declare
-    v_old json := p_old -> '$holdfast';
-    v_new json := p_new -> '$holdfast';
-begin
-    return (p_new::jsonb - '$holdfast' = '{}' and v_new::jsonb - array['key', 'sealed', 'stored'] = '{}'
-            and (v_old -> 'sealed' is null) = (v_new -> 'sealed' is null) and (v_old -> 'stored' is null) = (v_new -> 'stored' is null)
-            and length(v_old ->> 'sealed') is not distinct from length(v_new ->> 'sealed')
-            and (select (r.from_key, r.to_key) = (v_old ->> 'key', v_new ->> 'key') from resealed r
-                  where r.job_id = p_job order by r.n desc limit 1)) is true;
-end $$;
 
 create or replace function judge_resealed() returns trigger language plpgsql set search_path from current as $$
 begin

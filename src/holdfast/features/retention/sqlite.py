@@ -117,7 +117,7 @@ _UNREAD = (
 
 
 def _nothing(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Any]:
-    """Whether it is anybody's turn: a duty that writes for nothing would rouse everybody."""
+    """Whether it is anybody's turn: a task that writes for nothing would wake every listener."""
     present = yield Statement("SELECT now FROM present")
     scope = {"now": present[0][0], "any": any_tenant(tenant), "tenant": tenant}
     rows = (yield Statement(_PRUNE, scope)) or (yield Statement(_TURN, scope))

@@ -156,7 +156,7 @@ _FIND = (
 
 
 def _none_due(_: object, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover] | None]:
-    """A duty that writes for nothing would rouse everybody."""
+    """A task that writes for nothing would wake every listener."""
     rows = yield Statement(_ANY_DUE, {"any": any_tenant(tenant), "tenant": tenant})
     return None if rows else []
 

@@ -5,9 +5,6 @@
 -- wait in that line, behind somebody's open transaction: they leave a row of `pending_change` (record_transition), and
 -- the next who enqueues adds those up. Once a minute, and before a job is refused, they are counted one by one, by index:
 -- a transaction that was open when the cap was set has left no change behind.
-create or replace function waits(p_state state) returns boolean language sql immutable
-return p_state in ('queued', 'retry_waiting');
-
 create or replace function count_pending(p_tenant text, out pending bigint, out changes integer)
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 begin
@@ -19,7 +16,27 @@ begin
       into pending, changes;
 end $$;
 
--- These jobs come in for a tenant; `p_free` of them cannot be refused. Called before they have their states.
+-- Note how many more or fewer jobs of each tenant wait. Called by record_transition while some tenant has a cap.
+create or replace function tenants_on_transition(p_tenants text[], p_changes integer[]) returns void
+language plpgsql set search_path from current as $$
+begin
+    insert into pending_change (tenant, change)
+    select u.tenant, u.change from unnest(p_tenants, p_changes) as u(tenant, change)
+     where u.tenant in (select k.tenant from tenant k where k.max_pending is not null);
+end $$;
+
+-- Hold new jobs to the caps of their tenants. Called by on_job_insert before the jobs have their states.
+create or replace function tenants_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, p_now) from (
+        select j.tenant, count(*)::integer as jobs, min(j.kind) as kind,
+               count(*) filter (where is_owed(j.id, j.retry_of))::integer as owed
+          from job j where j.id = any (p_jobs) and j.tenant in (select k.tenant from tenant k where k.max_pending is not null)
+         group by j.tenant order by j.tenant) t;
+end $$;
+
+-- Add jobs of one tenant; `p_free` of them cannot be refused.
 create or replace function hold_to_cap(p_tenant text, p_jobs integer, p_free integer, p_kind text, p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
@@ -57,7 +74,6 @@ end $$;
 
 -- A retry was accepted with its first try, and a question to people is part of the job that asks (give_notice): neither is
 -- refused. Not a setting and not a field of the job says so: both can be written by whoever enqueues.
-drop function if exists is_owed(text, text, text, uuid, uuid);
 create or replace function is_owed(p_job uuid, p_retry_of uuid) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
@@ -154,7 +170,7 @@ begin
         create index fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null;
     end if;
     update dispatch d set fair = set_fair.queues where d.fair is distinct from set_fair.queues;
-    perform rouse('');
+    perform notify_listeners('');
     return set_fair.queues;
 end $$;
 
@@ -176,6 +192,17 @@ create or replace function registered_only() returns boolean
 language plpgsql stable security definer set search_path from current as $$
 begin
     return (select d.registered from dispatch d);
+end $$;
+
+-- Refuse new jobs of tenants that are not registered, where only registered ones may have jobs. Called by on_job_insert.
+create or replace function registration_on_insert(p_jobs uuid[]) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    if (select d.registered from dispatch d) then
+        perform refuse_unregistered(j.tenant, j.kind) from job j
+          where j.id = any (p_jobs) and not exists (select from tenant t where t.tenant = j.tenant)
+            and not is_owed(j.id, j.retry_of) limit 1;
+    end if;
 end $$;
 
 create or replace function refuse_unregistered(p_tenant text, p_kind text) returns void language plpgsql as $$

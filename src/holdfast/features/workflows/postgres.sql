@@ -179,7 +179,7 @@ begin
             returning s.queue, s.due_at
         )
         select array_agg(distinct queue) filter (where due_at is null) into v_queues from released;
-        perform rouse(q) from unnest(v_queues) q;
+        perform notify_listeners(q) from unnest(v_queues) q;
     end if;
 
     if v_good is not null or v_bad is not null then
@@ -194,7 +194,7 @@ begin
     end if;
 end $$;
 
-create or replace function advance_workflows(p_jobs uuid[]) returns void
+create or replace function workflows_on_transition(p_jobs uuid[]) returns void
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
@@ -212,6 +212,50 @@ begin
     end loop;
 end $$;
 
+-- New jobs, some of which carry the id of a workflow: those join it. Jobs that were planned have their node already, and
+-- wait for their parents from the beginning. Called by on_job_insert; gives all of these jobs their states.
+create or replace function workflows_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_bad record;
+begin
+    perform from workflow w where w.id in (select a.workflow_id from job a where a.id = any (p_jobs)) order by w.id for update;
+    select w.id into v_bad from job a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
+     where a.id = any (p_jobs) and w.finished_at is not null limit 1;
+    if found then
+        raise exception 'workflow % is over', v_bad.id
+            using errcode = 'ZH030', hint = 'Start another one, or resume this one first.';
+    end if;
+    -- Others wait for this very job, so it is retried in place (enqueue_many sees to it; a hand-written insert has to).
+    select a.id into v_bad from job a where a.id = any (p_jobs) and a.workflow_id is not null and a.retry_as is not null limit 1;
+    if found then
+        raise exception 'job %: a job of a workflow is retried in place', v_bad.id using errcode = 'ZH034';
+    end if;
+    insert into node (job_id, tenant, workflow_id, standing, fatal)
+    select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end, w.on_failure = 'stop'
+      from job a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
+     where a.id = any (p_jobs)
+    on conflict (job_id) do nothing;
+    insert into job_state (id, tenant, kind, queue, state, priority, position,
+                           max_retries, max_crashes, due_at, deadline_at, agent, workflow_id, note)
+    select a.id, a.tenant, a.kind, a.queue, 'queued', a.priority, nextval('position_seq') * 100,
+           a.max_retries, a.max_crashes,
+           case when n.unmet > 0 or n.standing = 'skipped' then 'infinity'::timestamptz
+                when a.process_after > p_now then a.process_after end,
+           a.deadline_at, a.agent, n.workflow_id,
+           case when n.unmet > 0 or n.standing = 'skipped' then '{"held": "parents"}'::jsonb end
+      from unnest(p_jobs) with ordinality as o(id, ord) join job a on a.id = o.id   -- in the order in which they were sent
+      left join node n on n.job_id = a.id and n.tenant = a.tenant and n.workflow_id = a.workflow_id
+     order by o.ord;
+    update workflow w
+       set total = w.total + c.total, open = w.open + c.open, skipped = w.skipped + c.total - c.open,
+           finished_at = case when w.open + c.open = 0 then p_now end
+      from (select n.workflow_id, count(*)::integer as total, (count(*) filter (where n.standing = 'open'))::integer as open
+              from node n where n.job_id = any (p_jobs) group by 1) c
+     where w.id = c.workflow_id;
+end $$;
+
 -- What may not be done to workflows, and the one state that is not yet known to last when it is entered.
 
 -- `failed` nearly always passes on at once, in the same transaction; whether it has is known when that commits.
@@ -219,7 +263,7 @@ create or replace function advance_failed() returns trigger
 language plpgsql security definer set search_path from current as $$
 begin
     if exists (select from job_state s where s.id = new.id and s.state = 'failed') then
-        perform advance_workflows(array[new.id]);
+        perform workflows_on_transition(array[new.id]);
     end if;
     return null;
 end $$;
@@ -229,7 +273,7 @@ create constraint trigger advance_failed after update on job_state deferrable in
     execute function advance_failed();
 
 -- A job that waits for its parents is released by their ends, by nothing else. Called by record_transition.
-create or replace function refuse_release(p_job uuid) returns void language plpgsql set search_path from current as $$
+create or replace function parents_on_transition(p_job uuid) returns void language plpgsql set search_path from current as $$
 begin
     if exists (select from node n where n.job_id = p_job and (n.unmet > 0 or n.standing = 'skipped')) then
         raise exception 'job % waits for its parents', p_job

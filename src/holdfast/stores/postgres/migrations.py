@@ -29,6 +29,7 @@ CODE_FILES = CodeFiles(
         "admission",
         "fair_shares",
         "job_insert",
+        "transition_leases",
         "transition",
         "enqueue",
         "retry_as",

@@ -100,7 +100,7 @@ _SWEPT = (
 
 
 def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
-    """A look that answers when there is nothing to do: a duty that writes for nothing would rouse everybody."""
+    """A look that answers when there is nothing to do: a task that writes for nothing would wake every listener."""
 
     def look(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Any]:
         present = yield Statement("SELECT now FROM present")

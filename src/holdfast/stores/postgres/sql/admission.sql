@@ -340,6 +340,22 @@ begin
                   where not r.ord = any (v_put_off) and not r.ord = any (v_busy) order by r.ord);
 end $$;
 
+-- Whether everything of every tenant is paused: then maintenance touches nothing either.
+create or replace function halted() returns boolean
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    return exists (select from switch w where w.tenant = '*' and w.scope = 'all' and w.name = '*'
+                      and (w.until is null or w.until > clock_now()));
+end $$;
+
+-- Whether what is counted together here is paused as a whole.
+create or replace function paused(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    return exists (select from switch w where w.tenant = p_tenant and w.scope = p_scope and w.name = p_name
+                      and (w.until is null or w.until > p_now));
+end $$;
+
 -- Let as many go on as these limits have room for now, each in queue order; answers how many.
 create or replace function unpark_all(p_tenants text[], p_scopes text[], p_names text[], p_now timestamptz, p_want integer default 1000)
 returns integer
@@ -371,10 +387,10 @@ begin
         )
         select count(*), array_agg(distinct queue) into v_count, v_queues from freed;
         -- With a space: they stand where they stood, which may be before the place that a worker looks behind.
-        perform rouse(' ' || q) from unnest(v_queues) q;
+        perform notify_listeners(' ' || q) from unnest(v_queues) q;
     end if;
     -- Nobody is parked where a whole queue is limited, and those who look into it are asleep.
-    perform rouse(w.queue) from (
+    perform notify_listeners(w.queue) from (
         select distinct case u.scope when 'queue' then u.name else '' end as queue
           from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name) where u.scope in ('all', 'queue')) w;
     return v_count;

@@ -67,5 +67,5 @@ begin
     update job_state s set state = 'queued', lease = null, note = null
       from ours where s.id = ours.id
     returning s.id;
-    perform rouse(q.queue) from (select distinct s.queue from job_state s where s.id = any (release_many.jobs)) q;
+    perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (release_many.jobs)) q;
 end $$;

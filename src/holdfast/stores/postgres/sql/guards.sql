@@ -131,3 +131,29 @@ begin
 end $$;
 create or replace trigger judge_change before update or delete on lease for each row execute function judge_lease_change();
 create or replace trigger refuse_truncate before truncate on lease for each statement execute function refuse_change();
+
+-- --- values sealed with another key ---
+
+-- What is sealed names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" where the sealed text lies elsewhere. Of
+-- the text itself nothing can be judged here but its length, which another key does not change. That it is the same inside,
+-- and this very job's, is for the seal to say: whoever has no key cannot make one.
+create or replace function sealed_alike(p_old json, p_new json) returns boolean
+language sql immutable set search_path from current as $$
+    select (p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
+                'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
+            and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key'
+            and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')) is true
+$$;
+
+create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
+language plpgsql stable set search_path from current as $$
+declare
+    v_old json := p_old -> '$holdfast';
+    v_new json := p_new -> '$holdfast';
+begin
+    return (p_new::jsonb - '$holdfast' = '{}' and v_new::jsonb - array['key', 'sealed', 'stored'] = '{}'
+            and (v_old -> 'sealed' is null) = (v_new -> 'sealed' is null) and (v_old -> 'stored' is null) = (v_new -> 'stored' is null)
+            and length(v_old ->> 'sealed') is not distinct from length(v_new ->> 'sealed')
+            and (select (r.from_key, r.to_key) = (v_old ->> 'key', v_new ->> 'key') from resealed r
+                  where r.job_id = p_job order by r.n desc limit 1)) is true;
+end $$;

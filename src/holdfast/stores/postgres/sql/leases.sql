@@ -82,3 +82,26 @@ begin
     on conflict (job_id) do update set until = greatest(w.until, excluded.until)
      where w.until < excluded.until;
 end $$;
+
+-- Who may open a lease and take jobs: the labels on the list of executors, and everybody while the list is empty.
+create or replace function executes(p_label text) returns boolean language sql stable
+begin atomic
+    select not exists (select from executor) or exists (select from executor e where e.label = p_label and e.role = 'executor');
+end;
+
+create or replace function refuse_executor(p_label text) returns void language plpgsql set search_path from current as $$
+begin
+    raise exception 'executor % %', p_label,
+        case when exists (select from executor e where e.label = p_label) then 'is a generator, which plans work and does not execute it'
+             else 'is not on the list of those that may execute' end
+        using errcode = 'ZH041', hint = 'add_executor(label) puts one on the list.';
+end $$;
+
+create or replace function judge_lease() returns trigger language plpgsql set search_path from current as $$
+begin
+    if not executes(new.name) then
+        perform refuse_executor(new.name);
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_insert before insert or update of name on lease for each row execute function judge_lease();

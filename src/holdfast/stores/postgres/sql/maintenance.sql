@@ -27,7 +27,7 @@ begin
         returning s.queue
     )
     select count(*), array_agg(distinct queue) into v_count, v_queues from promoted;
-    perform rouse(q) from unnest(v_queues) q;
+    perform notify_listeners(q) from unnest(v_queues) q;
     if exists (select from unsure_wait w where w.check_at <= v_now) then
         v_count := v_count + recheck_waits(v_scope, v_now, promote_due.want);
     end if;
@@ -75,7 +75,7 @@ begin
      where s.id = any (p_jobs) and s.state = 'leased';
     get diagnostics requeued = row_count;
     if requeued > 0 then
-        perform rouse(q.queue) from (select distinct s.queue from job_state s where s.id = any (p_jobs) and s.state = 'queued') q;
+        perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (p_jobs) and s.state = 'queued') q;
     end if;
     update job_state s
        set state = 'failed', lease = null, finished_at = p_now, note = null,

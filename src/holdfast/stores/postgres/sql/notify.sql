@@ -13,9 +13,9 @@ begin
     return (select d.signal_key from dispatch d);
 end $$;
 
-create or replace function rouse(what text) returns void language plpgsql set search_path from current as $$
+create or replace function notify_listeners(what text) returns void language plpgsql set search_path from current as $$
 begin
     if coalesce(current_setting('holdfast.notify', true), '') <> 'off' then
-        perform pg_notify(current_schema(), signal_of((select d.signal_key from dispatch d), rouse.what));
+        perform pg_notify(current_schema(), signal_of((select d.signal_key from dispatch d), notify_listeners.what));
     end if;
 end $$;

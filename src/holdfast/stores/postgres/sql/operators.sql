@@ -41,7 +41,7 @@ begin
         on conflict (lease) do update set times = r.times + 1
         returning r.lease)
     select array_agg(lease) into v_leases from recalled;
-    perform rouse(l::text) from unnest(v_leases) l;
+    perform notify_listeners(l::text) from unnest(v_leases) l;
     update job_state s
        set state = case p_verb when 'redrive' then 'queued' else 'cancelled' end::state,
            lease = null, due_at = null, gate_id = null, note = nullif(v_note, '{}'),
@@ -54,7 +54,7 @@ begin
            error_message = case p_verb when 'redrive' then null else s.error_message end
      where s.id = any (v_done);
     if p_verb = 'redrive' then
-        perform rouse(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
+        perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
     end if;
     return query
     select o.id, s.state, not coalesce(o.id = any (v_done), false),
@@ -121,7 +121,7 @@ begin
            max_retries = coalesce(reschedule_many.max_retries, s.max_retries)
      where s.id = any (v_done);
     if v_due is null then
-        perform rouse(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
+        perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
     end if;
     return query
     select o.id, s.state, not coalesce(o.id = any (v_done), false),

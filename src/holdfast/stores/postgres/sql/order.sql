@@ -184,7 +184,7 @@ begin
                        'times', 1 + (select count(*) from event e where e.job_id = s.id and e.verb = 'move')))) end
           from unnest(v_ids) with ordinality w(id, n)
          where s.id = w.id and (s.state is not distinct from 'queued' or s.state is not distinct from 'retry_waiting');
-        perform rouse(' ' || v_job.queue);
+        perform notify_listeners(' ' || v_job.queue);
     end if;
     perform set_config('holdfast.tenant', v_scope, true);
     return query select s.id, s.state, refusal is not null, refusal from job_state s where s.id = move.job;

@@ -50,7 +50,7 @@ begin
                        held_by = null, attempt = s.attempt + 1, started_at = v_now where s.id = v_job.id;
             elsif v_job.how = 'promote' then
                 update job_state s set state = 'queued', due_at = null, note = null where s.id = v_job.id;
-                perform rouse(s.queue) from job_state s where s.id = v_job.id;
+                perform notify_listeners(s.queue) from job_state s where s.id = v_job.id;
             elsif v_job.how = 'expire' then
                 update job_state s set state = 'failed', due_at = null, gate_id = null, finished_at = v_now, note = null,
                        error_code = 'deadline_passed', error_message = '' where s.id = v_job.id;

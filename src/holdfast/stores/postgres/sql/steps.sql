@@ -181,7 +181,7 @@ begin
                 update step t set value = told(v_event), ended_at = p_now where t.job_id = v_wait.job_id and t.n = v_wait.n;
                 update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_job.name)
                  where s.id = v_wait.job_id;
-                perform rouse(v_job.queue);
+                perform notify_listeners(v_job.queue);
                 v_count := v_count + 1;
             elsif v_oldest < coalesce(v_wait.bound, v_bound) then
                 update unsure_wait w
@@ -253,11 +253,11 @@ begin
         end if;
         update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', v_wait.name)
          where s.id = v_wait.job_id;
-        perform rouse(v_wait.queue);
+        perform notify_listeners(v_wait.queue);
     end loop;
 
     if exists (select from unnest(suspend.details) d where d -> 'pause' -> 'gate' is not null) then
-        perform open_gates(suspend.jobs, suspend.tenants, suspend.details, p_now);
+        perform approvals_on_suspend(suspend.jobs, suspend.tenants, suspend.details, p_now);
     end if;
 end $$;
 
@@ -334,7 +334,7 @@ begin
             returning s.queue
         )
         select count(*), array_agg(distinct queue) into woke, v_queues from woken;
-        perform rouse(q) from unnest(v_queues) q;
+        perform notify_listeners(q) from unnest(v_queues) q;
     end if;
     id := v_event.id;
     created := true;

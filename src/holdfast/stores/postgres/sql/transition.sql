@@ -1,7 +1,10 @@
--- The ledger: one event a transition, in the same transaction, whoever made it (CX-4); and the judge of every update of
--- a state row (transition_rules.sql), since whoever writes the one reads what the other is about.
--- A hash join of old and new rows; a nested loop over a thousand rows each would be a million comparisons,
--- and the verbs that update switch the other joins off.
+-- The ledger: one event per transition, in the same transaction, whoever made it; and the check of every update of a
+-- state row (transition_rules.sql), since both read the same rows. The transition tables are visible only in the trigger
+-- function itself, and a trigger per feature would read them again. So there is one trigger: it looks at the rows once and
+-- calls the hooks that the look asks for (`*_on_transition`, each in the file of its feature) with ids or rows.
+--
+-- A hash join of old and new rows: a nested loop over a thousand rows each would be a million comparisons, and the
+-- operations that update switch the other joins off.
 create or replace function record_transition() returns trigger language plpgsql
     set search_path from current
     set enable_nestloop = off
@@ -14,15 +17,14 @@ declare
     v_actor text := actor();
     v_xid   bigint;
     v_seen  record;
-    v_bad   record;
     v_freed uuid[];
     v_verb  text;
     v_was   state;
     v_state state;
     v_lease uuid;
 begin
-    -- Nearly every statement takes jobs, or settles jobs that have succeeded, and nothing about any of its rows is out of
-    -- the ordinary (`plain`, transition_rules.sql). It is told from one look at the rows, and what is written of each is known.
+    -- The plain path: nearly every statement takes jobs, or settles jobs that have succeeded, and nothing about any of its
+    -- rows is special (`plain`, transition_rules.sql). One look at the rows tells, and what is written of each is known.
     select n.state, n.lease into v_state, v_lease from new_rows n limit 1;
     if v_state in ('in_progress', 'succeeded') then
         select count(*) = count(*) filter (where plain(
@@ -41,18 +43,18 @@ begin
             v_xid := pg_current_xact_id()::text::bigint;
             v_now := v_seen.now;
             v_was := case v_state when 'succeeded' then 'in_progress' else 'queued' end;
-            v_verb := verb_of(v_was, v_state, null, null);
+            v_verb := event_type(v_was, v_state, null, null);
             insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
             select v_xid, n.id, n.tenant, n.kind, v_verb, v_was, v_state, n.attempt, v_now, v_actor from new_rows n;
             if v_seen.watched and v_state = 'succeeded' then
-                perform rouse(n.id::text) from new_rows n where exists (select from watch w where w.job_id = n.id);
+                perform notify_listeners(n.id::text) from new_rows n where exists (select from watch w where w.job_id = n.id);
             end if;
             return null;
         end if;
     end if;
 
-    -- What there is to look at, in one go. A duty that found nothing comes here too, and must not cost a transaction id
-    -- and a write.
+    -- What there is to do, in one look. A maintenance task that found nothing comes here too, and must not cost a
+    -- transaction id and a write.
     select n.*, o.*, d.limited, d.capped, exists (select from watch) as watched,
            -- As clock_now() says: here without a call.
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now into v_seen
@@ -74,20 +76,11 @@ begin
     select v_xid, n.id, n.tenant, n.kind,
            -- Whoever shows the lease was not lost, whatever its handler calls the error; it may have lost a process
            -- of its own, which it counts as a crash.
-           verb_of(o.state, n.state, case when n.settled_by = o.lease
+           event_type(o.state, n.state, case when n.settled_by = o.lease
                                           then case when n.crashes > o.crashes then 'process_died' end
                                           else n.error_code end, n.note),
            o.state, n.state, n.attempt, v_now, v_actor,
-           case when n.note is null and (n.state = 'in_progress' or n.state = 'succeeded') then null
-                when o.state = n.state and n.note ? 'moved' then n.note -> 'moved'
-                when n.state in ('failed', 'dead_letter') then
-                    coalesce(n.note, '{}') || jsonb_build_object('error_code', n.error_code,
-                                                                 'error_message', n.error_message)
-                when n.state = 'retry_waiting' then
-                    coalesce(n.note, '{}') || jsonb_build_object('due_at',
-                        to_char(n.due_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
-                when n.state = 'cleaned' then coalesce(n.note, '{}') || jsonb_build_object('events', events_of(n.id))
-                else n.note end
+           event_meta(o.state, n.state, n.note, n.id, n.error_code, n.error_message, n.due_at)
       from new_rows n left join old_rows o on o.id = n.id
      where case
         -- Judged where it is read: a row of which any of this is true is refused, and with it the statement.
@@ -126,43 +119,40 @@ begin
                   o.finished_at is distinct from n.finished_at or o.settled_by is distinct from n.settled_by
                       or o.error_code is distinct from n.error_code or o.error_message is distinct from n.error_message);
     if v_seen.asked then
-        perform leave_gate(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
+        perform approvals_on_transition(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
     end if;
     if v_seen.failed then
         perform refuse_rerun(o.id) from old_rows o join new_rows n on n.id = o.id
           where o.state = 'failed' and n.state in ('retry_waiting', 'dead_letter');
     end if;
-    if v_seen.failed or v_seen.dead then   -- dead letters come or go (features/dead_letters/postgres.sql)
-        perform keep_dead_letters(w.buried, w.gone, v_now) from (
-            select array_agg(n.id) filter (where n.state = 'dead_letter') as buried,
+    if v_seen.failed or v_seen.dead then
+        perform dead_letters_on_transition(w.dead, w.gone, v_now) from (
+            select array_agg(n.id) filter (where n.state = 'dead_letter') as dead,
                    array_agg(n.id) filter (where o.state = 'dead_letter') as gone
               from new_rows n join old_rows o on o.id = n.id where (o.state = 'dead_letter') <> (n.state = 'dead_letter')) w
-         where w.buried is not null or w.gone is not null;
+         where w.dead is not null or w.gone is not null;
     end if;
     if v_seen.flowing then
         if v_seen.parked then
-            perform refuse_release(o.id) from old_rows o join new_rows n on n.id = o.id
+            perform parents_on_transition(o.id) from old_rows o join new_rows n on n.id = o.id
               where o.workflow_id is not null and o.due_at = 'infinity' and n.due_at is distinct from 'infinity'
                 and n.state in ('queued', 'retry_waiting');
         end if;
         -- Not `failed`, which may pass on: see advance_failed.
-        perform advance_workflows(w.jobs) from (
+        perform workflows_on_transition(w.jobs) from (
             select array_agg(n.id) as jobs from new_rows n join old_rows o on o.id = n.id
              where n.workflow_id is not null and o.state <> n.state
                and n.state not in ('leased', 'in_progress', 'failed', 'cleaned')) w where w.jobs is not null;
     end if;
-
     if v_seen.watched and v_seen.finished then
-        perform rouse(n.id::text) from new_rows n where n.finished_at is not null
+        perform notify_listeners(n.id::text) from new_rows n where n.finished_at is not null
             and exists (select from watch w where w.job_id = n.id);
     end if;
-
     if v_seen.capped then
-        insert into pending_change (tenant, change)
-        select n.tenant, sum(waits(n.state)::integer - waits(o.state)::integer)
-          from new_rows n join old_rows o on o.id = n.id
-         where waits(n.state) <> waits(o.state) and n.tenant in (select k.tenant from tenant k where k.max_pending is not null)
-         group by n.tenant having sum(waits(n.state)::integer - waits(o.state)::integer) <> 0;
+        perform tenants_on_transition(array_agg(c.tenant), array_agg(c.change)) from (
+            select n.tenant, sum(waits(n.state)::integer - waits(o.state)::integer)::integer as change
+              from new_rows n join old_rows o on o.id = n.id where waits(n.state) <> waits(o.state)
+             group by n.tenant) c where c.change <> 0;
     end if;
     if v_seen.limited then
         v_freed := array(select n.id from new_rows n join old_rows o on o.id = n.id where o.lease is not null and n.lease is null);
@@ -170,32 +160,17 @@ begin
             perform free_places(v_freed);
         end if;
     end if;
-
-    -- Who takes a job shows a live lease; who declares a holder lost must be right about it. The first look is cheap
-    -- and nearly always enough: every lease named is live and nobody was declared lost.
-    if v_seen.lost is not true and (not v_seen.held or not exists (
+    -- Nearly always every lease is live and no holder was declared lost: that is cheap to see.
+    if v_seen.lost or v_seen.held and exists (
             select from (select distinct n.lease from new_rows n where n.lease is not null) t
-             where (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true)) then
-        return null;
-    end if;
-    -- Each lease is looked up once, by its key: a join would read them all, and there may be one for every job.
-    select t.id, t.lease, t.taken into v_bad
-      from (select coalesce(n.lease, o.lease) as lease, n.lease is not null as taken, (array_agg(n.id))[1] as id
-              from new_rows n join old_rows o on o.id = n.id
-             where o.state <> n.state
-               and (n.state = 'leased' or (n.state = 'in_progress' and o.state = 'queued')
-                    or (n.state = 'failed' and n.error_code = 'worker_lost' and n.settled_by is distinct from o.lease))
-             group by 1, 2) t
-     where case when t.taken then (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true
-                else (select l.ended_at is null and l.until > v_now from lease l where l.id = t.lease) is true end
-     limit 1;
-    if found then
-        if v_bad.taken then
-            raise exception 'job % cannot be taken under lease %: there is no such live lease', v_bad.id, v_bad.lease
-                using errcode = 'ZH003', hint = 'Open a lease first: select * from open_lease(…).';
-        end if;
-        raise exception 'job % cannot be declared lost: lease % is still live', v_bad.id, v_bad.lease
-            using errcode = 'ZH003';
+             where (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = t.lease) is not true) then
+        perform check_leases(array_agg(t.job), array_agg(t.lease), array_agg(t.taken), v_now)
+           from (select coalesce(n.lease, o.lease) as lease, n.lease is not null as taken, (array_agg(n.id))[1] as job
+                   from new_rows n join old_rows o on o.id = n.id
+                  where o.state <> n.state
+                    and (n.state = 'leased' or (n.state = 'in_progress' and o.state = 'queued')
+                         or (n.state = 'failed' and n.error_code = 'worker_lost' and n.settled_by is distinct from o.lease))
+                  group by 1, 2) t;
     end if;
     return null;
 end $$;

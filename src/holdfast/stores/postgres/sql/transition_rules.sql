@@ -1,5 +1,5 @@
 -- What happened, told from the row alone, so that a step taken by hand is named as well as one of ours.
-create or replace function verb_of(was state, now_is state, error_code text, note jsonb) returns text
+create or replace function event_type(was state, now_is state, error_code text, note jsonb) returns text
 language sql immutable
 return case now_is
     when 'in_progress' then case was when 'queued' then 'take' else 'start' end
@@ -70,7 +70,6 @@ begin
 end $$;
 
 -- The rule that a job's facts break, or null. A name begins with something to see: the space is character 32.
-drop function if exists broken_fact(text, text, text, text, text, smallint, smallint, text[], text, smallint);
 create or replace function broken_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
                                        max_retries smallint, max_crashes smallint, uses text[], retry_as text, depth smallint,
                                        tags text[] default null, process_after timestamptz default null,
@@ -138,6 +137,10 @@ return was = now_is or case was
     else false
 end;
 
+-- Whether a job of that state waits to be run.
+create or replace function waits(p_state state) returns boolean language sql immutable
+return p_state in ('queued', 'retry_waiting');
+
 -- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
 create or replace function unfenced(was state, now_is state, held_by uuid, shown uuid, error_code text)
 returns boolean language sql immutable
@@ -165,7 +168,20 @@ language sql stable set search_path from current set enable_seqscan = off set ji
     select string_agg(e.seq::text, ',' order by e.seq) from event e where e.job_id = p_job
 $$;
 
-drop function if exists refuse_transition(job_state, job_state);
+-- What an event says beside its type. Read as part of the statement that writes it, and inlined there: each value by
+-- itself, since for a row as a whole a copy would be made of every row that is read.
+create or replace function event_meta(was state, now_is state, note jsonb, id uuid, error_code text, error_message text,
+                                      due_at timestamptz)
+returns jsonb language sql stable
+return case
+    when note is null and (now_is = 'in_progress' or now_is = 'succeeded') then null
+    when was = now_is and note ? 'moved' then note -> 'moved'
+    when now_is in ('failed', 'dead_letter') then
+        coalesce(note, '{}') || jsonb_build_object('error_code', error_code, 'error_message', error_message)
+    when now_is = 'retry_waiting' then
+        coalesce(note, '{}') || jsonb_build_object('due_at', to_char(due_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+    when now_is = 'cleaned' then coalesce(note, '{}') || jsonb_build_object('events', events_of(id))
+    else note end;
 
 -- Finds the words for what was seen to be wrong. It answers never; the type is for the place where it is called. Each
 -- value by itself: for a row as a whole, a copy of it would be made of every row that is read, wrong or not (0034).
