@@ -97,8 +97,16 @@ class Plan:
             wanted.append(self.code)
         return wanted
 
-    def check_not_newer(self, applied: Mapping[str, str]) -> None:
-        unknown = self.status(applied).unknown
+    def check_supported(self, applied: Mapping[str, str]) -> None:
+        """Refuse a database that this release cannot bring up to date."""
+        status = self.status(applied)
+        unknown = status.unknown
+        if status.unsupported:
+            raise SchemaMismatch(
+                f"this database was created by a development version of Holdfast ({', '.join(unknown)})",
+                code="schema_unsupported",
+                fix="Create a new database or schema and run `holdfast migrate` there. No upgrade exists.",
+            )
         if unknown:
             raise SchemaMismatch(
                 f"this database was migrated by a newer release ({', '.join(unknown)})",

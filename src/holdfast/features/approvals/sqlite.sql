@@ -117,7 +117,6 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a gate is never deleted while its job exists');
 END;
 
-DROP TRIGGER IF EXISTS refuse_vote_delete;
 DROP TRIGGER IF EXISTS judge_vote_delete;
 CREATE TRIGGER judge_vote_delete BEFORE DELETE ON vote
 WHEN EXISTS (SELECT 1 FROM gate g WHERE g.id = OLD.gate_id)

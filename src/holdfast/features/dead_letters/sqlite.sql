@@ -4,7 +4,6 @@
 --
 -- Here is also the judge of retries as new jobs (SC-6): what has a successor is never run again, nor buried. In one trigger
 -- because each costs every step of every job by being there (36.3 and 37.6 microseconds a job, claim and settle).
-DROP TRIGGER IF EXISTS refuse_rerun;
 DROP TRIGGER IF EXISTS keep_dead_letters;
 CREATE TRIGGER keep_dead_letters AFTER UPDATE OF state ON job_state
 WHEN ((NEW.state = 'dead_letter' OR OLD.state = 'dead_letter') AND OLD.state <> NEW.state)

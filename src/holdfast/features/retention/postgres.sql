@@ -1,11 +1,5 @@
 -- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
 
-drop trigger if exists refuse_delete on artifact;
-drop trigger if exists refuse_delete on fire;
-drop trigger if exists refuse_delete on delivery;
-drop trigger if exists refuse_delete on workflow;
-drop trigger if exists refuse_delete on dependency;
-
 -- Of a cleaned job, or of one that is gone.
 create or replace function judge_artifact_delete() returns trigger language plpgsql set search_path from current as $$
 begin

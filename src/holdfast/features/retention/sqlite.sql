@@ -1,10 +1,5 @@
 -- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
 
-DROP TRIGGER IF EXISTS refuse_fire_delete;
-DROP TRIGGER IF EXISTS refuse_delivery_delete;
-DROP TRIGGER IF EXISTS refuse_workflow_delete;
-DROP TRIGGER IF EXISTS refuse_dependency_delete;
-
 -- What became of a time goes with its job, or a month after it: by then its schedule is past it, and does not fire it again.
 DROP TRIGGER IF EXISTS judge_fire_delete;
 CREATE TRIGGER judge_fire_delete BEFORE DELETE ON fire

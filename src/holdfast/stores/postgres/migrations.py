@@ -107,7 +107,7 @@ def _apply(connection: Connection[Any], plan: Plan, schema: str, *, yields: bool
     found = asked(connection, applied(schema))
     created = not found
     wanted = asked(connection, plan_for(plan))
-    wanted.check_not_newer(found)
+    wanted.check_supported(found)
     for script in wanted.pending(found):
         if not found:
             connection.execute(_create(schema))

@@ -60,7 +60,7 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
             "up to date"
             if status.current
             else f"pending: {', '.join(status.pending) or 'none'}; "
-            f"from a newer release: {', '.join(status.unknown) or 'none'}",
+            f"not of this release: {', '.join(status.unknown) or 'none'}",
             None if status.current else "Run: holdfast migrate",
         ),
     ]
@@ -246,7 +246,7 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
                 return status  # without the lock, which may be held by whoever is asking: a handler in its transaction
             connection.execute("BEGIN IMMEDIATE")
             applied = _applied(connection)
-            self._plan.check_not_newer(applied)
+            self._plan.check_supported(applied)
             for script in self._plan.pending(applied):
                 try:
                     for statement in split(script.sql):

@@ -18,7 +18,6 @@ end $$;
 create or replace function bucket(p_tenant text, p_scope text, p_name text) returns text language sql stable
 return concat('[', to_json(p_tenant), ',', to_json(p_scope), ',', to_json(p_name), ']');
 
-drop function if exists bucket_key(text);
 -- The row of `mutex` that whoever counts a bucket holds.
 create or replace function bucket_mutex(p_tenant text, p_scope text, p_name text) returns integer language sql stable
 return case when p_scope not in ('all', 'queue') then mutex_of(1024, 4096, bucket(p_tenant, p_scope, p_name))

@@ -1,10 +1,5 @@
 -- What people do to jobs. Each takes ids and answers one row an id; a refusal is an answer (DP-3).
 
--- Their shape before a redrive could raise the limit: left in place they would stand beside the new ones.
-drop function if exists operate(text, uuid[], text, text, text);
-drop function if exists redrive_many(uuid[], text, text, text);
-drop function if exists redrive(uuid, text, text, text);
-
 create or replace function check_limit(max_retries integer) returns void language plpgsql immutable as $$
 begin
     if check_limit.max_retries not between 0 and 100 then

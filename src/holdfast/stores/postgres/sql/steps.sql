@@ -110,8 +110,6 @@ return case when shape is not null then
                                          else data -> k end), '{}')::text
        from jsonb_array_elements_text(shape::jsonb) k) end;
 
-drop function if exists lock_event_names(text[], text[], boolean);
-
 create or replace function told(e app_event) returns json language sql stable
 return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', e.sent_by,
     'sent_at', to_char(e.sent_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));

@@ -10,7 +10,6 @@ END;
 -- A state row is born with its job and only then. REPLACE deletes what is in its way without asking the delete
 -- triggers (an `INSERT OR REPLACE INTO job` hands that on to this insert), so a row in its way is looked for first.
 -- One that says whose retry it is takes over from a failed job that wants it, and names it (SC-6).
-DROP TRIGGER IF EXISTS judge_job_insert;
 DROP TRIGGER IF EXISTS judge_state_insert;
 CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0

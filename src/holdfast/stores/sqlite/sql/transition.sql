@@ -58,9 +58,6 @@ END;
 -- without its lease (only a cancel, or a reaper that is right about a lost lease, may do that); a job taken under a
 -- lease that is not live, or out of somebody's hands; attempts that are not counted one by one; a job that asked people
 -- and goes on, or fails, without their decision.
-DROP TRIGGER IF EXISTS judge_fence;
-DROP TRIGGER IF EXISTS judge_taking;
-DROP TRIGGER IF EXISTS judge_attempt;
 DROP TRIGGER IF EXISTS judge_transition;
 CREATE TRIGGER judge_transition BEFORE UPDATE OF state, lease, attempt ON job_state
 WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
