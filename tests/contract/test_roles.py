@@ -51,7 +51,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
     "declare_rules",
     *("next_operation", "hold_operation", "do_operation"),
-    *("note_endpoint_delivery", "disable_endpoint"),
+    *("note_webhook_delivery", "disable_webhook"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -68,7 +68,7 @@ RESOLVES = {
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("issue_token", "revoke_token"),
     *("set_connector", "remove_connector"),
-    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
+    *("add_webhook", "change_webhook", "enable_webhook", "remove_webhook"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "gate_token_of", "keep_gate_token", "said"}
 ALLOWED = {
@@ -160,12 +160,12 @@ def test_no_role_can_read_a_token(url: str, role: str) -> None:
             "select * from lease",
             "select * from idempotency",
             "select * from content",
-            "select * from gate_token",
-            "select hash from gate_token",
+            "select * from approval_token",
+            "select hash from approval_token",
             "select * from api_token",
             "select hash from api_token",
-            "select * from place",
-            "select * from meter",
+            "select * from occupied_slot",
+            "select * from rate_meter",
             "select payload from job",
             "select * from job",
         ):

@@ -4,32 +4,32 @@
 -- A job waits for one gate. That it leaves it by the decision made there is part of judge_transition; one that leaves
 -- otherwise (a cancel, a deadline) takes its question back.
 DROP TRIGGER IF EXISTS judge_waiting;
-CREATE TRIGGER judge_waiting BEFORE UPDATE OF gate_id ON job_state
-WHEN OLD.state = 'waiting_for_approval' AND NEW.state = OLD.state AND NEW.gate_id IS NOT OLD.gate_id
+CREATE TRIGGER judge_waiting BEFORE UPDATE OF approval_id ON job_state
+WHEN OLD.state = 'waiting_for_approval' AND NEW.state = OLD.state AND NEW.approval_id IS NOT OLD.approval_id
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a job waits for one gate, and for no other');
 END;
 
-DROP TRIGGER IF EXISTS withdraw_gate;
-CREATE TRIGGER withdraw_gate AFTER UPDATE OF gate_id ON job_state
+DROP TRIGGER IF EXISTS withdraw_approval;
+CREATE TRIGGER withdraw_approval AFTER UPDATE OF approval_id ON job_state
 WHEN OLD.state = 'waiting_for_approval' AND NEW.state <> OLD.state
 BEGIN
-    UPDATE gate SET state = 'withdrawn', decided_at = (SELECT now FROM present) WHERE id = OLD.gate_id AND state = 'open';
+    UPDATE approval SET state = 'withdrawn', decided_at = (SELECT now FROM present) WHERE id = OLD.approval_id AND state = 'open';
 END;
 
 -- --- gates ---
 
-DROP TRIGGER IF EXISTS judge_gate_insert;
-CREATE TRIGGER judge_gate_insert BEFORE INSERT ON gate
-WHEN EXISTS (SELECT 1 FROM gate g WHERE g.id = NEW.id) OR NEW.state <> 'open'
+DROP TRIGGER IF EXISTS judge_approval_insert;
+CREATE TRIGGER judge_approval_insert BEFORE INSERT ON approval
+WHEN EXISTS (SELECT 1 FROM approval g WHERE g.id = NEW.id) OR NEW.state <> 'open'
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant
-                       AND s.state = 'waiting_for_approval' AND s.gate_id = NEW.id)
+                       AND s.state = 'waiting_for_approval' AND s.approval_id = NEW.id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a gate is opened by the job that waits for it');
 END;
 
-DROP TRIGGER IF EXISTS judge_gate_update;
-CREATE TRIGGER judge_gate_update BEFORE UPDATE ON gate
+DROP TRIGGER IF EXISTS judge_approval_update;
+CREATE TRIGGER judge_approval_update BEFORE UPDATE ON approval
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a decided gate and what was asked never change')
      WHERE OLD.state <> 'open'
@@ -48,11 +48,11 @@ BEGIN
     SELECT RAISE(ABORT, 'illegal transition of a gate: what was said does not amount to it')
      WHERE NOT coalesce(CASE NEW.state
         WHEN 'open' THEN 1
-        WHEN 'approved' THEN (SELECT count(*) FROM vote v WHERE v.gate_id = NEW.id AND v.verdict = 'approve') >= NEW.quorum
+        WHEN 'approved' THEN (SELECT count(*) FROM vote v WHERE v.approval_id = NEW.id AND v.verdict = 'approve') >= NEW.quorum
                              OR (NEW.on_expire = 'approve' AND NEW.expires_at <= (SELECT now FROM present))
-        WHEN 'denied' THEN EXISTS (SELECT 1 FROM vote v WHERE v.gate_id = NEW.id AND v.verdict = 'deny')
+        WHEN 'denied' THEN EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = NEW.id AND v.verdict = 'deny')
         WHEN 'expired' THEN NEW.on_expire = 'deny' AND NEW.expires_at <= (SELECT now FROM present)
-        WHEN 'withdrawn' THEN NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.gate_id = NEW.id)
+        WHEN 'withdrawn' THEN NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.approval_id = NEW.id)
     END, 0);
 END;
 
@@ -60,10 +60,10 @@ END;
 
 DROP TRIGGER IF EXISTS judge_vote_insert;
 CREATE TRIGGER judge_vote_insert BEFORE INSERT ON vote
-WHEN EXISTS (SELECT 1 FROM vote v WHERE v.gate_id = NEW.gate_id AND v.person = NEW.person)
+WHEN EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = NEW.approval_id AND v.person = NEW.person)
      OR NOT EXISTS (
-        SELECT 1 FROM gate g JOIN job_state s ON s.id = g.job_id AND s.gate_id = g.id
-         WHERE g.id = NEW.gate_id AND g.tenant = NEW.tenant AND g.state = 'open'
+        SELECT 1 FROM approval g JOIN job_state s ON s.id = g.job_id AND s.approval_id = g.id
+         WHERE g.id = NEW.approval_id AND g.tenant = NEW.tenant AND g.state = 'open'
            AND (g.on_expire = 'remind' OR g.expires_at IS NULL OR g.expires_at > NEW.at)
            AND (g.approvers = '[]' OR EXISTS (SELECT 1 FROM json_each(g.approvers) WHERE value = NEW.person)
                 OR (g.escalated_at IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(g.escalate_to) WHERE value = NEW.person)))
@@ -79,17 +79,17 @@ BEGIN
 END;
 
 DROP TRIGGER IF EXISTS judge_token_insert;
-CREATE TRIGGER judge_token_insert BEFORE INSERT ON gate_token
+CREATE TRIGGER judge_token_insert BEFORE INSERT ON approval_token
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is this token') WHERE EXISTS (SELECT 1 FROM gate_token t WHERE t.hash = NEW.hash);
+    SELECT RAISE(ABORT, 'already exists: there is this token') WHERE EXISTS (SELECT 1 FROM approval_token t WHERE t.hash = NEW.hash);
     SELECT RAISE(ABORT, 'immutable: a token is issued unused, for an open gate')
      WHERE NEW.used_at IS NOT NULL
-        OR NOT EXISTS (SELECT 1 FROM gate g WHERE g.id = NEW.gate_id AND g.tenant = NEW.tenant AND g.state = 'open');
+        OR NOT EXISTS (SELECT 1 FROM approval g WHERE g.id = NEW.approval_id AND g.tenant = NEW.tenant AND g.state = 'open');
 END;
 
 DROP TRIGGER IF EXISTS judge_token_update;
-CREATE TRIGGER judge_token_update BEFORE UPDATE ON gate_token
-WHEN OLD.used_at IS NOT NULL OR NEW.used_at IS NULL OR OLD.hash <> NEW.hash OR OLD.gate_id <> NEW.gate_id
+CREATE TRIGGER judge_token_update BEFORE UPDATE ON approval_token
+WHEN OLD.used_at IS NOT NULL OR NEW.used_at IS NULL OR OLD.hash <> NEW.hash OR OLD.approval_id <> NEW.approval_id
      OR OLD.person IS NOT NEW.person OR OLD.tenant <> NEW.tenant OR OLD.issued_by <> NEW.issued_by
      OR OLD.issued_at <> NEW.issued_at OR OLD.expires_at IS NOT NEW.expires_at
 BEGIN
@@ -101,7 +101,7 @@ END;
 DROP TRIGGER IF EXISTS judge_approval;
 CREATE TRIGGER judge_approval BEFORE UPDATE OF ended_at ON step
 WHEN NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL
-     AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.job_id = NEW.job_id AND g.n = NEW.n AND g.tenant = NEW.tenant
+     AND NOT EXISTS (SELECT 1 FROM approval g WHERE g.job_id = NEW.job_id AND g.n = NEW.n AND g.tenant = NEW.tenant
                         AND g.id = json_extract(NEW.value, '$.gate_id') AND g.state = json_extract(NEW.value, '$.state')
                         AND g.decided_at = NEW.ended_at)
 BEGIN
@@ -110,8 +110,8 @@ END;
 
 -- --- leaving ---
 
-DROP TRIGGER IF EXISTS judge_gate_delete;
-CREATE TRIGGER judge_gate_delete BEFORE DELETE ON gate
+DROP TRIGGER IF EXISTS judge_approval_delete;
+CREATE TRIGGER judge_approval_delete BEFORE DELETE ON approval
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a gate is never deleted while its job exists');
@@ -119,7 +119,7 @@ END;
 
 DROP TRIGGER IF EXISTS judge_vote_delete;
 CREATE TRIGGER judge_vote_delete BEFORE DELETE ON vote
-WHEN EXISTS (SELECT 1 FROM gate g WHERE g.id = OLD.gate_id)
+WHEN EXISTS (SELECT 1 FROM approval g WHERE g.id = OLD.approval_id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: what people said is never deleted while its gate exists');
 END;

@@ -26,7 +26,7 @@ begin
     -- Locked: one that is ending just now has not looked for places, and must not be given any.
     select array_agg(h.ctid) into v_rows from (
         select s.ctid from job_state s where s.state in ('leased', 'in_progress') order by s.id for update) h;
-    insert into place (tenant, scope, name, job_id)
+    insert into occupied_slot (tenant, scope, name, job_id)
     select distinct l.tenant, l.scope, l.name, l.job_id from limits_on(v_rows) l
      where l.tenant = v_scope and l.scope = set_limit.scope and l.concurrency is not null
     on conflict do nothing;
@@ -47,10 +47,10 @@ begin
     if not found then
         return false;
     end if;
-    delete from place p where p.tenant = v_scope and p.scope = remove_limit.scope
+    delete from occupied_slot p where p.tenant = v_scope and p.scope = remove_limit.scope
        and not exists (select from job_limit l where l.tenant = p.tenant and l.scope = p.scope and l.name in (p.name, '*')
                           and l.concurrency is not null);
-    delete from meter m where m.tenant = v_scope and m.scope = remove_limit.scope
+    delete from rate_meter m where m.tenant = v_scope and m.scope = remove_limit.scope
        and not exists (select from job_limit l where l.tenant = m.tenant and l.scope = m.scope and l.name in (m.name, '*')
                           and l.rate is not null);
     perform sweep_parked(clock_now(), 1000, bucket_prefix(v_scope, remove_limit.scope));
@@ -109,7 +109,7 @@ begin
          where s.held_by is not null and s.due_at is not null and s.state = 'queued' and (v_scope = '*' or s.tenant = v_scope)
          group by s.held_by)
     select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at,
-           (select count(*) from place p where p.tenant = l.tenant and p.scope = l.scope and l.name in (p.name, '*')),
+           (select count(*) from occupied_slot p where p.tenant = l.tenant and p.scope = l.scope and l.name in (p.name, '*')),
            coalesce((select sum(k.n)::bigint from parked k where case l.name when '*'
                then starts_with(k.held_by, bucket_prefix(l.tenant, l.scope)) else k.held_by = bucket(l.tenant, l.scope, l.name) end), 0)
       from job_limit l where v_scope = '*' or l.tenant in (v_scope, '*')
@@ -129,23 +129,23 @@ begin
     if not (select d.limited from dispatch d) then
         return 0;
     end if;
-    v_count := end_switches(v_now);
+    v_count := end_pauses(v_now);
     if halted() then
         return v_count;
     end if;
     v_count := v_count + expire_reservations(v_now);
     if v_scope = '*' then
         -- Somebody has written by hand: job and place come and go in one transaction.
-        delete from place p where not exists (select from job_state s where s.id = p.job_id and s.lease is not null);
+        delete from occupied_slot p where not exists (select from job_state s where s.id = p.job_id and s.lease is not null);
     end if;
     for v_meter in
-        select m.tenant, m.scope, m.name, l.rate, l.per, l.burst from meter m
+        select m.tenant, m.scope, m.name, l.rate, l.per, l.burst from rate_meter m
           left join lateral (select * from job_limit l where l.tenant = m.tenant and l.scope = m.scope
                                 and l.name in (m.name, '*') order by l.name = '*' limit 1) l on true
          where m.wake_at <= v_now and m.wake_at is not null order by m.wake_at limit attend_limits.want
            for update of m skip locked
     loop
-        update meter m set wake_at = null where m.tenant = v_meter.tenant and m.scope = v_meter.scope and m.name = v_meter.name;
+        update rate_meter m set wake_at = null where m.tenant = v_meter.tenant and m.scope = v_meter.scope and m.name = v_meter.name;
         v_count := v_count + unpark(v_meter.tenant, v_meter.scope, v_meter.name, v_now, attend_limits.want);
         if exists (select from job_state s where s.held_by = bucket(v_meter.tenant, v_meter.scope, v_meter.name)
                       and s.held_by is not null and s.due_at is not null and s.state = 'queued') then
@@ -155,10 +155,10 @@ begin
     end loop;
     v_count := v_count + sweep_parked(v_now, attend_limits.want);
     if v_scope = '*' and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
-       and not exists (select from switch)
+       and not exists (select from pause)
        and try_lock('lock_dispatch')
        and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
-       and not exists (select from place) and not exists (select from switch)
+       and not exists (select from occupied_slot) and not exists (select from pause)
        and not exists (select from job_state s where s.held_by is not null and s.due_at is not null and s.state = 'queued') then
         update dispatch d set limited = false where d.limited;
     end if;
@@ -166,7 +166,7 @@ begin
 end $$;
 
 -- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
-create or replace function judge_place_delete() returns trigger language plpgsql set search_path from current
+create or replace function judge_occupied_slot_delete() returns trigger language plpgsql set search_path from current
     set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
     if pg_trigger_depth() > 1 then
@@ -176,14 +176,14 @@ begin
                 where s.state in ('leased', 'in_progress') and s.lease is not null
                   and exists (select from job_limit l where l.tenant = g.tenant and l.scope = g.scope
                                  and l.name in (g.name, '*') and l.concurrency is not null)) then
-        raise exception 'a place is kept while its job is held' using errcode = 'ZH002';
+        raise exception 'a slot is kept while its job is held' using errcode = 'ZH002';
     end if;
     return null;
 end $$;
-create or replace trigger judge_delete after delete on place
-    referencing old table as gone for each statement execute function judge_place_delete();
-create or replace trigger refuse_update before update on place for each statement execute function refuse_change();
-create or replace trigger refuse_truncate before truncate on place for each statement execute function refuse_change();
+create or replace trigger judge_delete after delete on occupied_slot
+    referencing old table as gone for each statement execute function judge_occupied_slot_delete();
+create or replace trigger refuse_update before update on occupied_slot for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on occupied_slot for each statement execute function refuse_change();
 
 -- While something is limited the switch says so; without its row nobody would look.
 create or replace function judge_dispatch() returns trigger language plpgsql set search_path from current as $$
@@ -192,7 +192,7 @@ begin
         raise exception 'dispatch has one row' using errcode = 'ZH002';
     elsif hidden('*', 'job_limit')   -- what other tenants have is not to be seen from here (tenancy.sql)
           or exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active'))
-          or exists (select from switch) then
+          or exists (select from pause) then
         raise exception 'dispatch: something is limited, reserved or paused' using errcode = 'ZH002';
     end if;
     return new;

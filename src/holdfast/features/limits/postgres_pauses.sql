@@ -16,7 +16,7 @@ begin
          where r.state = 'active' and r.expires_at > p_now
            and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue)
         union all
-        select w.tenant from switch w
+        select w.tenant from pause w
          where w.tenant in ('*', (select scope())) and (w.until is null or w.until > p_now)
            and (w.scope = 'all' or w.scope = 'queue' and w.name = p_queue)) b);
 end $$;
@@ -27,24 +27,24 @@ create or replace function pauses_on_claim(p_rows tid[], p_queue text, p_now tim
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
-    v_switch record;
+    v_pause record;
     v_count  integer := 0;
     v_more   integer;
 begin
-    for v_switch in
-        select w.*, bucket(w.tenant, w.scope, w.name) as held from switch w
+    for v_pause in
+        select w.*, bucket(w.tenant, w.scope, w.name) as held from pause w
          where (w.until is null or w.until > p_now) and (w.scope <> 'queue' or w.name = p_queue)
     loop
         continue when not exists (select from job_state s where s.ctid = any (p_rows)
-            and s.due_at is null and v_switch.tenant in ('*', s.tenant)
-            and case v_switch.scope when 'kind' then s.kind = v_switch.name when 'agent' then s.agent = v_switch.name else true end);
-        update job_state s set due_at = 'infinity', note = jsonb_build_object('held', 'limit', 'by', v_switch.held), held_by = v_switch.held
+            and s.due_at is null and v_pause.tenant in ('*', s.tenant)
+            and case v_pause.scope when 'kind' then s.kind = v_pause.name when 'agent' then s.agent = v_pause.name else true end);
+        update job_state s set due_at = 'infinity', note = jsonb_build_object('held', 'limit', 'by', v_pause.held), held_by = v_pause.held
          where (s.ctid = any (p_rows) or s.ctid = any (array(
                    select h.ctid from job_state h
                     where h.queue = p_queue and h.state = 'queued' and h.due_at is null
                     order by h.priority desc, h.position, h.id limit 1000 for update skip locked)))
-           and s.due_at is null and v_switch.tenant in ('*', s.tenant)
-           and case v_switch.scope when 'kind' then s.kind = v_switch.name when 'agent' then s.agent = v_switch.name else true end;
+           and s.due_at is null and v_pause.tenant in ('*', s.tenant)
+           and case v_pause.scope when 'kind' then s.kind = v_pause.name when 'agent' then s.agent = v_pause.name else true end;
         get diagnostics v_more = row_count;
         v_count := v_count + v_more;
     end loop;
@@ -52,7 +52,7 @@ begin
 end $$;
 
 -- What is said of a switch; the words of features/limits/model.py.
-create or replace function switch_says(w switch) returns text language sql stable
+create or replace function pause_says(w pause) returns text language sql stable
 return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' || (w).name end,
               case when (w).tenant <> '*' then ' of tenant ' || (w).tenant end,
               ' was paused by ', (w).set_by, ' at ', to_char((w).since at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
@@ -60,10 +60,10 @@ return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' 
                    then ' until ' || to_char((w).until at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') end,
               ': ', (w).reason);
 
-create or replace function refuse_paused(p_kind text, w switch) returns void
+create or replace function refuse_paused(p_kind text, w pause) returns void
 language plpgsql set search_path from current as $$
 begin
-    raise exception 'no job of kind % is accepted: %', p_kind, switch_says(w)
+    raise exception 'no job of kind % is accepted: %', p_kind, pause_says(w)
         using errcode = 'ZH060', hint = 'Enqueue it later, or resume what is paused: select resume(…).';
 end $$;
 
@@ -73,16 +73,16 @@ create or replace function pauses_on_insert(p_jobs uuid[], p_now timestamptz) re
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
     v_bad    record;
-    v_switch switch;
+    v_pause pause;
 begin
-    select j.kind, w into v_bad from job j join switch w
+    select j.kind, w into v_bad from job j join pause w
         on w.refuse_enqueue and (w.until is null or w.until > p_now) and w.tenant in (j.tenant, '*')
        and case w.scope when 'all' then true when 'queue' then w.name = j.queue when 'kind' then w.name = j.kind
                         else w.name = j.agent end
      where j.id = any (p_jobs) and not is_owed(j.id, j.retry_of) limit 1;
     if found then
-        v_switch := v_bad.w;
-        perform refuse_paused(v_bad.kind, v_switch);
+        v_pause := v_bad.w;
+        perform refuse_paused(v_bad.kind, v_pause);
     end if;
 end $$;
 
@@ -90,7 +90,7 @@ end $$;
 -- began before are waited for, but not for long: a pause may be urgent, and a transaction somewhere may stay open.
 create or replace function pause(scope text, name text, reason text, until timestamptz default null,
                                  refuse_enqueue boolean default null, actor text default null, for_tenant text default null)
-returns setof switch
+returns setof pause
 language plpgsql security definer set search_path from current set lock_timeout = '3s' as $$
 #variable_conflict use_column
 declare
@@ -105,12 +105,12 @@ begin
     exception when lock_not_available then
         null;
     end;
-    insert into switch as w (tenant, scope, name, reason, refuse_enqueue, set_by, since, until)
+    insert into pause as w (tenant, scope, name, reason, refuse_enqueue, set_by, since, until)
     values (v_scope, pause.scope, pause.name, pause.reason,
             coalesce(pause.refuse_enqueue, v_scope = '*' and pause.scope = 'all'), actor(), v_now, pause.until)
     on conflict (tenant, scope, name) do update
        set reason = excluded.reason, refuse_enqueue = excluded.refuse_enqueue, set_by = excluded.set_by, until = excluded.until;
-    return query select w.* from switch w where w.tenant = v_scope and w.scope = pause.scope and w.name = pause.name;
+    return query select w.* from pause w where w.tenant = v_scope and w.scope = pause.scope and w.name = pause.name;
 end $$;
 
 -- Go on; false when it is not paused. Up to a thousand parked jobs come back with this, the rest by the duty of limits.
@@ -120,18 +120,18 @@ language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(resume.for_tenant, resume.actor);
-    v_one   switch;
+    v_one   pause;
 begin
-    delete from switch w where w.tenant = v_scope and w.scope = resume.scope and w.name = resume.name returning w.* into v_one;
+    delete from pause w where w.tenant = v_scope and w.scope = resume.scope and w.name = resume.name returning w.* into v_one;
     if not found then
         return false;
     end if;
-    perform after_switch(v_one, clock_now());
+    perform after_pause(v_one, clock_now());
     return v_one.until is null or v_one.until > clock_now();   -- else it was over already
 end $$;
 
 -- Jobs may be taken there again.
-create or replace function after_switch(w switch, p_now timestamptz) returns void
+create or replace function after_pause(w pause, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 begin
     perform unpark((w).tenant, (w).scope, (w).name, p_now);
@@ -139,39 +139,39 @@ begin
 end $$;
 
 -- Take away those whose time is over; nobody has heeded them since. Answers how many.
-create or replace function end_switches(p_now timestamptz) returns integer
+create or replace function end_pauses(p_now timestamptz) returns integer
 language plpgsql set search_path from current as $$
 declare
-    v_one   switch;
+    v_one   pause;
     v_count integer := 0;
 begin
     for v_one in
-        select w.* from switch w where w.until <= p_now and (scope() = '*' or w.tenant = scope())
+        select w.* from pause w where w.until <= p_now and (scope() = '*' or w.tenant = scope())
          order by w.tenant, w.scope, w.name for update skip locked
     loop
-        delete from switch w where w.tenant = v_one.tenant and w.scope = v_one.scope and w.name = v_one.name;
-        perform after_switch(v_one, p_now);
+        delete from pause w where w.tenant = v_one.tenant and w.scope = v_one.scope and w.name = v_one.name;
+        perform after_pause(v_one, p_now);
         v_count := v_count + 1;
     end loop;
     return v_count;
 end $$;
 
-create or replace function on_switch() returns trigger language plpgsql set search_path from current as $$
+create or replace function on_pause() returns trigger language plpgsql set search_path from current as $$
 begin
     update dispatch d set limited = true, ruled = true where not d.limited or not d.ruled;
     return null;
 end $$;
-create or replace trigger on_insert after insert on switch for each statement execute function on_switch();
+create or replace trigger on_insert after insert on pause for each statement execute function on_pause();
 
-create or replace function judge_switch() returns trigger language plpgsql as $$
+create or replace function judge_pause() returns trigger language plpgsql as $$
 begin
-    raise exception 'switch %: what is paused, and since when, never changes', old.name
+    raise exception 'pause %: what is paused, and since when, never changes', old.name
         using errcode = 'ZH002', hint = 'Resume it, and pause another.';
 end $$;
-create or replace trigger judge_update before update on switch for each row
+create or replace trigger judge_update before update on pause for each row
     when (old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name or old.since <> new.since)
-    execute function judge_switch();
-create or replace trigger refuse_truncate before truncate on switch for each statement execute function refuse_change();
+    execute function judge_pause();
+create or replace trigger refuse_truncate before truncate on pause for each statement execute function refuse_change();
 
 -- Direct reservations (SC-10): the right to use a queue, a resource or everything oneself, while no job is begun there.
 --

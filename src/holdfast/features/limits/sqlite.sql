@@ -11,9 +11,9 @@ BEGIN
                  WHERE s.held_by = json_array(p.tenant, p.scope, p.name) AND s.held_by IS NOT NULL
                    AND s.due_at IS NOT NULL AND s.state = 'queued'
                  ORDER BY s.priority DESC, s.position LIMIT 1)
-          FROM place p
+          FROM occupied_slot p
          WHERE p.job_id = OLD.id
-           AND (SELECT count(*) FROM place q WHERE q.tenant = p.tenant AND q.scope = p.scope AND q.name = p.name)
+           AND (SELECT count(*) FROM occupied_slot q WHERE q.tenant = p.tenant AND q.scope = p.scope AND q.name = p.name)
                <= coalesce((SELECT l.concurrency FROM job_limit l
                              WHERE l.tenant = p.tenant AND l.scope = p.scope AND (l.name = p.name OR l.name = '*')
                              ORDER BY l.name = '*' LIMIT 1), 1000000));
@@ -23,23 +23,23 @@ DROP TRIGGER IF EXISTS free_places;
 CREATE TRIGGER free_places AFTER UPDATE OF lease ON job_state
 WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch WHERE id = 1)
 BEGIN
-    DELETE FROM place WHERE job_id = NEW.id;
+    DELETE FROM occupied_slot WHERE job_id = NEW.id;
 END;
 
 -- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
-DROP TRIGGER IF EXISTS judge_place_delete;
-CREATE TRIGGER judge_place_delete BEFORE DELETE ON place
+DROP TRIGGER IF EXISTS judge_occupied_slot_delete;
+CREATE TRIGGER judge_occupied_slot_delete BEFORE DELETE ON occupied_slot
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.lease IS NOT NULL)
      AND EXISTS (SELECT 1 FROM job_limit l WHERE l.tenant = OLD.tenant AND l.scope = OLD.scope
                     AND (l.name = OLD.name OR l.name = '*') AND l.concurrency IS NOT NULL)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a place is kept while its job is held');
+    SELECT RAISE(ABORT, 'immutable: a slot is kept while its job is held');
 END;
 
-DROP TRIGGER IF EXISTS refuse_place_update;
-CREATE TRIGGER refuse_place_update BEFORE UPDATE ON place
+DROP TRIGGER IF EXISTS refuse_occupied_slot_update;
+CREATE TRIGGER refuse_occupied_slot_update BEFORE UPDATE ON occupied_slot
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a place is taken and given up, never changed');
+    SELECT RAISE(ABORT, 'immutable: a slot is taken and given up, never changed');
 END;
 
 -- While something is limited the switch says so; without its row nobody would look.
@@ -47,7 +47,7 @@ DROP TRIGGER IF EXISTS judge_dispatch_update;
 CREATE TRIGGER judge_dispatch_update BEFORE UPDATE OF limited ON dispatch
 WHEN OLD.limited AND NOT NEW.limited
      AND (EXISTS (SELECT 1 FROM job_limit) OR EXISTS (SELECT 1 FROM reservation WHERE state = 'waiting' OR state = 'active')
-          OR EXISTS (SELECT 1 FROM switch))
+          OR EXISTS (SELECT 1 FROM pause))
 BEGIN
     SELECT RAISE(ABORT, 'immutable: something is limited, reserved or paused');
 END;
@@ -94,14 +94,14 @@ BEGIN
 END;
 
 -- What is paused (DP-18): whoever writes a row here, it is heeded by those who take jobs and by those who enqueue.
-DROP TRIGGER IF EXISTS on_switch;
-CREATE TRIGGER on_switch AFTER INSERT ON switch
+DROP TRIGGER IF EXISTS on_pause;
+CREATE TRIGGER on_pause AFTER INSERT ON pause
 BEGIN
     UPDATE dispatch SET limited = 1, ruled = 1 WHERE NOT limited OR NOT ruled;
 END;
 
-DROP TRIGGER IF EXISTS judge_switch_update;
-CREATE TRIGGER judge_switch_update BEFORE UPDATE ON switch
+DROP TRIGGER IF EXISTS judge_pause_update;
+CREATE TRIGGER judge_pause_update BEFORE UPDATE ON pause
 WHEN OLD.tenant <> NEW.tenant OR OLD.scope <> NEW.scope OR OLD.name <> NEW.name OR OLD.since <> NEW.since
 BEGIN
     SELECT RAISE(ABORT, 'immutable: what is paused, and since when, never changes');

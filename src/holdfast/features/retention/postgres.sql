@@ -63,13 +63,13 @@ create or replace trigger judge_delete after delete on workflow
 -- A token is of no use when its gate is decided; for a week it can be told from one that never was.
 create or replace function judge_token_delete() returns trigger language plpgsql set search_path from current as $$
 begin
-    if exists (select from gate t join gone g on t.id = g.gate_id
+    if exists (select from approval t join gone g on t.id = g.approval_id
                 where t.decided_at is null or t.decided_at > clock_now() - interval '7 days') then
-        raise exception 'gate_token: rows are never deleted while their gate exists' using errcode = 'ZH002';
+        raise exception 'approval_token: rows are never deleted while their gate exists' using errcode = 'ZH002';
     end if;
     return null;
 end $$;
-create or replace trigger judge_delete after delete on gate_token
+create or replace trigger judge_delete after delete on approval_token
     referencing old table as gone for each statement execute function judge_token_delete();
 
 -- Sums are added to, and never go: they are all that is left of what was purged.
@@ -219,7 +219,7 @@ end $$;
 create or replace function purge_jobs(p_jobs uuid[]) returns void
 language plpgsql set search_path from current as $$
 declare
-    v_gates uuid[] := array(select g.id from gate g where g.job_id = any (p_jobs));
+    v_approvals uuid[] := array(select g.id from approval g where g.job_id = any (p_jobs));
     v_flows uuid[] := array(select distinct n.workflow_id from node n where n.job_id = any (p_jobs));
     v_due   record;
 begin
@@ -239,7 +239,7 @@ begin
     delete from artifact a where a.job_id = any (p_jobs);
     delete from step t where t.job_id = any (p_jobs);
     delete from watch w where w.job_id = any (p_jobs);
-    delete from place p where p.job_id = any (p_jobs);
+    delete from occupied_slot p where p.job_id = any (p_jobs);
     delete from app_event e where e.job_id = any (p_jobs) and e.job_id is not null and heard_by_all(e.tenant, e.xid);
     delete from delivery d where d.job_id = any (p_jobs) and d.job_id is not null;
     delete from redriven_as r where r.job_id = any (p_jobs);
@@ -247,10 +247,10 @@ begin
     delete from reference r where r.job_id = any (p_jobs);
     delete from resealed r where r.job_id = any (p_jobs);
     delete from quarantine q where q.job_id = any (p_jobs);
-    if v_gates <> '{}' then
-        delete from gate g where g.id = any (v_gates);
-        delete from vote v where v.gate_id = any (v_gates);
-        delete from gate_token t where t.gate_id = any (v_gates);
+    if v_approvals <> '{}' then
+        delete from approval g where g.id = any (v_approvals);
+        delete from vote v where v.approval_id = any (v_approvals);
+        delete from approval_token t where t.approval_id = any (v_approvals);
     end if;
     for v_due in delete from made_from m where m.job_id = any (p_jobs) returning m.schedule_id, m.due_at, m.job_id loop
         delete from fire f where f.schedule_id = v_due.schedule_id and f.due_at = v_due.due_at and f.job_id = v_due.job_id;

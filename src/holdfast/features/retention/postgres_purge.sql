@@ -41,11 +41,11 @@ begin
     get diagnostics v_count = row_count;
     v_total := greatest(v_total, v_count);
 
-    delete from gate_token t where t.hash = any (array(
-        select o.hash from gate_token o
-         where (select g.decided_at from gate g where g.id = o.gate_id) <= v_week limit p_want for update skip locked));
+    delete from approval_token t where t.hash = any (array(
+        select o.hash from approval_token o
+         where (select g.decided_at from approval g where g.id = o.approval_id) <= v_week limit p_want for update skip locked));
     get diagnostics v_count = row_count;
-    v_total := greatest(v_total, note_pruned('gate_token', v_count));
+    v_total := greatest(v_total, note_pruned('approval_token', v_count));
 
     -- A token after the last of its sessions: they name it.
     delete from api_token t where t.id = any (array(
@@ -75,9 +75,9 @@ begin
     end loop;
     v_total := greatest(v_total, v_count);
 
-    delete from endpoint_delivery d where d.id = any (array(
-        select o.id from endpoint p, lateral (
-            select e.id from endpoint_delivery e where e.endpoint_id = p.id and e.id < id_since(v_month) and e.at <= v_month
+    delete from webhook_delivery d where d.id = any (array(
+        select o.id from webhook p, lateral (
+            select e.id from webhook_delivery e where e.webhook_id = p.id and e.id < id_since(v_month) and e.at <= v_month
              order by e.id limit p_want) o limit p_want));
     get diagnostics v_count = row_count;
     v_total := greatest(v_total, v_count);

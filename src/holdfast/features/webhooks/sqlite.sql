@@ -2,21 +2,21 @@
 -- or when times of a schedule were missed: events of the application, since the ledger is about jobs.
 
 -- REPLACE would delete what is in its way unasked.
-DROP TRIGGER IF EXISTS judge_endpoint_insert;
-CREATE TRIGGER judge_endpoint_insert BEFORE INSERT ON endpoint
-WHEN EXISTS (SELECT 1 FROM endpoint e WHERE e.id = NEW.id)
+DROP TRIGGER IF EXISTS judge_webhook_insert;
+CREATE TRIGGER judge_webhook_insert BEFORE INSERT ON webhook
+WHEN EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is such an endpoint');
+    SELECT RAISE(ABORT, 'already exists: there is such a webhook');
 END;
 
-DROP TRIGGER IF EXISTS refuse_endpoint_rename;
-CREATE TRIGGER refuse_endpoint_rename BEFORE UPDATE OF id, tenant, name, created_at ON endpoint
+DROP TRIGGER IF EXISTS refuse_webhook_rename;
+CREATE TRIGGER refuse_webhook_rename BEFORE UPDATE OF id, tenant, name, created_at ON webhook
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what an endpoint is called and whose it is never changes');
+    SELECT RAISE(ABORT, 'immutable: what a webhook is called and whose it is never changes');
 END;
 
 DROP TRIGGER IF EXISTS tell_disabled;
-CREATE TRIGGER tell_disabled AFTER UPDATE OF disabled_at ON endpoint
+CREATE TRIGGER tell_disabled AFTER UPDATE OF disabled_at ON webhook
 WHEN OLD.disabled_at IS NULL AND NEW.disabled_at IS NOT NULL
 BEGIN
     INSERT INTO app_event (tenant, name, data, sent_by, sent_at)
@@ -26,25 +26,25 @@ BEGIN
 END;
 
 -- The log goes with its endpoint.
-DROP TRIGGER IF EXISTS on_endpoint_removed;
-CREATE TRIGGER on_endpoint_removed AFTER DELETE ON endpoint
+DROP TRIGGER IF EXISTS on_webhook_removed;
+CREATE TRIGGER on_webhook_removed AFTER DELETE ON webhook
 BEGIN
-    DELETE FROM endpoint_delivery WHERE endpoint_id = OLD.id;
+    DELETE FROM webhook_delivery WHERE webhook_id = OLD.id;
 END;
 
-DROP TRIGGER IF EXISTS judge_endpoint_delivery_insert;
-CREATE TRIGGER judge_endpoint_delivery_insert BEFORE INSERT ON endpoint_delivery
+DROP TRIGGER IF EXISTS judge_webhook_delivery_insert;
+CREATE TRIGGER judge_webhook_delivery_insert BEFORE INSERT ON webhook_delivery
 BEGIN
     SELECT RAISE(ABORT, 'already exists: an attempt is noted once')
-     WHERE EXISTS (SELECT 1 FROM endpoint_delivery d WHERE d.id = NEW.id);
-    SELECT RAISE(ABORT, 'immutable: something was delivered to an endpoint that is not there')
-     WHERE NOT EXISTS (SELECT 1 FROM endpoint e WHERE e.id = NEW.endpoint_id AND e.tenant = NEW.tenant);
+     WHERE EXISTS (SELECT 1 FROM webhook_delivery d WHERE d.id = NEW.id);
+    SELECT RAISE(ABORT, 'immutable: something was delivered to a webhook that is not there')
+     WHERE NOT EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.webhook_id AND e.tenant = NEW.tenant);
 END;
 
-DROP TRIGGER IF EXISTS refuse_endpoint_delivery_update;
-CREATE TRIGGER refuse_endpoint_delivery_update BEFORE UPDATE ON endpoint_delivery
+DROP TRIGGER IF EXISTS refuse_webhook_delivery_update;
+CREATE TRIGGER refuse_webhook_delivery_update BEFORE UPDATE ON webhook_delivery
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: endpoint_delivery: rows are never changed');
+    SELECT RAISE(ABORT, 'immutable: webhook_delivery: rows are never changed');
 END;
 
 DROP TRIGGER IF EXISTS tell_missed;

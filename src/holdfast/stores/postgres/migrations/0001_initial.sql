@@ -95,7 +95,7 @@ create table job_state (
     deadline_at    timestamptz,
     lease          uuid,         -- who holds it
     settled_by     uuid,         -- the lease that ended the last attempt
-    gate_id        uuid,
+    approval_id        uuid,
     started_at     timestamptz,
     finished_at    timestamptz,
     error_code     text,
@@ -253,7 +253,7 @@ create table quarantine (
 -- --- Steps and application events ---
 
 -- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its place in the order of
--- the handler's calls, from 1 (0 is the gate before the handler). Written once; one that is not over yet (a wait, a
+-- the handler's calls, from 1 (0 is the approval before the handler). Written once; one that is not over yet (a wait, a
 -- step to be tried again) has no ended_at, and is finished later by a second write.
 create table step (
     job_id     uuid        not null,
@@ -404,7 +404,7 @@ create table executor (
 -- --- Approvals ---
 
 -- A request for approval. The job that asked waits in waiting_for_approval and names it.
-create table gate (
+create table approval (
     id            uuid        not null primary key,
     tenant        text        not null,
     job_id        uuid        not null,
@@ -442,16 +442,16 @@ create table gate (
     constraint reminders_whole check ((remind_at is null) = (remind_every is null))
 );
 -- The inbox, in pages: ids are UUIDv7 and sort by the time of the request.
-create index gate_inbox on gate (tenant, id) where state = 'open';
-create unique index asked_once on gate (job_id) where state = 'open';   -- a job waits for one at a time
-create index gate_by_job on gate (job_id, id);
-create index gate_by_state on gate (tenant, state, id);
+create index approval_inbox on approval (tenant, id) where state = 'open';
+create unique index asked_once on approval (job_id) where state = 'open';   -- a job waits for one at a time
+create index approval_by_job on approval (job_id, id);
+create index approval_by_state on approval (tenant, state, id);
 -- What maintenance has to look at next.
-create index gate_due on gate (least(expires_at, remind_at, escalate_at)) where state = 'open';
+create index approval_due on approval (least(expires_at, remind_at, escalate_at)) where state = 'open';
 
--- Decisions of people: one per person and gate.
+-- Decisions of people: one per person and approval.
 create table vote (
-    gate_id uuid        not null,
+    approval_id uuid        not null,
     tenant  text        not null,
     person  text        not null,
     verdict text        not null,
@@ -459,24 +459,24 @@ create table vote (
     comment text,
     data    json,
     at      timestamptz not null,
-    primary key (gate_id, person),
+    primary key (approval_id, person),
     constraint person_named check (ascii(person) > 32 and length(person) <= 255),
     constraint verdict_known check (verdict in ('approve', 'deny')),
     constraint how_named check (ascii(how) > 32)
 );
 
--- Tokens that let their holder decide a gate: only their hashes, and each works once.
-create table gate_token (
+-- Tokens that let their holder decide an approval: only their hashes, and each works once.
+create table approval_token (
     hash       text        not null primary key,
     tenant     text        not null,
-    gate_id    uuid        not null,
+    approval_id    uuid        not null,
     person     text,                     -- whose it is; null: its holder gives a name
     issued_by  text        not null,
     issued_at  timestamptz not null,
     expires_at timestamptz,
     used_at    timestamptz
 );
-create index gate_token_by_gate on gate_token (gate_id);
+create index approval_token_by_approval on approval_token (approval_id);
 
 -- --- Connectors ---
 
@@ -508,7 +508,7 @@ create table connector (
 
 -- Receivers of events over HTTP. Each reads its events through subscriptions of its own, endpoint:<name> and
 -- endpoint:<name>:told. A secret is stored by name only.
-create table endpoint (
+create table webhook (
     id              uuid        not null primary key,
     tenant          text        not null,
     name            text        not null,
@@ -533,13 +533,13 @@ create table endpoint (
     constraint job_is_object  check (json_typeof(job_options) = 'object'),
     constraint disabled_whole check ((disabled_at is null) = (disabled_by is null) and (disabled_at is null) = (disabled_reason is null))
 );
-create unique index endpoint_named on endpoint (tenant, name);
+create unique index webhook_named on webhook (tenant, name);
 
--- The result of each attempt to deliver a message; the newest thousand of each endpoint, for a month.
-create table endpoint_delivery (
+-- The result of each attempt to deliver a message; the newest thousand of each webhook, for a month.
+create table webhook_delivery (
     id          uuid        not null primary key,
     tenant      text        not null,
-    endpoint_id uuid        not null,
+    webhook_id uuid        not null,
     message     text        not null,                -- the webhook-id: the same in every attempt
     type        text        not null,
     job_id      uuid        not null,
@@ -554,7 +554,7 @@ create table endpoint_delivery (
     constraint answered        check (error_code is not null or (status is not null and status between 200 and 299)),
     constraint excerpt_bounded check (coalesce(length(excerpt), 0) <= 1000 and length(message) <= 200 and length(type) <= 200)
 );
-create index endpoint_delivery_newest on endpoint_delivery (endpoint_id, id);
+create index webhook_delivery_newest on webhook_delivery (webhook_id, id);
 
 -- --- Limits, reservations, pauses and settings of queues ---
 
@@ -580,17 +580,17 @@ create table job_limit (
 );
 
 -- One row per held job and concurrency limit. Written with the claim, deleted with the transition that frees the job.
-create table place (
+create table occupied_slot (
     tenant text not null,
     scope  text not null,
     name   text not null,
     job_id uuid not null,
     primary key (tenant, scope, name, job_id)
 );
-create index place_by_job on place (job_id);
+create index occupied_slot_by_job on occupied_slot (job_id);
 
 -- The tokens of a rate limit. A bucket without a row is full. `wake_at`: jobs wait, and then there is a token again.
-create table meter (
+create table rate_meter (
     tenant  text             not null,
     scope   text             not null,
     name    text             not null,
@@ -599,7 +599,7 @@ create table meter (
     wake_at timestamptz,
     primary key (tenant, scope, name)
 );
-create index meter_wake on meter (wake_at) where wake_at is not null;
+create index rate_meter_wake on rate_meter (wake_at) where wake_at is not null;
 
 -- An exclusive right to use a queue, a kind or a resource: no job starts in its scope meanwhile.
 create table reservation (
@@ -648,7 +648,7 @@ create table queue_setting (
 
 -- Pauses: of everything, a queue, a kind or an agent, for every tenant or one, until it is resumed or until a time. Resuming
 -- deletes the row.
-create table switch (
+create table pause (
     tenant         text        not null,   -- whose jobs; '*': everybody's
     scope          text        not null,
     name           text        not null,   -- the scope `all` has no other than '*'

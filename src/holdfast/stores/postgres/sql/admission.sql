@@ -88,12 +88,12 @@ declare
     v_tokens double precision;
 begin
     if p_concurrency is not null then
-        v_room := greatest(p_concurrency - (select count(*) from place p
+        v_room := greatest(p_concurrency - (select count(*) from occupied_slot p
             where p.tenant = p_tenant and p.scope = p_scope and p.name = p_name), 0);
     end if;
     if p_rate is not null then
-        v_tokens := tokens_now((select m.tokens from meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name),
-                               (select m.at from meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name),
+        v_tokens := tokens_now((select m.tokens from rate_meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name),
+                               (select m.at from rate_meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name),
                                p_rate, p_per, p_burst, p_now);
         v_room := least(v_room, floor(v_tokens + 1e-9)::integer);
     end if;
@@ -148,7 +148,7 @@ create or replace function wake_later(p_tenant text, p_scope text, p_name text, 
                                       p_burst integer, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 begin
-    update meter m set wake_at = p_now + make_interval(secs =>
+    update rate_meter m set wake_at = p_now + make_interval(secs =>
                greatest(1 - tokens_now(m.tokens, m.at, p_rate, p_per, p_burst, p_now), 0) * p_per / p_rate)
      where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
        and (m.wake_at is null or m.wake_at <= p_now);
@@ -160,9 +160,9 @@ create or replace function limit_room(p_tenant text, p_scope text, p_name text, 
 language sql stable
 begin atomic
     select least(
-        p_concurrency - (select count(*) from place p where p.tenant = p_tenant and p.scope = p_scope and p.name = p_name),
+        p_concurrency - (select count(*) from occupied_slot p where p.tenant = p_tenant and p.scope = p_scope and p.name = p_name),
         (select floor(tokens_now(max(m.tokens), max(m.at), p_rate, p_per, p_burst, p_now) + 1e-9)
-           from meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
+           from rate_meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
          having p_rate is not null))::integer;
 end;
 
@@ -170,9 +170,9 @@ create or replace function take_tokens(p_tenant text, p_scope text, p_name text,
                                        p_burst integer, p_taken integer, p_now timestamptz) returns void
 language plpgsql as $$
 begin
-    insert into meter as m (tenant, scope, name, tokens, at)
+    insert into rate_meter as m (tenant, scope, name, tokens, at)
     select p_tenant, p_scope, p_name, tokens_now(k.tokens, k.at, p_rate, p_per, p_burst, p_now) - p_taken, p_now
-      from (values (1)) one left join meter k on k.tenant = p_tenant and k.scope = p_scope and k.name = p_name
+      from (values (1)) one left join rate_meter k on k.tenant = p_tenant and k.scope = p_scope and k.name = p_name
     on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
 end $$;
 
@@ -239,7 +239,7 @@ begin
          group by u.tenant, u.scope, u.name) r) then
         return false;
     end if;
-    insert into place (tenant, scope, name, job_id)
+    insert into occupied_slot (tenant, scope, name, job_id)
     select u.tenant, u.scope, u.name, j.id
       from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst),
            unnest(v_sorts[u.ord].jobs) as j(id)
@@ -314,7 +314,7 @@ begin
         end loop;
     end if;
 
-    insert into place (tenant, scope, name, job_id)
+    insert into occupied_slot (tenant, scope, name, job_id)
     select distinct u.tenant, u.scope, u.name, u.job_id
       from unnest(v_ords, v_jobs, v_limits) u(ord, job_id, tenant, scope, name, concurrency, rate, per, burst)
      where u.concurrency is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
@@ -343,7 +343,7 @@ end $$;
 create or replace function halted() returns boolean
 language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 begin
-    return exists (select from switch w where w.tenant = '*' and w.scope = 'all' and w.name = '*'
+    return exists (select from pause w where w.tenant = '*' and w.scope = 'all' and w.name = '*'
                       and (w.until is null or w.until > clock_now()));
 end $$;
 
@@ -351,7 +351,7 @@ end $$;
 create or replace function paused(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
 language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 begin
-    return exists (select from switch w where w.tenant = p_tenant and w.scope = p_scope and w.name = p_name
+    return exists (select from pause w where w.tenant = p_tenant and w.scope = p_scope and w.name = p_name
                       and (w.until is null or w.until > p_now));
 end $$;
 
@@ -417,11 +417,11 @@ declare
     v_scopes  text[];
     v_names   text[];
 begin
-    with freed as (delete from place p where p.job_id = any (p_jobs) returning p.tenant, p.scope, p.name),
+    with freed as (delete from occupied_slot p where p.job_id = any (p_jobs) returning p.tenant, p.scope, p.name),
     once as (select distinct f.tenant, f.scope, f.name from freed f)
     select array_agg(o.tenant), array_agg(o.scope), array_agg(o.name) into v_tenants, v_scopes, v_names from once o
      where o.scope in ('all', 'queue')   -- and was full: somebody may be asleep over it. (What is freed still counts here.)
-           and (select count(*) from place p where p.tenant = o.tenant and p.scope = o.scope and p.name = o.name)
+           and (select count(*) from occupied_slot p where p.tenant = o.tenant and p.scope = o.scope and p.name = o.name)
                >= (select l.concurrency from job_limit l where l.tenant = o.tenant and l.scope = o.scope
                       and l.name in (o.name, '*') order by l.name = '*' limit 1)
         or exists (select from job_state s where s.held_by = bucket(o.tenant, o.scope, o.name) and s.held_by is not null

@@ -201,11 +201,11 @@ begin
                             limit v_cap) s join job j on j.id = s.id),
         'lease_active', (select count(*) from lease l where l.ended_at is null and l.until > v_now
                      and (v_scope = '*' or l.tenant in (v_scope, '*'))),
-        'gate_open', (select count(*) from (select from gate g
+        'gate_open', (select count(*) from (select from approval g
                      where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope) limit v_cap) c),
         'oldest_gate_age_s', (select extract(epoch from v_now - min(g.opened_at))::float8
-                     from gate g where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope)),
-        'paused', coalesce((select jsonb_agg(switch_says(w) order by w.scope, w.name, w.tenant) from switch w
+                     from approval g where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope)),
+        'paused', coalesce((select jsonb_agg(pause_says(w) order by w.scope, w.name, w.tenant) from pause w
                      where (w.until is null or w.until > v_now) and (v_scope = '*' or w.tenant in (v_scope, '*'))), '[]'));
 end $$;
 

@@ -72,7 +72,7 @@ declare
     v_admitted tid[] := '{}';
     v_new      tid[];
     v_barred   text[];
-    v_paused   boolean := p_limited and exists (select from switch);
+    v_paused   boolean := p_limited and exists (select from pause);
     v_most     integer := p_want;
     v_room     integer;
     v_extra    integer := 0;

@@ -35,7 +35,7 @@ declare
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
                               'sweep_retention', 'declare_retention', 'count_usage', 'leftovers', 'forget_leftovers',
-                              'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_endpoint_delivery', 'disable_endpoint'];
+                              'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_webhook_delivery', 'disable_webhook'];
     v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'gate_token_of', 'keep_gate_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
@@ -46,7 +46,7 @@ declare
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
-                              'add_endpoint', 'change_endpoint', 'enable_endpoint', 'remove_endpoint',
+                              'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',
                               'set_connector', 'remove_connector'];
     v_routine record;
     v_role    text;
@@ -79,10 +79,10 @@ begin
              where a.attrelid = 'job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'payload'), v_role);
         execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
             ' backlog, in_progress, dead_letter_open,'
-            ' step, app_event, gate, vote, template, schedule, fire, made_from, workflow, node, dependency,'
-            ' job_limit, reservation, queue_setting, subscription, delivery, executor, switch, tenant,'
+            ' step, app_event, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
+            ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
             ' retention, retention_pass, usage, usage_place, upkeep, action, leftover,'
-            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, endpoint, endpoint_delivery,'
+            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
             ' connector, quarantine to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
@@ -96,7 +96,7 @@ begin
         end if;
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
-            ' max_crashes, due_at, deadline_at, gate_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
+            ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
             ' held_by) on job_state to %I', v_role);
         execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds, queues, slots) on lease to %I', v_role);
     end loop;

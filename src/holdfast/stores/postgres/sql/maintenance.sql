@@ -57,7 +57,7 @@ begin
          order by s.deadline_at limit expire_overdue.want for update skip locked
     )
     update job_state s
-       set state = 'failed', due_at = null, gate_id = null, finished_at = v_now, note = null,
+       set state = 'failed', due_at = null, approval_id = null, finished_at = v_now, note = null,
            error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'
       from overdue where s.id = overdue.id;
     get diagnostics v_count = row_count;
@@ -194,7 +194,7 @@ begin
         (select s.deadline_at from job_state s where s.deadline_at is not null
             and s.state in ('queued', 'retry_waiting', 'waiting_for_approval')
             and (v_scope = '*' or s.tenant = v_scope) order by s.deadline_at limit 1),
-        (select least(g.expires_at, g.remind_at, g.escalate_at) from gate g where g.state = 'open'
+        (select least(g.expires_at, g.remind_at, g.escalate_at) from approval g where g.state = 'open'
             and (v_scope = '*' or g.tenant = v_scope) order by least(g.expires_at, g.remind_at, g.escalate_at) limit 1)];
     tasks := tasks || array(select t.task from unnest(v_times, array['promote', 'schedules', 'expire', 'gates']) t(at, task)
                              where t.at <= v_now);

@@ -39,7 +39,7 @@ begin
     perform notify_listeners(l::text) from unnest(v_leases) l;
     update job_state s
        set state = case p_verb when 'redrive' then 'queued' else 'cancelled' end::state,
-           lease = null, due_at = null, gate_id = null, note = nullif(v_note, '{}'),
+           lease = null, due_at = null, approval_id = null, note = nullif(v_note, '{}'),
            finished_at = case p_verb when 'redrive' then null else v_now end,
            -- A redriven job has its full number of tries before it again.
            retries = case p_verb when 'redrive' then 0 else s.retries end,

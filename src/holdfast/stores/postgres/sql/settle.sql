@@ -32,7 +32,7 @@ begin
         with ended as (
             update job_state s
                set state = 'succeeded', lease = null, settled_by = settle_under.lease, finished_at = v_now, due_at = null,
-                   gate_id = null, error_code = null, error_message = null, note = null
+                   approval_id = null, error_code = null, error_message = null, note = null
               from (select o.id, o.attempt from unnest(settle_under.jobs, settle_under.attempts) as o(id, attempt)
                      order by o.id) o
              where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
@@ -57,7 +57,7 @@ begin
                    due_at = case o.outcome when 'snooze' then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0))
                             when 'pause' then coalesce((o.detail -> 'pause' ->> 'until')::timestamptz,
                                                        v_now + make_interval(secs => (o.detail -> 'pause' ->> 'delay')::float8)) end,
-                   gate_id = case when o.outcome = 'ask' then (o.detail -> 'pause' -> 'gate' ->> 'id')::uuid end,
+                   approval_id = case when o.outcome = 'ask' then (o.detail -> 'pause' -> 'gate' ->> 'id')::uuid end,
                    error_code = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'code' end,
                    error_message = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'message' end,
                    crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,

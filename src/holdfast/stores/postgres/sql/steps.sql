@@ -369,7 +369,7 @@ begin
         return new;   -- the same result, sealed with another key (features/payloads/postgres.sql)
     elsif old.ended_at is not null or (old.job_id, old.n, old.tenant, old.name, old.kind) <> (new.job_id, new.n, new.tenant, new.name, new.kind) then
         raise exception 'job %: step % is over, and is not written again', old.job_id, old.n using errcode = 'ZH002';
-    elsif not exists (select from gate g where g.job_id = old.job_id and g.n = old.n and g.tenant = old.tenant
+    elsif not exists (select from approval g where g.job_id = old.job_id and g.n = old.n and g.tenant = old.tenant
                          and g.id::text = new.value ->> 'gate_id' and g.state = new.value ->> 'state' and g.decided_at = new.ended_at) then
         raise exception 'job %: an approval is over when its gate is decided', old.job_id using errcode = 'ZH002';
     end if;

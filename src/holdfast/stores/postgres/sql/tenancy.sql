@@ -30,11 +30,11 @@ declare
     v_table text;
 begin
     foreach v_table in array array['job_limit', 'reservation', 'queue_setting', 'payload_rule', 'retention', 'retention_pass',
-                                   'switch', 'seal'] loop
+                                   'pause', 'seal'] loop
         execute format('drop policy if exists everybodys on %I', v_table);
         execute format('create policy everybodys on %I for select using (tenant = ''*'' and (select scope()) is not null)', v_table);
     end loop;
-    foreach v_table in array array['place', 'meter'] loop
+    foreach v_table in array array['occupied_slot', 'rate_meter'] loop
         execute format('drop policy if exists everybodys on %I', v_table);
         execute format('create policy everybodys on %I using (tenant = ''*'' and (select scope()) is not null)', v_table);
     end loop;
@@ -78,7 +78,7 @@ create or replace function judge_scope() returns trigger language plpgsql set se
 begin
     if exists (select from gone g where hidden(g.tenant, tg_relid)
                                     -- What is counted for everybody is written in every scope (tenancy.sql).
-                                    and not (g.tenant = '*' and tg_table_name in ('place', 'meter'))) then
+                                    and not (g.tenant = '*' and tg_table_name in ('occupied_slot', 'rate_meter'))) then
         raise exception '%: the tenant was changed while the statement ran', tg_table_name
             using errcode = 'ZH002', hint = 'Set holdfast.tenant before the statement, and leave it alone until it has ended.';
     end if;

@@ -91,11 +91,11 @@ begin
              or o.agent is distinct from n.agent or o.workflow_id is distinct from n.workflow_id or o.queue <> n.queue
              or o.deadline_at is distinct from n.deadline_at
              or broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
-                             n.due_at is not null, n.gate_id is not null, n.lease is not null, n.settled_by is not null,
+                             n.due_at is not null, n.approval_id is not null, n.lease is not null, n.settled_by is not null,
                              n.retries, n.max_retries, n.crashes, n.max_crashes) is not null
         then refuse_transition(n.id, o.state, n.state, o.lease, n.lease, n.settled_by, n.error_code, o.attempt, n.attempt,
                  broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
-                              n.due_at is not null, n.gate_id is not null, n.lease is not null, n.settled_by is not null,
+                              n.due_at is not null, n.approval_id is not null, n.lease is not null, n.settled_by is not null,
                               n.retries, n.max_retries, n.crashes, n.max_crashes))
         else o.state <> n.state
              -- Somebody has given a waiting job another time or another place: no step of its own, but to be told.

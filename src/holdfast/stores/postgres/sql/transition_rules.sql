@@ -117,7 +117,7 @@ return case
     when held <> (state in ('leased', 'in_progress')) then 'lease_iff_held'
     when not explained and state in ('failed', 'dead_letter') then 'error_when_failed'
     when not due and state = 'retry_waiting' then 'due_when_retry_waiting'
-    when not gated and state = 'waiting_for_approval' then 'gate_when_waiting'
+    when not gated and state = 'waiting_for_approval' then 'approval_when_waiting'
     when held and settled then 'unsettled_while_held'
     when retries < 0 or retries > max_retries or max_retries > 100 then 'retries_within_limit'
     when crashes < 0 or max_crashes < 0 or max_crashes > 100 then 'crashes_counted'

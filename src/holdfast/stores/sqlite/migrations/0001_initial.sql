@@ -96,7 +96,7 @@ CREATE TABLE job_state (
     deadline_at    INTEGER,
     lease          TEXT,      -- who holds it
     settled_by     TEXT,      -- the lease that ended the last attempt
-    gate_id        TEXT,
+    approval_id        TEXT,
     started_at     INTEGER,
     finished_at    INTEGER,
     error_code     TEXT,
@@ -111,7 +111,7 @@ CREATE TABLE job_state (
     CONSTRAINT error_when_failed CHECK (
         (state <> 'failed' AND state <> 'dead_letter') OR (error_code IS NOT NULL AND error_message IS NOT NULL)),
     CONSTRAINT due_when_retry_waiting CHECK (state <> 'retry_waiting' OR due_at IS NOT NULL),
-    CONSTRAINT gate_when_waiting CHECK (state <> 'waiting_for_approval' OR gate_id IS NOT NULL),
+    CONSTRAINT approval_when_waiting CHECK (state <> 'waiting_for_approval' OR approval_id IS NOT NULL),
     CONSTRAINT lease_iff_held CHECK ((state = 'leased' OR state = 'in_progress') = (lease IS NOT NULL)),
     CONSTRAINT unsettled_while_held CHECK (lease IS NULL OR settled_by IS NULL),
     CONSTRAINT retries_within_limit CHECK (retries BETWEEN 0 AND max_retries AND max_retries <= 100),
@@ -248,7 +248,7 @@ CREATE TABLE quarantine (
 -- --- Steps and application events ---
 
 -- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its place in the order of
--- the handler's calls, from 1 (0 is the gate before the handler). Written once; one that is not over yet (a wait, a
+-- the handler's calls, from 1 (0 is the approval before the handler). Written once; one that is not over yet (a wait, a
 -- step to be tried again) has no ended_at, and is finished later by a second write.
 CREATE TABLE step (
     job_id     TEXT    NOT NULL,
@@ -372,7 +372,7 @@ CREATE TABLE executor (
 -- --- Approvals ---
 
 -- A request for approval. The job that asked waits in waiting_for_approval and names it. Spans are microseconds.
-CREATE TABLE gate (
+CREATE TABLE approval (
     id            TEXT    NOT NULL PRIMARY KEY,
     tenant        TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -410,17 +410,17 @@ CREATE TABLE gate (
     CONSTRAINT reminders_whole CHECK ((remind_at IS NULL) = (remind_every IS NULL))
 ) STRICT;
 -- The inbox, in pages: ids are UUIDv7 and sort by the time of the request.
-CREATE INDEX gate_inbox ON gate (tenant, id) WHERE state = 'open';
-CREATE UNIQUE INDEX asked_once ON gate (job_id) WHERE state = 'open';   -- a job waits for one at a time
-CREATE INDEX gate_by_job ON gate (job_id, id);
-CREATE INDEX gate_by_state ON gate (tenant, state, id);
+CREATE INDEX approval_inbox ON approval (tenant, id) WHERE state = 'open';
+CREATE UNIQUE INDEX asked_once ON approval (job_id) WHERE state = 'open';   -- a job waits for one at a time
+CREATE INDEX approval_by_job ON approval (job_id, id);
+CREATE INDEX approval_by_state ON approval (tenant, state, id);
 -- What a duty has to look at next; one that has nothing to wait for is at the end of time.
-CREATE INDEX gate_due ON gate (min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),
+CREATE INDEX approval_due ON approval (min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),
                                    coalesce(escalate_at, 9223372036854775807))) WHERE state = 'open';
 
--- Decisions of people: one per person and gate.
+-- Decisions of people: one per person and approval.
 CREATE TABLE vote (
-    gate_id TEXT    NOT NULL,
+    approval_id TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     person  TEXT    NOT NULL,
     verdict TEXT    NOT NULL,
@@ -428,24 +428,24 @@ CREATE TABLE vote (
     comment TEXT,
     data    TEXT,
     at      INTEGER NOT NULL,
-    PRIMARY KEY (gate_id, person),
+    PRIMARY KEY (approval_id, person),
     CONSTRAINT person_named CHECK (person >= '!' AND length(person) <= 255),
     CONSTRAINT verdict_known CHECK (verdict IN ('approve', 'deny')),
     CONSTRAINT how_named CHECK (how >= '!')
 ) STRICT, WITHOUT ROWID;
 
--- Tokens that let their holder decide a gate: only their hashes, and each works once.
-CREATE TABLE gate_token (
+-- Tokens that let their holder decide an approval: only their hashes, and each works once.
+CREATE TABLE approval_token (
     hash       TEXT    NOT NULL PRIMARY KEY,
     tenant     TEXT    NOT NULL,
-    gate_id    TEXT    NOT NULL,
+    approval_id    TEXT    NOT NULL,
     person     TEXT,                     -- whose it is; null: its holder gives a name
     issued_by  TEXT    NOT NULL,
     issued_at  INTEGER NOT NULL,
     expires_at INTEGER,
     used_at    INTEGER
 ) STRICT;
-CREATE INDEX gate_token_by_gate ON gate_token (gate_id);
+CREATE INDEX approval_token_by_approval ON approval_token (approval_id);
 
 -- --- Connectors ---
 
@@ -480,7 +480,7 @@ CREATE TABLE connector (
 
 -- Receivers of events over HTTP. Each reads its events through subscriptions of its own, endpoint:<name> and
 -- endpoint:<name>:told. A secret is stored by name only.
-CREATE TABLE endpoint (
+CREATE TABLE webhook (
     id              TEXT    NOT NULL PRIMARY KEY,
     tenant          TEXT    NOT NULL,
     name            TEXT    NOT NULL,
@@ -506,13 +506,13 @@ CREATE TABLE endpoint (
     CONSTRAINT job_is_object  CHECK (json_valid(job_options) AND json_type(job_options) = 'object'),
     CONSTRAINT disabled_whole CHECK ((disabled_at IS NULL) = (disabled_by IS NULL) AND (disabled_at IS NULL) = (disabled_reason IS NULL))
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX endpoint_named ON endpoint (tenant, name);
+CREATE UNIQUE INDEX webhook_named ON webhook (tenant, name);
 
--- The result of each attempt to deliver a message; the newest thousand of each endpoint, for a month.
-CREATE TABLE endpoint_delivery (
+-- The result of each attempt to deliver a message; the newest thousand of each webhook, for a month.
+CREATE TABLE webhook_delivery (
     id          TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
-    endpoint_id TEXT    NOT NULL,
+    webhook_id TEXT    NOT NULL,
     message     TEXT    NOT NULL,                 -- the webhook-id: the same in every attempt
     type        TEXT    NOT NULL,
     job_id      TEXT    NOT NULL,
@@ -527,7 +527,7 @@ CREATE TABLE endpoint_delivery (
     CONSTRAINT answered        CHECK (error_code IS NOT NULL OR status IS NOT NULL AND status BETWEEN 200 AND 299),
     CONSTRAINT excerpt_bounded CHECK (coalesce(length(excerpt), 0) <= 1000 AND length(message) <= 200 AND length(type) <= 200)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX endpoint_delivery_newest ON endpoint_delivery (endpoint_id, id);
+CREATE INDEX webhook_delivery_newest ON webhook_delivery (webhook_id, id);
 
 -- --- Limits, reservations, pauses and settings of queues ---
 
@@ -553,17 +553,17 @@ CREATE TABLE job_limit (
 ) STRICT, WITHOUT ROWID;
 
 -- One row per held job and concurrency limit. Written with the claim, deleted with the transition that frees the job.
-CREATE TABLE place (
+CREATE TABLE occupied_slot (
     tenant TEXT NOT NULL,
     scope  TEXT NOT NULL,
     name   TEXT NOT NULL,
     job_id TEXT NOT NULL,
     PRIMARY KEY (tenant, scope, name, job_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX place_by_job ON place (job_id);
+CREATE INDEX occupied_slot_by_job ON occupied_slot (job_id);
 
 -- The tokens of a rate limit. A bucket without a row is full. `wake_at`: jobs wait, and then there is a token again.
-CREATE TABLE meter (
+CREATE TABLE rate_meter (
     tenant  TEXT    NOT NULL,
     scope   TEXT    NOT NULL,
     name    TEXT    NOT NULL,
@@ -572,7 +572,7 @@ CREATE TABLE meter (
     wake_at INTEGER,
     PRIMARY KEY (tenant, scope, name)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX meter_wake ON meter (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX rate_meter_wake ON rate_meter (wake_at) WHERE wake_at IS NOT NULL;
 
 -- An exclusive right to use a queue, a kind or a resource: no job starts in its scope meanwhile.
 CREATE TABLE reservation (
@@ -622,7 +622,7 @@ CREATE TABLE queue_setting (
 
 -- Pauses: of everything, a queue, a kind or an agent, for every tenant or one, until it is resumed or until a time. Resuming
 -- deletes the row.
-CREATE TABLE switch (
+CREATE TABLE pause (
     tenant         TEXT    NOT NULL,   -- whose jobs; '*': everybody's
     scope          TEXT    NOT NULL,
     name           TEXT    NOT NULL,   -- the scope `all` has no other than '*'

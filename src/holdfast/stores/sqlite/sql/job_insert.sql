@@ -27,7 +27,7 @@ BEGIN
     -- The verb has looked, and answers with the words; this is for whoever inserts by hand.
     SELECT RAISE(ABORT, 'paused: no job of this kind is accepted now')
      WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND NEW.retry_of IS NULL
-       AND EXISTS (SELECT 1 FROM switch w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM present))
+       AND EXISTS (SELECT 1 FROM pause w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM present))
                       AND (w.tenant = '*' OR w.tenant = NEW.tenant)
                       AND CASE w.scope WHEN 'all' THEN 1 WHEN 'queue' THEN w.name = NEW.queue WHEN 'kind' THEN w.name = NEW.kind
                                        ELSE w.name IS NEW.agent END);
@@ -37,7 +37,7 @@ BEGIN
     SELECT CASE
         WHEN d.registered AND NEW.retry_of IS NULL AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant)
              AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
-                 SELECT 1 FROM gate g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
+                 SELECT 1 FROM approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
         THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
         WHEN EXISTS (
             SELECT 1 FROM payload_rule r WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*')
@@ -106,7 +106,7 @@ BEGIN
             SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.retry_of IS NULL
                AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = j.tenant)
                AND NOT (j.source_system = 'holdfast' AND EXISTS (
-                   SELECT 1 FROM gate g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
+                   SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
         THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
         WHEN EXISTS (
             SELECT 1 FROM job j, payload_rule r WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')

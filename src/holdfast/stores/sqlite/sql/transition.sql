@@ -79,11 +79,11 @@ WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
     OR (NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
         AND (OLD.lease IS NOT NULL OR NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL AND l.name <> 'generator')))
     OR NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
-    OR (OLD.state = 'waiting_for_approval' AND NEW.state <> OLD.state AND NEW.gate_id IS NOT NULL)
+    OR (OLD.state = 'waiting_for_approval' AND NEW.state <> OLD.state AND NEW.approval_id IS NOT NULL)
     OR (OLD.state = 'waiting_for_approval' AND (NEW.state = 'queued' OR NEW.state = 'failed')
         AND NOT (NEW.state = 'failed' AND NEW.error_code IS 'deadline_passed' AND OLD.deadline_at IS NOT NULL
                  AND OLD.deadline_at <= (SELECT now FROM present))
-        AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.id = OLD.gate_id AND g.job_id = OLD.id AND g.tenant = OLD.tenant
+        AND NOT EXISTS (SELECT 1 FROM approval g WHERE g.id = OLD.approval_id AND g.job_id = OLD.id AND g.tenant = OLD.tenant
                            AND CASE NEW.state
                                WHEN 'queued' THEN g.state = 'approved' OR (g.state IN ('denied', 'expired') AND g.on_deny = 'resume')
                                ELSE g.state IN ('denied', 'expired') AND g.on_deny = 'fail' END))
@@ -166,7 +166,7 @@ BEGIN
             THEN RAISE(ABORT, 'generator only: whoever plans work takes none')
         WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
             THEN RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them')
-        WHEN OLD.state = 'waiting_for_approval' AND NEW.gate_id IS NOT NULL
+        WHEN OLD.state = 'waiting_for_approval' AND NEW.approval_id IS NOT NULL
             THEN RAISE(ABORT, 'immutable: a job that leaves its gate names it no more')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'queued'
             THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> queued: its gate was not decided so')
