@@ -127,7 +127,7 @@ def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
         "approve": ("approval_pkey", store.approvals.decide(asking, Ballot("approve", "ada", "test"), "a")),
         "deny": ("approval_pkey", store.approvals.decide(asking, Ballot("deny", "ada", "test"), "a")),
         "keep a token": ("approval_pkey", store.approvals.save_token(asking, "h", "ada", 60.0, "me", "a")),
-        "hashes": ("gate_token_by_gate", store.approvals.token_hashes(asking, "a")),
+        "hashes": ("approval_token_by_approval", store.approvals.token_hashes(asking, "a")),
         "cancel": (None, store.jobs.operate("cancel", [job_id(WAITING + n) for n in range(1, 10)], "no", "me", "a")),
         "rewind": ("step_pkey", store.steps.rewind(job_id(1), 1, "me", "a")),
     }
