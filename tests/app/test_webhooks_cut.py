@@ -134,7 +134,7 @@ def test_a_note_that_is_lost_changes_nothing_of_what_was_said(
         closing(App(proxy.url, name="tests", egress=loopback(receiver))) as app,
     ):
         outside.endpoints.add("ops", f"{receiver.url}/ops", secrets="HOOK", retry=AT_ONCE)
-        proxy.cut(b"note_endpoint_delivery", fate, times=2)
+        proxy.cut(b"note_webhook_delivery", fate, times=2)
         given = {"endpoint": "ops", "type": "order.paid"}
         taken = outside.enqueue(DELIVER, given, retry=AT_ONCE)
         busy = outside.enqueue(DELIVER, given | {"data": {"busy": 1}}, retry=AT_ONCE)

@@ -23,8 +23,12 @@ def sources() -> list[Path]:
     return sorted(
         path
         for path in outside
-        if path not in ASSEMBLY and not (path.parent.parent.name == "features" and path.name in ALLOWED_FILES)
+        if path not in ASSEMBLY and not (path.parent.parent.name == "features" and _is_of_a_store(path.name))
     )
+
+
+def _is_of_a_store(name: str) -> bool:
+    return name in ALLOWED_FILES or name.endswith(".sql")
 
 
 def test_database_names_stay_in_their_layers() -> None:

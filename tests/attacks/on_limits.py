@@ -10,7 +10,7 @@ _RESERVE = "insert into reservation (id, tenant, scope, name, state, holder, ask
 _LIMIT = "insert into job_limit (tenant, scope, name, set_by, created_at, updated_at"
 LIMITED = (
     f"{_LIMIT}, concurrency) values ('default', 'kind', 'mail.send', 'ada', {NOW}, {NOW}, 100)",
-    "insert into place (tenant, scope, name, job_id) values ('default', 'kind', 'mail.send', :running)",
+    "insert into occupied_slot (tenant, scope, name, job_id) values ('default', 'kind', 'mail.send', :running)",
     f"{_RESERVE}) values ({_ACTIVE}, 'default', 'resource', 'gpu-0', 'active', 'ada', {NOW}, {NOW}, :later)",
     f"{_RESERVE}, ended_at, ended_by, ended_why) values ({_OVER}, 'default', 'all', '*', 'released', 'ada', {NOW},"
     f" {NOW}, {NOW}, {NOW}, 'ada', 'done')",
@@ -26,16 +26,16 @@ LIMITS = [
     ),
     only_postgres("take away all rows that are locked", "truncate mutex", says="rows are never changed"),
     both(
-        "give up the place of a job that runs",
-        "delete from place where job_id = :running",
-        says="a place is kept while its job is held",
+        "give up the slot of a job that runs",
+        "delete from occupied_slot where job_id = :running",
+        says="a slot is kept while its job is held",
     ),
     both(
         "count a job elsewhere",
-        "update place set name = 'other' where job_id = :running",
-        says=("a place is taken and given up, never changed", "rows are never changed"),
+        "update occupied_slot set name = 'other' where job_id = :running",
+        says=("a slot is taken and given up, never changed", "rows are never changed"),
     ),
-    only_postgres("forget all places", "truncate place", says="rows are never changed"),
+    only_postgres("forget all places", "truncate occupied_slot", says="rows are never changed"),
     both(
         "say that nothing is limited",
         "update dispatch set limited = (1 = 0)",

@@ -25,13 +25,13 @@ _APPROVAL = (
     "an approval is over when its gate is decided",
 )
 
-_GO_ON = "state = 'queued', gate_id = null"
-_FAIL = f"state = 'failed', gate_id = null, finished_at = {NOW}, error_code = '{{}}', error_message = 'y'"
+_GO_ON = "state = 'queued', approval_id = null"
+_FAIL = f"state = 'failed', approval_id = null, finished_at = {NOW}, error_code = '{{}}', error_message = 'y'"
 _NEW_GATE = (
-    "insert into gate (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at, state, decided_at)"
+    "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at, state, decided_at)"
 )
 _WAITS = "state = 'waiting_for_approval', lease = null, settled_by = :lease"
-_ASK = f"update job_state set {_WAITS}, gate_id = {{}} where id = :running"
+_ASK = f"update job_state set {_WAITS}, approval_id = {{}} where id = :running"
 
 # -- leaving a gate without a decision (CX-1, CX-7) --------------------------------------------------------------
 
@@ -59,7 +59,7 @@ WAYS_OUT = [
     ),
     both(
         "wait for another gate",
-        "update job_state set gate_id = :decided where id = :asking",
+        "update job_state set approval_id = :decided where id = :asking",
         says=("immutable: a job waits for one gate", "and for no other"),
     ),
     both(
@@ -76,26 +76,26 @@ WAYS_OUT = [
     ),
     both(
         "approve a gate that nobody approved",
-        f"update gate set state = 'approved', decided_at = {NOW} where id = :gate",
+        f"update approval set state = 'approved', decided_at = {NOW} where id = :gate",
         f"update job_state set {_GO_ON} where id = :asking",
         says=_AMOUNTS,
     ),
     both(
         "deny a gate that nobody denied",
-        f"update gate set state = 'denied', decided_at = {NOW} where id = :gate",
+        f"update approval set state = 'denied', decided_at = {NOW} where id = :gate",
         says=_AMOUNTS,
     ),
     both(
         "let a gate expire before its time",
-        f"update gate set state = 'expired', decided_at = {NOW} where id = :gate",
+        f"update approval set state = 'expired', decided_at = {NOW} where id = :gate",
         says=_AMOUNTS,
     ),
     both(
         "take a question back while its job waits",
-        f"update gate set state = 'withdrawn', decided_at = {NOW} where id = :gate",
+        f"update approval set state = 'withdrawn', decided_at = {NOW} where id = :gate",
         says=_AMOUNTS,
     ),
-    both("decide, and not say when", "update gate set state = 'approved' where id = :gate", says=_AMOUNTS),
+    both("decide, and not say when", "update approval set state = 'approved' where id = :gate", says=_AMOUNTS),
 ]
 
 # -- gates (CX-5) ------------------------------------------------------------------------------------------------
@@ -124,22 +124,26 @@ GATES = [
     *(
         each(
             f"change the {column} of a question",
-            f"update gate set {column} = {sqlite} where id = :gate",
-            f"update gate set {column} = {postgres} where id = :gate",
+            f"update approval set {column} = {sqlite} where id = :gate",
+            f"update approval set {column} = {postgres} where id = :gate",
             says=_GATE,
         )
         for column, (sqlite, postgres) in _ASKED.items()
     ),
     both(
-        "open a decided gate again", "update gate set state = 'open', decided_at = null where id = :decided", says=_GATE
+        "open a decided gate again",
+        "update approval set state = 'open', decided_at = null where id = :decided",
+        says=_GATE,
     ),
-    both("decide otherwise", "update gate set state = 'denied' where id = :decided", says=_GATE),
-    both("change when it was decided", f"update gate set decided_at = {NOW} where id = :decided", says=_GATE),
-    both("put off the end of a question", "update gate set expires_at = :later where id = :gate", says=_TIMES),
-    both("bring the end of a question forward", f"update gate set expires_at = {NOW} where id = :gate", says=_TIMES),
+    both("decide otherwise", "update approval set state = 'denied' where id = :decided", says=_GATE),
+    both("change when it was decided", f"update approval set decided_at = {NOW} where id = :decided", says=_GATE),
+    both("put off the end of a question", "update approval set expires_at = :later where id = :gate", says=_TIMES),
+    both(
+        "bring the end of a question forward", f"update approval set expires_at = {NOW} where id = :gate", says=_TIMES
+    ),
     both(
         "escalate before the time",
-        f"update gate set escalated_at = {NOW}, escalate_at = null where id = :gate",
+        f"update approval set escalated_at = {NOW}, escalate_at = null where id = :gate",
         says=_TIMES,
     ),
     both(
@@ -164,34 +168,38 @@ GATES = [
         f"{_NEW_GATE} values (:unknown, 'default', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'approved', {NOW})",
         says=_OPENED,
     ),
-    only_sqlite("replace a gate", "insert or replace into gate select * from gate where id = :gate", says=_OPENED[0]),
+    only_sqlite(
+        "replace a gate", "insert or replace into approval select * from approval where id = :gate", says=_OPENED[0]
+    ),
     only_postgres(
         "upsert a gate",
-        "insert into gate select * from gate where id = :gate on conflict (id) do update set quorum = 1",
+        "insert into approval select * from approval where id = :gate on conflict (id) do update set quorum = 1",
         says=_GATE[1],
     ),
     both(
         "delete a question",
-        "delete from gate where id = :gate",
-        says=("immutable: a gate is never deleted", "gate: rows are never deleted while their job exists"),
+        "delete from approval where id = :gate",
+        says=("immutable: a gate is never deleted", "approval: rows are never deleted while their job exists"),
     ),
     both(
         "delete all decisions",
-        "delete from gate where state <> 'open'",
-        says=("immutable: a gate is never deleted", "gate: rows are never deleted while their job exists"),
+        "delete from approval where state <> 'open'",
+        says=("immutable: a gate is never deleted", "approval: rows are never deleted while their job exists"),
     ),
-    only_postgres("truncate the gates", "truncate gate", says="gate: rows are never changed (truncate refused)"),
+    only_postgres(
+        "truncate the gates", "truncate approval", says="approval: rows are never changed (truncate refused)"
+    ),
 ]
 
 # -- votes and tokens (CX-6, CX-7) -------------------------------------------------------------------------------
 
-_VOTE = "insert into vote (gate_id, tenant, person, verdict, how, at)"
-_TOKEN = "insert into gate_token (hash, tenant, gate_id, issued_by, issued_at, used_at)"
+_VOTE = "insert into vote (approval_id, tenant, person, verdict, how, at)"
+_TOKEN = "insert into approval_token (hash, tenant, approval_id, issued_by, issued_at, used_at)"
 
 WORDS = [
-    both("turn a yes into a no", "update vote set verdict = 'deny' where gate_id = :gate", says=_SAID),
-    both("put words into a mouth", "update vote set comment = 'never' where gate_id = :decided", says=_SAID),
-    both("say it was another", "update vote set person = 'bob' where gate_id = :gate", says=_SAID),
+    both("turn a yes into a no", "update vote set verdict = 'deny' where approval_id = :gate", says=_SAID),
+    both("put words into a mouth", "update vote set comment = 'never' where approval_id = :decided", says=_SAID),
+    both("say it was another", "update vote set person = 'bob' where approval_id = :gate", says=_SAID),
     both(
         "vote for somebody who may not",
         f"{_VOTE} values (:gate, 'default', 'mallory', 'approve', 'sql', {NOW})",
@@ -223,33 +231,33 @@ WORDS = [
     ),
     only_sqlite(
         "replace a vote",
-        f"insert or replace into vote (gate_id, tenant, person, verdict, how, at)"
+        f"insert or replace into vote (approval_id, tenant, person, verdict, how, at)"
         f" values (:gate, 'default', 'ada', 'deny', 'sql', {NOW})",
         says=_WORD[0],
     ),
     only_postgres(
         "upsert a vote",
-        "insert into vote select * from vote where gate_id = :gate"
-        " on conflict (gate_id, person) do update set verdict = 'deny'",
+        "insert into vote select * from vote where approval_id = :gate"
+        " on conflict (approval_id, person) do update set verdict = 'deny'",
         says=_SAID[1],
     ),
     both(
         "take a word back",
-        "delete from vote where gate_id = :gate",
+        "delete from vote where approval_id = :gate",
         says=("immutable: what people said is never deleted", "vote: rows are never deleted while their gate exists"),
     ),
     only_postgres("truncate the votes", "truncate vote", says="vote: rows are never changed (truncate refused)"),
-    both("use a token again", "update gate_token set used_at = null where hash = 'used'", says=_USED),
-    both("date the use of a token back", f"update gate_token set used_at = {NOW} where hash = 'used'", says=_USED),
-    both("lend a token", "update gate_token set person = 'mallory' where hash = 'fresh'", says=_USED),
+    both("use a token again", "update approval_token set used_at = null where hash = 'used'", says=_USED),
+    both("date the use of a token back", f"update approval_token set used_at = {NOW} where hash = 'used'", says=_USED),
+    both("lend a token", "update approval_token set person = 'mallory' where hash = 'fresh'", says=_USED),
     both(
         "move a token to another gate",
-        f"update gate_token set gate_id = :decided, used_at = {NOW} where hash = 'fresh'",
+        f"update approval_token set approval_id = :decided, used_at = {NOW} where hash = 'fresh'",
         says=_USED,
     ),
     both(
         "make a token last",
-        f"update gate_token set expires_at = :later, used_at = {NOW} where hash = 'fresh'",
+        f"update approval_token set expires_at = :later, used_at = {NOW} where hash = 'fresh'",
         says=_USED,
     ),
     both(
@@ -264,7 +272,7 @@ WORDS = [
     ),
     only_sqlite(
         "replace a used token",
-        f"insert or replace into gate_token (hash, tenant, gate_id, issued_by, issued_at)"
+        f"insert or replace into approval_token (hash, tenant, approval_id, issued_by, issued_at)"
         f" values ('used', 'default', :gate, 'mallory', {NOW})",
         says="already exists: there is this token",
     ),
@@ -276,10 +284,10 @@ WORDS = [
     ),
     both(
         "delete a used token",
-        "delete from gate_token where hash = 'used'",
-        says=("immutable: a token is never deleted", "gate_token: rows are never deleted while their gate exists"),
+        "delete from approval_token where hash = 'used'",
+        says=("immutable: a token is never deleted", "approval_token: rows are never deleted while their gate exists"),
     ),
-    only_postgres("truncate the tokens", "truncate gate_token", says="rows are never changed (truncate refused)"),
+    only_postgres("truncate the tokens", "truncate approval_token", says="rows are never changed (truncate refused)"),
 ]
 
 # -- steps and events (HF-6) -------------------------------------------------------------------------------------

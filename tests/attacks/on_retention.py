@@ -47,6 +47,8 @@ RETENTION = [
         says="state_known",
     ),
     both(
-        "forget that people may still hold a token", "delete from gate_token where hash = 'fresh'", says="deleted while"
+        "forget that people may still hold a token",
+        "delete from approval_token where hash = 'fresh'",
+        says="deleted while",
     ),
 ]

@@ -118,7 +118,7 @@ INVARIANTS = [
     both(
         "wait for approval without a gate",
         "update job_state set state = 'waiting_for_approval', lease = null, settled_by = :lease where id = :running",
-        says="gate_when_waiting",
+        says="approval_when_waiting",
     ),
     both("lease without a lease", "update job_state set state = 'leased' where id = :queued", says="lease_iff_held"),
     both(
@@ -178,7 +178,7 @@ _ENDINGS = {
     "succeed": f"state = 'succeeded', finished_at = {NOW}",
     "fail": f"state = 'failed', finished_at = {NOW}, error_code = 'x', error_message = 'y'",
     "snooze": f"state = 'retry_waiting', due_at = {NOW}",
-    "ask": "state = 'waiting_for_approval', gate_id = :unknown",
+    "ask": "state = 'waiting_for_approval', approval_id = :unknown",
 }
 
 FENCE = [

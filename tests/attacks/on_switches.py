@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.attacks.attack import NOW, both, only_postgres
 
 # The small world: a kind of which nothing is begun and nothing accepted.
-_SWITCH = "insert into switch (tenant, scope, name, reason, refuse_enqueue, set_by, since"
+_SWITCH = "insert into pause (tenant, scope, name, reason, refuse_enqueue, set_by, since"
 SWITCHED = (f"{_SWITCH}) values ('default', 'kind', 'stopped', 'it loops', (1 = 1), 'ada', {NOW})",)
 
 SWITCHES = [
@@ -33,15 +33,15 @@ SWITCHES = [
     ),
     both(
         "let a switch be for something else",
-        "update switch set name = 'nothing' where name = 'stopped'",
+        "update pause set name = 'nothing' where name = 'stopped'",
         says="what is paused, and since when, never changes",
     ),
     both(
         "have it paused since another time",
-        "update switch set since = :later where name = 'stopped'",
+        "update pause set since = :later where name = 'stopped'",
         says="what is paused, and since when, never changes",
     ),
-    only_postgres("forget all that is paused", "truncate switch", says="rows are never changed"),
+    only_postgres("forget all that is paused", "truncate pause", says="rows are never changed"),
     *(
         both(
             f"pause {what}",

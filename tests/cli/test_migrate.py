@@ -60,6 +60,17 @@ def test_a_newer_database_is_told_apart(bare: Holdfast, new_sqlite_url: str) -> 
     assert (refused.exit_code, error_of(refused)["code"]) == (1, "schema_newer")
 
 
+def test_a_database_of_a_development_version_is_refused(bare: Holdfast, new_sqlite_url: str) -> None:
+    bare("migrate", "--url", new_sqlite_url)
+    with closing(sqlite3.connect(new_sqlite_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("UPDATE migration SET name = '0001_engine' WHERE name = '0001_initial'")
+        connection.commit()
+    checked = bare("migrate", "--check", "--url", new_sqlite_url)
+    assert (checked.exit_code, "development version" in checked.stderr) == (1, True)
+    refused = bare("migrate", "--url", new_sqlite_url, "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (1, "schema_unsupported")
+
+
 def test_the_script_makes_the_same_schema(bare: Holdfast, empty_postgres_url: str) -> None:
     """It is printed without a server, and applied by whoever applies such things."""
     printed = bare("migrate", "--sql", "--url", "postgresql://127.0.0.1:1/none")

@@ -28,14 +28,14 @@ pytestmark = pytest.mark.req("CX-4", "HF-4")
 NOT_RECORDED = {
     *("reference", "resealed"),  # facts of jobs, and a history that never changes
     *("tenant_load", "pending_change", "fair_place"),
-    *("job", "job_state", "job_tag", "event", "result", "checkpoint", "artifact", "step", "app_event", "gate"),
+    *("job", "job_state", "job_tag", "event", "result", "checkpoint", "artifact", "step", "app_event", "approval"),
     *("workflow", "node", "dependency", "fire", "made_from", "delivery", "idempotency", "content"),
-    *("lease", "recall", "watch", "place", "meter", "dispatch", "clock", "migration"),
+    *("lease", "recall", "watch", "occupied_slot", "rate_meter", "dispatch", "clock", "migration"),
     *("ready", "round", "moved"),  # what SQLite keeps of a claim or a move while it lasts
     *("action", "seal"),
     *("retention_pass", "usage", "usage_place", "upkeep", "leftover"),
     *("dead_letter", "redriven_as"),
-    *("endpoint_delivery", "quarantine"),
+    *("webhook_delivery", "quarantine"),
     *("unsure_wait", "owed", "mutex", "lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" for n in range(8))),
 }
 
@@ -127,15 +127,15 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     assert ("ada", "add", "vote", question.id) in by
     shared = ("change", "tenants", "shared queues")
     assert [each for each in by if each[1:] == shared] == [("eve", *shared), ("dan", *shared)]
-    assert by[-2:] == [("ada", "add", "switch", "queue mail"), ("bob", "remove", "switch", "queue mail")]
-    assert [each for each in by if each[2] == "endpoint"] == [
-        ("ada", "add", "endpoint", "ops"),
-        ("bob", "change", "endpoint", "ops"),
-        ("carol", "disable", "endpoint", "ops"),
-        ("dan", "enable", "endpoint", "ops"),
-        ("eve", "remove", "endpoint", "ops"),
+    assert by[-2:] == [("ada", "add", "pause", "queue mail"), ("bob", "remove", "pause", "queue mail")]
+    assert [each for each in by if each[2] == "webhook"] == [
+        ("ada", "add", "webhook", "ops"),
+        ("bob", "change", "webhook", "ops"),
+        ("carol", "disable", "webhook", "ops"),
+        ("dan", "enable", "webhook", "ops"),
+        ("eve", "remove", "webhook", "ops"),
     ]
-    assert [each[1:] for each in did(store, subject="gate_token")] == [("add", "gate_token", question.id)]
+    assert [each[1:] for each in did(store, subject="approval_token")] == [("add", "approval_token", question.id)]
     seal(store)
     assert (verify(store).actions, flaws(store)) == (len(did(store, limit=1000)), [])
 

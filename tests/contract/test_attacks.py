@@ -245,7 +245,7 @@ def test_with_a_job_goes_what_it_asked_and_did(store: Store, by_hand: ByHand) ->
     by_hand.execute("update job_state set state = 'cleaned' where id = :id", {"id": asked.job_id})
     put_one(store)  # the newest row of SQLite's ledger has to stay
     names = {"job": asked.job_id, "gate": asked.id}
-    tables = {"gate": "id = :gate", "vote": "gate_id = :gate", "gate_token": "gate_id = :gate"}
+    tables = {"approval": "id = :gate", "vote": "approval_id = :gate", "approval_token": "approval_id = :gate"}
     for table, which in tables.items():
         assert "deleted while" in (by_hand.refusal(f"delete from {table} where {which}", _used(names, which)) or "")
     by_hand.begin()

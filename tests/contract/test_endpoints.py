@@ -100,16 +100,16 @@ def test_the_log_has_its_bounds(store: Store, by_hand: ByHand) -> None:
     (kept,) = run(store.webhooks.deliveries(made.id, "default", 9, failed=True))
     assert (kept.status, kept.delivered, kept.at is not None) == (500, False, True)
     assert run(store.webhooks.deliveries(made.id, "default", 9, message="msg_old")) == []
-    columns = "tenant, endpoint_id, message, type, job_id, attempt, status, error_code, duration_ms, excerpt, at"
+    columns = "tenant, webhook_id, message, type, job_id, attempt, status, error_code, duration_ms, excerpt, at"
     number = "lpad(to_hex(n), 12, '0')" if by_hand.name == "postgres" else "printf('%012x', n)"
     series = "generate_series(1, :n) n" if by_hand.name == "postgres" else "(select value as n from json_each(:rows))"
     id = f"('00000000-0000-7000-8000-' || {number})" + ("::uuid" if by_hand.name == "postgres" else "")
     params = {"n": KEPT + 5} if by_hand.name == "postgres" else {"rows": str(list(range(1, KEPT + 6)))}
     by_hand.execute(
-        f"insert into endpoint_delivery (id, {columns}) select {id}, {columns} from endpoint_delivery, {series}", params
+        f"insert into webhook_delivery (id, {columns}) select {id}, {columns} from webhook_delivery, {series}", params
     )
     run(store.webhooks.note_delivery(sent(made.id, new_id()), "default"))
-    assert by_hand.execute("select count(*) from endpoint_delivery") == [(KEPT,)]
+    assert by_hand.execute("select count(*) from webhook_delivery") == [(KEPT,)]
     page = run(store.webhooks.deliveries(made.id, "default", 2))
     assert len(run(store.webhooks.deliveries(made.id, "default", 1000, before=page[-1].id))) == KEPT - 2
 

@@ -172,7 +172,7 @@ def _rule(store: Store, by_hand: ByHand, gate_id: str, said: Ballot) -> str | No
     if said.token_hash is not None:
         rows = by_hand.execute(
             "select person, expires_at is not null and expires_at <= (select now from present), used_at is not null"
-            " from gate_token where hash = :hash and gate_id = :gate",
+            " from approval_token where hash = :hash and approval_id = :gate",
             {"hash": said.token_hash, "gate": gate_id},
         )
         if rows:

@@ -119,7 +119,7 @@ def test_a_token_works_once_and_is_used_up_by_a_word_that_counts(store: Store, b
     assert (answer.state, answer.refused) == ("approved", False)
     assert [vote.person for vote in votes(store, asked.id)] == ["ada", "bob"]
     rows = by_hand.execute(
-        "select hash, person, issued_by, used_at is not null, expires_at is not null from gate_token order by hash"
+        "select hash, person, issued_by, used_at is not null, expires_at is not null from approval_token order by hash"
     )
     assert [tuple(map(_plain, row)) for row in rows] == [
         ("h1", "ada", "mailer", True, True),

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.resources import files
 
 import psycopg
 import pytest
 
+from holdfast.features import FEATURES
 from holdfast.features.assembly import open_store
+from holdfast.stores.postgres.migrations import CODE_FILES
 from tests.contract.test_attacks import _populate
 from tests.support.by_hand import PostgresByHand
 
@@ -26,8 +27,7 @@ VALUES = {"holdfast.tenant": ("nobody", ""), "holdfast.actor": ("retention",), "
 
 def settings() -> list[tuple[str, str]]:
     """Each setting that the SQL reads, with values that might make a difference."""
-    folder = files("holdfast.stores.postgres") / "code"
-    text = "\n".join(each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".sql"))
+    text = "\n".join(each.read_text(encoding="utf-8") for each in CODE_FILES.paths(FEATURES))
     names = sorted(set(re.findall(r"current_setting\('(holdfast\.\w+)'", text)))
     assert {"holdfast.tenant", "holdfast.actor"} <= set(names)
     return [(name, value) for name in names for value in VALUES.get(name, ("on",))]

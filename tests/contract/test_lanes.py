@@ -41,7 +41,7 @@ async def test_a_turn_comes_to_a_backend_that_knows_it(postgres_url: str) -> Non
         with psycopg.connect(postgres_url) as connection:
             asked = connection.execute(ASKED_LAST).fetchall()
         await store.aclose()
-    turning = {pid for pid, query in asked if "turn(" in query}
+    turning = {pid for pid, query in asked if "exchange(" in query}
     others = {pid for pid, query in asked if "pg_sleep" in query}
     assert len(others) > 1, "there were others to choose from"
     assert len(turning) == 1, asked

@@ -151,12 +151,12 @@ def test_a_legal_step_by_hand_is_recorded_and_named(store: Store, by_hand: ByHan
 def test_a_gate_whose_time_is_over_can_be_closed_by_hand(store: Store, by_hand: ByHand) -> None:
     forward(store)
     asked = asking(store, expires_in=10.0)
-    close = "update gate set state = 'expired', decided_at = (select now from present) where id = :gate"
+    close = "update approval set state = 'expired', decided_at = (select now from present) where id = :gate"
     assert by_hand.refusal(close, {"gate": asked.id}) is not None
     forward(store, 10)
     by_hand.execute(close, {"gate": asked.id})
     by_hand.execute(
-        "update job_state set state = 'failed', gate_id = null, finished_at = (select now from present),"
+        "update job_state set state = 'failed', approval_id = null, finished_at = (select now from present),"
         " error_code = 'gate_expired', error_message = 'n' where id = :id",
         {"id": asked.job_id},
     )
@@ -167,7 +167,7 @@ def test_a_gate_whose_time_is_over_can_be_closed_by_hand(store: Store, by_hand: 
 def test_a_job_that_is_cancelled_by_hand_takes_its_question_back(store: Store, by_hand: ByHand) -> None:
     asked = asking(store)
     by_hand.execute(
-        "update job_state set state = 'cancelled', gate_id = null, finished_at = (select now from present)"
+        "update job_state set state = 'cancelled', approval_id = null, finished_at = (select now from present)"
         " where id = :id",
         {"id": asked.job_id},
     )

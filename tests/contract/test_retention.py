@@ -313,7 +313,7 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
     store.run(store.leases.renew(live, 30.0, "*"))
     sweep(store)
     assert by_hand.execute("select count(*) from fire") == [(1,)]
-    assert by_hand.execute("select count(*) from gate_token") == [(0,)]
+    assert by_hand.execute("select count(*) from approval_token") == [(0,)]
     assert len(by_hand.execute("select id from lease")) <= 1
     assert apply(store, live, *map(decide_on, claim(store, live))) == []
 
@@ -341,7 +341,7 @@ def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: B
         pass
     run(store.tokens.revoke(token.id, "ada", "default"))
     seal(store)
-    tables = ("api_token", "endpoint_delivery", "reservation", "operation", "dead_letter_group")
+    tables = ("api_token", "webhook_delivery", "reservation", "operation", "dead_letter_group")
 
     def left() -> tuple[int, ...]:
         sweep(store)

@@ -15,8 +15,15 @@ pytestmark = pytest.mark.req("DP-16")
 # What `purge_jobs` removes, in both stores.
 GOES = {
     *("job.id", "job_state.id", "job_tag.job_id", "event.job_id", "idempotency.job_id", "content.job_id"),
-    *("result.job_id", "checkpoint.job_id", "artifact.job_id", "step.job_id", "watch.job_id", "place.job_id"),
-    *("gate.id", "gate.job_id", "vote.gate_id", "gate_token.gate_id", "app_event.job_id", "delivery.job_id"),
+    *("result.job_id", "checkpoint.job_id", "artifact.job_id", "step.job_id", "watch.job_id", "occupied_slot.job_id"),
+    *(
+        "approval.id",
+        "approval.job_id",
+        "vote.approval_id",
+        "approval_token.approval_id",
+        "app_event.job_id",
+        "delivery.job_id",
+    ),
     *("made_from.job_id", "fire.job_id", "node.job_id", "node.workflow_id", "dependency.child", "dependency.parent"),
     *("workflow.id", "redriven_as.job_id", "redriven_as.new_id", "dead_letter.job_id"),
     *("reference.job_id", "resealed.job_id", "quarantine.job_id"),
@@ -24,19 +31,25 @@ GOES = {
 # Of the job itself, gone with its row.
 OF_THE_JOB = {
     *("job.parent_id", "job.workflow_id", "job.retry_of", "job.causation_id", "job.correlation_id"),
-    *("job_state.lease", "job_state.settled_by", "job_state.gate_id", "job_state.workflow_id", "made_from.schedule_id"),
+    *(
+        "job_state.lease",
+        "job_state.settled_by",
+        "job_state.approval_id",
+        "job_state.workflow_id",
+        "made_from.schedule_id",
+    ),
 }
 # Words of others about where they came from; they lead nowhere when that is gone.
 LABELS = {"app_event.cause_id", "workflow.parent_id", "workflow.correlation_id"}
 LABELS |= {"dead_letter_group.sample_job", "dead_letter_group.last_job"}
-LABELS |= {"endpoint_delivery.job_id"}  # a log of its own, with bounds of its own
+LABELS |= {"webhook_delivery.job_id"}  # a log of its own, with bounds of its own
 # Ids of other things.
 OTHERS = {
     *("lease.id", "recall.lease", "agent.id", "app_event.id", "schedule.id", "fire.schedule_id", "reservation.id"),
     *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id", "upkeep.id"),
     *("retention_pass.reached", "operation.place"),  # places between jobs
     *("operation.id", "api_token.id", "api_token.parent_id"),
-    *("endpoint.id", "endpoint_delivery.id", "endpoint_delivery.endpoint_id"),
+    *("webhook.id", "webhook_delivery.id", "webhook_delivery.webhook_id"),
 }
 LABELS |= {"leftover.job_id"}  # goes when what the job had elsewhere is deleted there
 # What one verb of SQLite keeps while it works, and is empty after it.
@@ -47,16 +60,25 @@ KNOWN = GOES | OF_THE_JOB | LABELS | OTHERS
 # Every table has an end, or a reason for none. With the jobs that it tells of:
 WITH_JOBS = {name.split(".")[0] for name in GOES}
 # When it is over for long enough, as `prune_bookkeeping` of both stores says; or when what it is about is done.
-PRUNED = {"lease", "api_token", "reservation", "operation", "endpoint_delivery", "dead_letter_group", "leftover"}
+PRUNED = {"lease", "api_token", "reservation", "operation", "webhook_delivery", "dead_letter_group", "leftover"}
 # With the lease, the limit, the tenant or the policy it belongs to.
-OF_OTHERS = {"recall", "meter", "tenant_load", "pending_change", "fair_place", "retention_pass", "unsure_wait", "owed"}
+OF_OTHERS = {
+    "recall",
+    "rate_meter",
+    "tenant_load",
+    "pending_change",
+    "fair_place",
+    "retention_pass",
+    "unsure_wait",
+    "owed",
+}
 # As many rows as when they were made.
 LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}
 # As many as people and programs have set, and gone when they say so. (The newest thousand versions of a template and
 # deleted schedules stay: they say what jobs were made from.)
 SET = {
     *("agent", "template", "schedule", "job_limit", "queue_setting", "subscription", "consumer", "executor"),
-    *("payload_rule", "retention", "tenant", "switch", "connector", "endpoint"),
+    *("payload_rule", "retention", "tenant", "pause", "connector", "webhook"),
 }
 ONE_ROW = {"clock", "dispatch", "upkeep", "usage_place"}
 # Never: what was used, who did what, and the proof of both; and how the tables came to be.

@@ -26,7 +26,7 @@ READS = {
     *("chain", "circumstances"),
     "worker_standings",
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
-    *("scope", "caller", "actor", "clock_now", "enter", "legal", "verb_of", "uuid7", "watch_job", "list_limits"),
+    *("scope", "caller", "actor", "clock_now", "enter", "legal", "event_type", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     *("shown_payload", "lock_waits", "lock_holders", "signal_key"),
     *("token_of", "token_used", "open_session", "end_session"),  # for whoever knows the hash of a token
@@ -40,7 +40,7 @@ EXECUTES = {
     "seal_ledger",
     "brought_payloads",
     *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
-    *("turn", "recalls", "holdings"),
+    *("exchange", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
     *("due_work", "promote_due", "expire_overdue", "reap_lapsed", "set_aside"),
     *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
@@ -51,7 +51,7 @@ EXECUTES = {
     *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
     "declare_rules",
     *("next_operation", "hold_operation", "do_operation"),
-    *("note_endpoint_delivery", "disable_endpoint"),
+    *("note_webhook_delivery", "disable_webhook"),
 }
 RESOLVES = {
     *("redrive", "redrive_many", "discard", "discard_many", "reschedule", "reschedule_many", "move", "rewind"),
@@ -68,7 +68,7 @@ RESOLVES = {
     *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as"),
     *("issue_token", "revoke_token"),
     *("set_connector", "remove_connector"),
-    *("add_endpoint", "change_endpoint", "enable_endpoint", "remove_endpoint"),
+    *("add_webhook", "change_webhook", "enable_webhook", "remove_webhook"),
 }
 APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "gate_token_of", "keep_gate_token", "said"}
 ALLOWED = {
@@ -160,12 +160,12 @@ def test_no_role_can_read_a_token(url: str, role: str) -> None:
             "select * from lease",
             "select * from idempotency",
             "select * from content",
-            "select * from gate_token",
-            "select hash from gate_token",
+            "select * from approval_token",
+            "select hash from approval_token",
             "select * from api_token",
             "select hash from api_token",
-            "select * from place",
-            "select * from meter",
+            "select * from occupied_slot",
+            "select * from rate_meter",
             "select payload from job",
             "select * from job",
         ):

@@ -128,7 +128,7 @@ def test_every_step_of_the_table_has_its_verb_in_sql(sql: PostgresByHand) -> Non
             continue
         note = NOTES.get(step.verb)
         ((verb,),) = sql.execute(
-            "select verb_of(:was, :now, :code, :note)",
+            "select event_type(:was, :now, :code, :note)",
             {"was": step.source, "now": step.target, "code": CODES.get(step.verb, "x"), "note": note},
         )
         assert verb == step.verb, step

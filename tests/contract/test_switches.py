@@ -265,7 +265,7 @@ def test_what_is_said_is_checked(store: Store, by_hand: ByHand) -> None:
         assert refused.value.code == "reason_required"
     with pytest.raises(HoldfastError):
         pause(store, kind="pay", until=job(store, put_one(store)).created_at - timedelta(days=1))
-    assert by_hand.execute("select count(*) from switch") == [(0,)]
+    assert by_hand.execute("select count(*) from pause") == [(0,)]
     assert paused(store) == []
 
 

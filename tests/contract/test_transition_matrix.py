@@ -19,7 +19,7 @@ pytestmark = pytest.mark.req("CX-1", "DP-1")
 
 UPDATE = """
 update job_state
-   set state = :target, attempt = attempt + :begun, lease = :lease, settled_by = :shown, gate_id = :gate,
+   set state = :target, attempt = attempt + :begun, lease = :lease, settled_by = :shown, approval_id = :gate,
        due_at = case when :waits = 1 then (select now from present) end,
        finished_at = case when :ended = 1 then (select now from present) end,
        error_code = 'x', error_message = 'tried by a test'

@@ -160,7 +160,7 @@ def test_holdings_tell_what_has_begun(store: Store) -> None:
 
 
 def test_looking_in_vain_writes_nothing(store: Store) -> None:
-    """An idle worker must not cost the disk anything, nor rouse the others."""
+    """An idle worker must not cost the disk anything, nor wake the others."""
     lease = open_lease(store)
     request = ClaimRequest(lease=lease, queues=("default",), want=10)
     for look in (

@@ -80,11 +80,11 @@ def setup() -> list[str]:
 
 def _people() -> list[str]:
     """Somebody asks and was half answered, somebody was answered; a step that is over, a wait, and an event."""
-    gate = "insert into gate (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
-    vote = "insert into vote (gate_id, tenant, person, verdict, how, at) values"
-    token = "insert into gate_token (hash, tenant, gate_id, issued_by, issued_at) values"
+    gate = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    vote = "insert into vote (approval_id, tenant, person, verdict, how, at) values"
+    token = "insert into approval_token (hash, tenant, approval_id, issued_by, issued_at) values"
     step = "insert into step (job_id, n, tenant, name, kind, attempt, started_at"
-    waits = "state = 'waiting_for_approval', lease = null, settled_by = :lease, gate_id ="
+    waits = "state = 'waiting_for_approval', lease = null, settled_by = :lease, approval_id ="
     return [
         f"update job_state set {waits} :gate where id = :asking",
         f"update job_state set {waits} :decided where id = :asked",
@@ -96,10 +96,10 @@ def _people() -> list[str]:
         f"{token} ('used', 'default', :gate, 'by hand', {_NOW})",
         f"{token} ('fresh', 'default', :gate, 'by hand', {_NOW})",
         f"{vote} (:gate, 'default', 'ada', 'approve', 'sql', {_NOW})",
-        f"update gate_token set used_at = {_NOW} where hash = 'used'",
+        f"update approval_token set used_at = {_NOW} where hash = 'used'",
         f"{vote} (:decided, 'default', 'ada', 'approve', 'sql', {_NOW})",
-        f"update gate set state = 'approved', decided_at = {_NOW} where id = :decided",
-        "update job_state set state = 'queued', gate_id = null where id = :asked",
+        f"update approval set state = 'approved', decided_at = {_NOW} where id = :decided",
+        "update job_state set state = 'queued', approval_id = null where id = :asked",
         f"{step}, value, ended_at) values (:running, 1, 'default', 'charge', 'step', 1, {_NOW}, '1', {_NOW})",
         f"{step}) values (:waiting, 2, 'default', 'shipped', 'event', 1, {_NOW})",
         "insert into app_event (id, tenant, name, data, key, sent_by, sent_at)"

@@ -41,7 +41,8 @@ NO_CODES = {"safe_metadata", "in_progress", "retry_waiting", "dead_letter", "wai
 def collect() -> set[str]:
     found = {code for path in PACKAGE.rglob("*.py") for code in python_codes(path.read_text(encoding="utf-8"))}
     # What the judge names are rules of rows: their code is broken_invariant.
-    laid = [path for path in PACKAGE.rglob("code/*.sql") if path.name != "19_judge.sql"]
+    laid = [path for path in PACKAGE.rglob("*.sql") if "migrations" not in path.parts]
+    laid = [path for path in laid if path.name != "transition_rules.sql"]
     sql = [path.read_text(encoding="utf-8") for path in laid]
     sql += [path.read_text(encoding="utf-8") for path in (PACKAGE / "stores" / "sqlite").rglob("*.py")]
     found |= {match for text in sql for match in _SQL.findall(text)} - NO_CODES

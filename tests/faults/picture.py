@@ -115,7 +115,7 @@ def _picture(by_hand: ByHand) -> Picture:
     rows = {
         str(job): Row(State(state), attempt, lease, settled, gate)
         for job, state, attempt, lease, settled, gate in by_hand.execute(
-            "select id, state, attempt, lease, settled_by, gate_id from job_state"
+            "select id, state, attempt, lease, settled_by, approval_id from job_state"
         )
     }
     ledgers: dict[str, list[Step]] = defaultdict(list)
@@ -143,7 +143,7 @@ def _picture(by_hand: ByHand) -> Picture:
     gates: dict[str, list[Asked]] = defaultdict(list)
     for gate, job, state, quorum, ayes, noes in by_hand.execute(
         "select g.id, g.job_id, g.state, g.quorum, count(case v.verdict when 'approve' then 1 end),"
-        " count(case v.verdict when 'deny' then 1 end) from gate g left join vote v on v.gate_id = g.id"
+        " count(case v.verdict when 'deny' then 1 end) from approval g left join vote v on v.approval_id = g.id"
         " group by g.id, g.job_id, g.state, g.quorum, g.opened_at order by g.opened_at, g.id"
     ):
         gates[str(job)].append(Asked(str(gate), str(job), state, quorum, ayes, noes))

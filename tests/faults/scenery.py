@@ -147,7 +147,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
                 yield name, operation(store, name)(job, all_of)
             yield "story", story(store, job, all_of)
             yield "why", why(store, job, all_of)
-    for gate in rows.get("gate", []):
+    for gate in rows.get("approval", []):
         if len(str(gate["id"])) == 36:
             yield "votes", store.approvals.votes(gate["id"], all_of)
             yield "gate", store.approvals.get(gate["id"], all_of)
@@ -157,7 +157,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
     for row in rows.get("schedule", []):
         if len(str(row["id"])) == 36:
             yield "fires", store.schedules.fires(row["id"], all_of)
-    for row in rows.get("endpoint", []):
+    for row in rows.get("webhook", []):
         if len(str(row["id"])) == 36:
             yield "endpoint_deliveries", store.webhooks.deliveries(row["id"], all_of, 100)
     for row in rows.get("subscription", []):

@@ -179,7 +179,7 @@ BY_HAND = [
     "state = 'succeeded', lease = null, settled_by = :old, finished_at = {now}",
     "state = 'failed', lease = null, settled_by = :old, finished_at = {now}, error_code = 'x', error_message = 'x'",
     "state = 'retry_waiting', lease = null, settled_by = :old, due_at = {now}",
-    "state = 'waiting_for_approval', lease = null, settled_by = :old, gate_id = :old",
+    "state = 'waiting_for_approval', lease = null, settled_by = :old, approval_id = :old",
     "lease = :old",
 ]
 

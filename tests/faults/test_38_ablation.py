@@ -170,9 +170,9 @@ def test_without_the_judge_of_tokens_one_is_used_again(store: Store, by_hand: By
     gate = asking(store, quorum=5)
     keep_token(store, gate.id, "h")
     assert [use(store, gate, person) for person in ("ada", "bob")] == [None, "token_used"]
-    again = "update gate_token set used_at = null"
+    again = "update approval_token set used_at = null"
     assert "used once" in (by_hand.refusal(again) or "")
-    drop_trigger(by_hand, "judge_token_update" if by_hand.name == "sqlite" else "judge_update", "gate_token")
+    drop_trigger(by_hand, "judge_token_update" if by_hand.name == "sqlite" else "judge_update", "approval_token")
     assert by_hand.refusal(again) is None
     assert use(store, gate, "bob") is None
     assert len(votes(store, gate.id)) == 2
@@ -188,7 +188,7 @@ def test_the_single_use_of_a_token_is_double(store: Store, by_hand: ByHand) -> N
     with pytest.raises(Exception, match="used once"):
         use(store, gate, "bob")
     assert len(votes(store, gate.id)) == 1
-    drop_trigger(by_hand, "judge_update", "gate_token")
+    drop_trigger(by_hand, "judge_update", "approval_token")
     assert use(store, gate, "bob") is None
     assert len(votes(store, gate.id)) == 2
 
@@ -198,13 +198,13 @@ def test_the_single_use_of_a_token_is_double(store: Store, by_hand: ByHand) -> N
 
 def test_without_the_judge_a_job_goes_on_undecided(store: Store, by_hand: ByHand) -> None:
     job = asking(store).job_id
-    leave = "update job_state set state = 'queued', gate_id = null where id = :id"
+    leave = "update job_state set state = 'queued', approval_id = null where id = :id"
     assert "not decided so" in (by_hand.refusal(leave, {"id": job}) or "")
     if by_hand.name == "sqlite":
         drop_trigger(by_hand, "judge_transition", "job_state")
-        drop_trigger(by_hand, "withdraw_gate", "job_state")
+        drop_trigger(by_hand, "withdraw_approval", "job_state")
     else:
-        replaced(by_hand, "leave_gate", r"\nbegin\n", "\nbegin\n    return;\n")
+        replaced(by_hand, "approvals_on_transition", r"\nbegin\n", "\nbegin\n    return;\n")
     assert by_hand.refusal(leave, {"id": job}) is None
     assert {violation.job for violation in n5_gates(take_picture(store.url))} == {job}
 

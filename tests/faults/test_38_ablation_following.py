@@ -140,7 +140,7 @@ def test_without_the_judge_anybody_executes(store: Store, by_hand: ByHand) -> No
         store.run(store.leases.claim(request))
     assert refused.value.code == "executor_refused", "the claim asks once more"
     if by_hand.name == "postgres":
-        replaced(by_hand, "turn", r"if not v_may then.*?end if;\s+v_left := 0;\s+end if;", "")
+        replaced(by_hand, "exchange", r"if not v_may then.*?end if;\s+v_left := 0;\s+end if;", "")
         assert store.run(store.leases.claim(request)) == [], "and once more when it has found jobs"
-        replaced(by_hand, "turn", r"not live or not v_may", "not live", times=2)
+        replaced(by_hand, "exchange", r"not live or not v_may", "not live", times=2)
         assert len(store.run(store.leases.claim(request))) == 1

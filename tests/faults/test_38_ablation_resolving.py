@@ -48,7 +48,7 @@ def test_without_the_trigger_nobody_counts(store: Store, by_hand: ByHand) -> Non
     if by_hand.name == "sqlite":
         drop_trigger(by_hand, "keep_dead_letters", "job_state")
     else:
-        replaced(by_hand, "keep_dead_letters", r"\nbegin\n", "\nbegin\n    return;\n")
+        replaced(by_hand, "dead_letters_on_transition", r"\nbegin\n", "\nbegin\n    return;\n")
     dead(store)
     assert counted(store) == 1, "one of two"
 

@@ -108,19 +108,22 @@ def test_n1_a_job_that_sleeps_over_its_event(copy: Copy) -> None:
     assert invariants(n1(copy.picture, copy.ids)) == {("N1", copy.ids[PAUSED])}
 
 
-GATE = "(select gate_id from job_state where id = :id)"
+GATE = "(select approval_id from job_state where id = :id)"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "job"),
     [
-        (f"update gate set state = 'approved', decided_at = 1 where id = {GATE}", ASKING),
-        (f"delete from gate where id = {GATE}", ASKING),
-        ("update job_state set gate_id = 'another' where id = :id", ASKING),
-        ("update gate set state = 'open', decided_at = null where job_id = :id", DENIED),
-        ("update gate set state = 'approved' where job_id = :id", DENIED),
-        ("update vote set verdict = 'approve' where gate_id = (select id from gate where job_id = :id)", DENIED),
+        (f"update approval set state = 'approved', decided_at = 1 where id = {GATE}", ASKING),
+        (f"delete from approval where id = {GATE}", ASKING),
+        ("update job_state set approval_id = 'another' where id = :id", ASKING),
+        ("update approval set state = 'open', decided_at = null where job_id = :id", DENIED),
+        ("update approval set state = 'approved' where job_id = :id", DENIED),
+        (
+            "update vote set verdict = 'approve' where approval_id = (select id from approval where job_id = :id)",
+            DENIED,
+        ),
         ("update event set verb = 'approve' where job_id = :id and verb = 'deny'", DENIED),
         ("update event set verb = 'ask', to_state = 'waiting_for_approval' where job_id = :id and verb = 'take'", HELD),
     ],

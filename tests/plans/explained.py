@@ -23,7 +23,7 @@ _BIG = (
     "lease",
     "step",
     "app_event",
-    "gate",
+    "approval",
     "dead_letter",
     "dead_letter_group",
 )

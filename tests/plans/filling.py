@@ -39,7 +39,18 @@ WAITING = HELD + 50_000
 ASKING = WAITING + 50_000
 LEASES = 20_000
 
-BIG = ("job", "job_state", "job_tag", "event", "step", "app_event", "gate", "vote", "dead_letter", "dead_letter_group")
+BIG = (
+    "job",
+    "job_state",
+    "job_tag",
+    "event",
+    "step",
+    "app_event",
+    "approval",
+    "vote",
+    "dead_letter",
+    "dead_letter_group",
+)
 
 HELD_BACK = f"n > {CLAIMABLE} and n <= {FUTURE} and n % 10 = 0"
 FACTS = f"""
@@ -79,7 +90,7 @@ POSTGRES = (
     """,
     f"""
     insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, attempt,
-                           due_at, deadline_at, lease, gate_id, finished_at, error_code, error_message, agent, note)
+                           due_at, deadline_at, lease, approval_id, finished_at, error_code, error_message, agent, note)
     select (lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid,
            tenant, kind, queue, ({STATE})::state, priority, n * 100, 4, 3, 1,
            make_timestamptz({DUE_YEAR}, 1, 1, 0, 0, 0), make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
@@ -133,7 +144,7 @@ SQLITE = (
     "insert into job_tag (tenant, tag, job_id) select tenant, 'rare', id from job where n % 10009 = 0",
     f"""
     insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, attempt,
-                           due_at, deadline_at, lease, gate_id, finished_at, error_code, error_message, agent, note)
+                           due_at, deadline_at, lease, approval_id, finished_at, error_code, error_message, agent, note)
     select n, id, tenant, kind, queue, {STATE}, priority, n * 100, 4, 3, 1,
            {_micros(DUE_YEAR)}, deadline_at,
            case when n > {LATE} and n <= {HELD} then printf('00000000-0000-0000-0000-%012d', n % 50) end,

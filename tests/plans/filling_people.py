@@ -14,7 +14,7 @@ TENANT = "case when n % 1000 = 0 then 'b' else 'a' end"
 
 def postgres(held: int, waiting: int, asking: int) -> list[str]:
     moment = "to_timestamp(1700000000 + n / 1000.0)"
-    gate = "insert into gate (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    gate = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
     asked = f"{POSTGRES_GATE}, {TENANT}, {POSTGRES_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
     return [
         f"""
@@ -43,7 +43,7 @@ def postgres(held: int, waiting: int, asking: int) -> list[str]:
         select {asked}, 'approved', {moment} from generate_series(1, {DECIDED}) n
         """,
         f"""
-        insert into vote (gate_id, tenant, person, verdict, how, at)
+        insert into vote (approval_id, tenant, person, verdict, how, at)
         select {POSTGRES_GATE}, {TENANT}, 'bob', 'approve', 'test', {moment} from generate_series(1, {DECIDED}) n
         """,
         f"""
@@ -57,7 +57,7 @@ def postgres(held: int, waiting: int, asking: int) -> list[str]:
 
 def sqlite(held: int, waiting: int, asking: int) -> list[str]:
     moment = "1700000000000000 + n * 1000"
-    gate = "insert into gate (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    gate = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
     asked = f"{SQLITE_GATE}, {TENANT}, {SQLITE_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
     return [
         f"""
@@ -83,7 +83,7 @@ def sqlite(held: int, waiting: int, asking: int) -> list[str]:
         """,
         f"{gate}, state, decided_at) select {asked}, 'approved', {moment} from job where n <= {DECIDED}",
         f"""
-        insert into vote (gate_id, tenant, person, verdict, how, at)
+        insert into vote (approval_id, tenant, person, verdict, how, at)
         select {SQLITE_GATE}, {TENANT}, 'bob', 'approve', 'test', {moment} from job where n <= {DECIDED}
         """,
         f"""

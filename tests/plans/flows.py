@@ -124,10 +124,10 @@ def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
         "send an event": ("waiting", store.ledger.send(telling("paid", f'{{"order": {HELD + 7}}}'), "me", "a")),
         "send one for nobody": ("waiting", store.ledger.send(telling("paid", '{"order": -1}'), "me", "a")),
         "send one with a key": ("app_event_by_key", store.ledger.send(telling("other", "{}", "k"), "me", "a")),
-        "approve": ("gate_pkey", store.approvals.decide(asking, Ballot("approve", "ada", "test"), "a")),
-        "deny": ("gate_pkey", store.approvals.decide(asking, Ballot("deny", "ada", "test"), "a")),
-        "keep a token": ("gate_pkey", store.approvals.save_token(asking, "h", "ada", 60.0, "me", "a")),
-        "hashes": ("gate_token_by_gate", store.approvals.token_hashes(asking, "a")),
+        "approve": ("approval_pkey", store.approvals.decide(asking, Ballot("approve", "ada", "test"), "a")),
+        "deny": ("approval_pkey", store.approvals.decide(asking, Ballot("deny", "ada", "test"), "a")),
+        "keep a token": ("approval_pkey", store.approvals.save_token(asking, "h", "ada", 60.0, "me", "a")),
+        "hashes": ("approval_token_by_approval", store.approvals.token_hashes(asking, "a")),
         "cancel": (None, store.jobs.operate("cancel", [job_id(WAITING + n) for n in range(1, 10)], "no", "me", "a")),
         "rewind": ("step_pkey", store.steps.rewind(job_id(1), 1, "me", "a")),
     }
@@ -136,12 +136,12 @@ def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
 def inbox(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     """Pages of fifty gates of tenant `a`."""
     wanted: dict[str, tuple[str, dict[str, Any]]] = {
-        "what is open": ("gate_inbox", {}),
-        "a page far behind": ("gate_inbox", {"after": gate_id(WAITING + 40_000)}),
-        "what was approved": ("gate_by_state", {"state": "approved"}),
-        "what was denied": ("gate_by_state", {"state": "denied"}),
-        "of one job": ("gate_by_job", {"job_id": job_id(WAITING + 7), "state": None}),
-        "what somebody may decide": ("gate_inbox", {"approver": "ada"}),
+        "what is open": ("approval_inbox", {}),
+        "a page far behind": ("approval_inbox", {"after": gate_id(WAITING + 40_000)}),
+        "what was approved": ("approval_by_state", {"state": "approved"}),
+        "what was denied": ("approval_by_state", {"state": "denied"}),
+        "of one job": ("approval_by_job", {"job_id": job_id(WAITING + 7), "state": None}),
+        "what somebody may decide": ("approval_inbox", {"approver": "ada"}),
     }
     return {name: (index, store.approvals.list(GateFilter(tenant="a", **how))) for name, (index, how) in wanted.items()}
 
@@ -210,7 +210,7 @@ def duties(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
         "promote for a tenant": ("not_yet_due", store.leases.promote(100, "a")),
         "expire": ("past_deadline", store.leases.expire(100)),
         "reap": ("held", store.leases.reap(100)),
-        "attend": ("gate_due", store.approvals.attend(100)),
+        "attend": ("approval_due", store.approvals.attend(100)),
         "resume": ("waiting_by_agent", store.agents.resume("sleeper", 100, "a")),
     }
 
@@ -262,7 +262,7 @@ def reads(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
         "checkpoints": ("checkpoint", store.jobs.checkpoints(one, "a")),
         "result": ("result", store.jobs.result(one, "a")),
         "steps": ("step_pkey", store.steps.list(job_id(HELD + 7), "a")),
-        "gate": ("gate_pkey", store.approvals.get(gate_id(WAITING + 7), "a")),
+        "gate": ("approval_pkey", store.approvals.get(gate_id(WAITING + 7), "a")),
         "votes": ("vote_pkey", store.approvals.votes(gate_id(WAITING + 7), "a")),
     }
 

@@ -147,7 +147,7 @@ def test_the_inbox_reads_its_page(connection: sqlite3.Connection, name: str) -> 
     index, flow = flows.inbox(STORE)[name]
     seen = run(connection, flow)
     # Of the open ones both indexes give the same page in the same order.
-    assert seen.uses(index) or (index == "gate_inbox" and seen.uses("gate_by_state")), seen.plan
+    assert seen.uses(index) or (index == "approval_inbox" and seen.uses("approval_by_state")), seen.plan
     assert seen.scans == []
     assert not any("TEMP B-TREE" in line for line in seen.plan), seen.plan
     assert seen.steps < 20_000
@@ -233,8 +233,8 @@ def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection
     assert set(seen.scans) <= found | {"SCAN s USING INDEX held"}
     assert seen.steps < 1_500_000
     seen = run(connection, STORE.health.get("*"))
-    few = {"SCAN s USING INDEX claimable", "SCAN s USING INDEX held", "SCAN g USING INDEX gate_inbox", "SCAN s"}
-    assert set(seen.scans) <= found | few | {"SCAN g USING COVERING INDEX gate_inbox"}
+    few = {"SCAN s USING INDEX claimable", "SCAN s USING INDEX held", "SCAN g USING INDEX approval_inbox", "SCAN s"}
+    assert set(seen.scans) <= found | few | {"SCAN g USING COVERING INDEX approval_inbox"}
     assert seen.steps < 1_500_000
 
 

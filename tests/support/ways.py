@@ -29,10 +29,10 @@ CLEAN = "update job_state set state = 'cleaned' where id = :id"
 
 
 VOTE = (
-    "insert into vote (gate_id, tenant, person, verdict, how, at)"
-    " select id, tenant, 'ada', :verdict, 'by hand', (select now from present) from gate where id = :gate"
+    "insert into vote (approval_id, tenant, person, verdict, how, at)"
+    " select id, tenant, 'ada', :verdict, 'by hand', (select now from present) from approval where id = :gate"
 )
-CLOSE = "update gate set state = :state, decided_at = (select now from present) where id = :gate"
+CLOSE = "update approval set state = :state, decided_at = (select now from present) where id = :gate"
 
 
 @dataclass(frozen=True)

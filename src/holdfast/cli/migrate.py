@@ -67,9 +67,11 @@ def _print_status(status: SchemaStatus, as_json: bool) -> None:
     for name in status.pending:
         write(f"pending {name}")
     for name in status.unknown:
-        write(f"unknown {name} (from a newer release)")
+        write(f"unknown {name}" if status.unsupported else f"unknown {name} (from a newer release)")
     if status.current:
         say("The database is up to date.")
+    elif status.unsupported:
+        say("The database was created by a development version and cannot be migrated. Create a new one.")
     elif status.unknown:
         say("The database was migrated by a newer release.")
     else:

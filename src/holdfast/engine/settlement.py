@@ -9,7 +9,7 @@ Which failures are one and the same (DP-15): a short text that stays when an id,
 
 It is made of the kind, the error's code, the shape of its message, and the place in the user's own code where it was
 raised (``module:function``; not the line, which every edit above it would move). Those who have only SQL have the same
-rule there (``code/15_fingerprint.sql``), and a test compares the two. So the patterns keep to what both read alike
+rule there (``failure.sql``), and a test compares the two. So the patterns keep to what both read alike
 (what stands before never fits what comes next), and each begins where a run of its characters begins: the time is
 linear, whoever wrote the message.
 """

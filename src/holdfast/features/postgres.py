@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.features import FEATURES
 from holdfast.features.agents.store import PostgresAgents, PostgresExecutors
 from holdfast.features.approvals.store import PostgresApprovals
 from holdfast.features.audit.store import PostgresAudit
@@ -31,7 +32,7 @@ class PostgresStore(PostgresDatabase):
     def __init__(
         self, url: str, *, schema: str = "holdfast", pool_size: int = 8, answer_within: float = ANSWER_WITHIN
     ) -> None:
-        super().__init__(url, schema=schema, pool_size=pool_size, answer_within=answer_within)
+        super().__init__(url, schema=schema, pool_size=pool_size, answer_within=answer_within, features=FEATURES)
         self.clock = PostgresClock(schema)
         self.jobs = PostgresJobs(schema)
         self.leases = PostgresLeases(schema)

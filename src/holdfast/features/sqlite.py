@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.features import FEATURES
 from holdfast.features.agents.store import SqliteAgents, SqliteExecutors
 from holdfast.features.approvals.store import SqliteApprovals
 from holdfast.features.audit.sqlite import SqliteAudit
@@ -27,7 +28,7 @@ from holdfast.stores.sqlite.store import SqliteDatabase
 
 class SqliteStore(SqliteDatabase):
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        super().__init__(url, features=FEATURES)
         self.clock = SqliteClock()
         self.jobs = SqliteJobs()
         self.leases = SqliteLeases()

@@ -42,7 +42,7 @@ RECORDED = (
     Recorded("job_limit", "limit", "scope name", "concurrency rate per burst"),
     Recorded("queue_setting", "queue", "queue", "aging aging_step aging_most"),
     Recorded("reservation", "reservation", "scope name", "state holder reason ended_by ended_why", ends=True),
-    Recorded("switch", "switch", "scope name", "reason refuse_enqueue set_by until"),
+    Recorded("pause", "pause", "scope name", "reason refuse_enqueue set_by until"),
     Recorded("executor", "executor", "label", "role"),
     Recorded("retention", "retention", "kind state", "clean_after purge_after declared"),
     Recorded(
@@ -63,7 +63,7 @@ RECORDED = (
         "pattern kind job_kind max_depth paused_reason",
         "match job_options paused_at",
     ),
-    Recorded("endpoint", "endpoint", "name", "secrets wants kind disabled_reason", "url job_options disabled_at"),
+    Recorded("webhook", "webhook", "name", "secrets wants kind disabled_reason", "url job_options disabled_at"),
     Recorded("tenant", "tenant", "tenant", "title max_pending weight"),
     Recorded("consumer", "consumer", "name"),
     Recorded(
@@ -75,8 +75,8 @@ RECORDED = (
     Recorded("connector", "connector", "name", "enabled hosts secrets timeout max_bytes", "headers"),
     Recorded("operation", "operation", "id", "verb reason rate cancelled_by cancelled_reason", "wanted", ends=True),
     Recorded("dead_letter_group", "dead_letter_group", "fingerprint", "note", by_hand=False),
-    Recorded("vote", "vote", "gate_id", "person verdict how"),
-    Recorded("gate_token", "gate_token", "gate_id", "person issued_by", ends=True),
+    Recorded("vote", "vote", "approval_id", "person verdict how"),
+    Recorded("approval_token", "approval_token", "approval_id", "person issued_by", ends=True),
     Recorded("api_token", "token", "id", "name roles scopes prefix parent_id revoked_by", "revoked_at", ends=True),
 )
 

@@ -1,17 +1,19 @@
-"""What is to be applied to a database, and in what order: shared by the stores, which do the applying.
+"""The scripts of a schema and their order. Both stores use this; each store applies its plan itself.
 
-``migrations/NNNN_name.sql`` run once each, in order, and are never edited after a release. ``code/*.sql``
-(functions, triggers, views, grants) are laid anew over them whenever their text differs from what is
-there. Everything happens in one transaction under a lock, so two processes may migrate at once.
+``migrations/NNNN_name.sql`` run once each, in order, and are never edited after a release. The code (functions,
+triggers, views, grants) is installed again over them whenever its text differs from what the database has. It comes
+from ``sql/*.sql`` of the store and ``<store>*.sql`` of each feature, in the order the store declares. Everything
+happens in one transaction under a lock, so two processes may migrate at the same time.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.requests import SchemaStatus
@@ -36,6 +38,28 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeFiles:
+    """The code files of one store, in the order in which they are installed: the engine's ``first``, those of the
+    features, the engine's ``last``. A feature has ``<store>.sql``, and after it ``<store>_<part>.sql`` by name."""
+
+    package: str
+    store: str
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+
+    def paths(self, features: tuple[str, ...]) -> Iterator[Traversable]:
+        engine = files(self.package).joinpath("sql")
+        yield from (engine.joinpath(f"{name}.sql") for name in self.first)
+        # By name: the stores are below the features and do not import them.
+        folders = (files("holdfast.features").joinpath(feature) for feature in features)
+        for folder in folders:
+            names = sorted(each.name for each in folder.iterdir() if each.name.endswith(".sql"))
+            yield from (folder.joinpath(f"{self.store}.sql") for name in names if name == f"{self.store}.sql")
+            yield from (folder.joinpath(name) for name in names if name.startswith(f"{self.store}_"))
+        yield from (engine.joinpath(f"{name}.sql") for name in self.last)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The scripts of one store, as this release has them."""
 
@@ -43,9 +67,9 @@ class Plan:
     code: Script
 
     @staticmethod
-    def of(package: str, *more: Script) -> Plan:
-        """``more`` is code that is written by a program, laid after the files."""
-        return _plan(package, more)
+    def of(code: CodeFiles, features: tuple[str, ...], *generated: Script) -> Plan:
+        """``generated`` is code that a program writes; it is installed after the files."""
+        return _plan(code, features, generated)
 
     def for_roles(self, roles: Iterable[str]) -> Plan:
         """The plan as it is for a server with these roles."""
@@ -73,8 +97,16 @@ class Plan:
             wanted.append(self.code)
         return wanted
 
-    def check_not_newer(self, applied: Mapping[str, str]) -> None:
-        unknown = self.status(applied).unknown
+    def check_supported(self, applied: Mapping[str, str]) -> None:
+        """Refuse a database that this release cannot bring up to date."""
+        status = self.status(applied)
+        unknown = status.unknown
+        if status.unsupported:
+            raise SchemaMismatch(
+                f"this database was created by a development version of Holdfast ({', '.join(unknown)})",
+                code="schema_unsupported",
+                fix="Create a new database or schema and run `holdfast migrate` there. No upgrade exists.",
+            )
         if unknown:
             raise SchemaMismatch(
                 f"this database was migrated by a newer release ({', '.join(unknown)})",
@@ -83,15 +115,16 @@ class Plan:
             )
 
 
-# The files are a release's, and a process opens many stores: they are read once.
+# Cached: the files do not change while a process runs, and a process opens many stores.
 @functools.cache
-def _plan(package: str, more: tuple[Script, ...]) -> Plan:
-    code = "\n".join(f"-- {script.name}\n{script.sql}" for script in (*_scripts(package, "code"), *more))
-    return Plan(tuple(_scripts(package, "migrations")), Script(CODE, code))
+def _plan(code: CodeFiles, features: tuple[str, ...], generated: tuple[Script, ...]) -> Plan:
+    laid = (Script(path.name, path.read_text(encoding="utf-8")) for path in code.paths(features))
+    text = "\n".join(f"-- {script.name}\n{script.sql}" for script in (*laid, *generated))
+    return Plan(tuple(_migrations(code.package)), Script(CODE, text))
 
 
-def _scripts(package: str, folder: str) -> list[Script]:
-    found = [item for item in files(package).joinpath(folder).iterdir() if item.name.endswith(".sql")]
+def _migrations(package: str) -> list[Script]:
+    found = [item for item in files(package).joinpath("migrations").iterdir() if item.name.endswith(".sql")]
     return [
         Script(item.name.removesuffix(".sql"), item.read_text(encoding="utf-8"))
         for item in sorted(found, key=lambda item: item.name)

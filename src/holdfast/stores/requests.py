@@ -86,7 +86,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """``pending`` names what ``migrate`` would apply; ``unknown`` what a newer release has applied."""
+    """``pending`` names what ``migrate`` would apply; ``unknown`` what was applied and is not of this release."""
 
     applied: tuple[str, ...]
     pending: tuple[str, ...]
@@ -95,6 +95,11 @@ class SchemaStatus:
     @property
     def current(self) -> bool:
         return not self.pending and not self.unknown
+
+    @property
+    def unsupported(self) -> bool:
+        """Whether a development version created the database. A newer release has every migration of this one."""
+        return bool(self.unknown) and any(name != "code" for name in self.pending)
 
 
 @dataclass(frozen=True, slots=True)

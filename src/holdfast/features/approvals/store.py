@@ -50,7 +50,7 @@ MOST = 1000
 # Looked up by key for each gate of the page; the words of one gate are few.
 GATE_COLUMNS = (
     f"{Record.columns(Gate, 'g.', skip=('approvals',))},"
-    " (select count(*) from {vote} v where v.gate_id = g.id and v.verdict = 'approve')"
+    " (select count(*) from {vote} v where v.approval_id = g.id and v.verdict = 'approve')"
 )
 
 
@@ -61,15 +61,15 @@ class ApprovalReads(Reader):
 
     @flow(writes=False)
     def get(self, gate_id: str, tenant: str) -> Steps[Gate | None]:
-        text = f"select {GATE_COLUMNS} from {{gate}} g where g.id = :id and {within(tenant, 'g.tenant')}"
+        text = f"select {GATE_COLUMNS} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
         return self._gate(rows[0]) if rows else None
 
     @flow(writes=False)
     def votes(self, gate_id: str, tenant: str) -> Steps[list[Vote]]:
         text = (
-            f"select {Record.columns(Vote, 'v.')} from {{vote}} v"
-            f" where v.gate_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
+            f"select v.approval_id, {Record.columns(Vote, 'v.', skip=('gate_id',))} from {{vote}} v"
+            f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
         )
         rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
         decode = Record.decoder(Vote, self.dialect.codec)
@@ -95,7 +95,7 @@ class ApprovalReads(Reader):
             conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
             params["after"] = parse_id(wanted.after)
         text = (
-            f"select {GATE_COLUMNS} from {{gate}} g where {' and '.join(conditions)}"
+            f"select {GATE_COLUMNS} from {{approval}} g where {' and '.join(conditions)}"
             f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MOST)):d}"
         )
         rows = yield from self._ask(wanted.tenant, text, **params)
@@ -162,24 +162,24 @@ class PostgresApprovals(Calls, ApprovalReads):
 
 
 _COLUMNS = Record.columns(Gate, skip=("approvals",))
-_FIND = f"SELECT {_COLUMNS} FROM gate WHERE id = :gate AND (:any OR tenant = :tenant)"
-_WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND gate_id = ?"
-_TOKEN_OF = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
-_TOKEN = "SELECT person, expires_at, used_at FROM gate_token WHERE hash = ? AND gate_id = ?"
-_VOTES = "SELECT person, verdict, how, comment, data, at FROM vote WHERE gate_id = ? ORDER BY at, person"
+_FIND = f"SELECT {_COLUMNS} FROM approval WHERE id = :gate AND (:any OR tenant = :tenant)"
+_WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
+_TOKEN_OF = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
+_TOKEN = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = ? AND approval_id = ?"
+_VOTES = "SELECT person, verdict, how, comment, data, at FROM vote WHERE approval_id = ? ORDER BY at, person"
 _VOTE = (
-    "INSERT INTO vote (gate_id, tenant, person, verdict, how, comment, data, at)"
+    "INSERT INTO vote (approval_id, tenant, person, verdict, how, comment, data, at)"
     " VALUES (:gate, :tenant, :person, :verdict, :how, :comment, :data, :now)"
 )
-_CLOSE = "UPDATE gate SET state = ?, decided_at = ? WHERE id = ?"
+_CLOSE = "UPDATE approval SET state = ?, decided_at = ? WHERE id = ?"
 _REMEMBER = "UPDATE step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
-_GO_ON = "UPDATE job_state SET state = 'queued', gate_id = NULL, note = :note WHERE id = :job"
+_GO_ON = "UPDATE job_state SET state = 'queued', approval_id = NULL, note = :note WHERE id = :job"
 _FAIL = (
-    "UPDATE job_state SET state = 'failed', gate_id = NULL, finished_at = :now, error_code = :code,"
+    "UPDATE job_state SET state = 'failed', approval_id = NULL, finished_at = :now, error_code = :code,"
     " error_message = :message, note = :note WHERE id = :job"
 )
 _KEEP = (
-    "INSERT INTO gate_token (hash, tenant, gate_id, person, issued_by, issued_at, expires_at)"
+    "INSERT INTO approval_token (hash, tenant, approval_id, person, issued_by, issued_at, expires_at)"
     " VALUES (:hash, :tenant, :gate, :person, :actor, :now, :now + :ttl)"
 )
 _NEXT = (
@@ -187,14 +187,14 @@ _NEXT = (
     " coalesce(escalate_at, 9223372036854775807))"
 )
 _DUE = (
-    f"SELECT {_COLUMNS} FROM gate WHERE state = 'open' AND {_NEXT} <= :now AND (:any OR tenant = :tenant)"
+    f"SELECT {_COLUMNS} FROM approval WHERE state = 'open' AND {_NEXT} <= :now AND (:any OR tenant = :tenant)"
     f" ORDER BY {_NEXT} LIMIT :want"
 )
-_IS_DUE = f"SELECT 1 FROM gate WHERE state = 'open' AND {_NEXT} <= ? LIMIT 1"
-_ESCALATE = "UPDATE gate SET escalated_at = ?, escalate_at = NULL WHERE id = ?"
-_REMIND = "UPDATE gate SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :gate"
+_IS_DUE = f"SELECT 1 FROM approval WHERE state = 'open' AND {_NEXT} <= ? LIMIT 1"
+_ESCALATE = "UPDATE approval SET escalated_at = ?, escalate_at = NULL WHERE id = ?"
+_REMIND = "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :gate"
 _ASK_AGAIN = (
-    "UPDATE gate SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now + expires_in"
+    "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now + expires_in"
     " WHERE id = :gate"
 )
 
@@ -227,7 +227,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             yield from unsign()
             return Answer(gate.id, gate.state, True, reason)
         if ballot.token_hash is not None:
-            yield Statement("UPDATE gate_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
+            yield Statement("UPDATE approval_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
         word = {
             "gate": gate.id,
             "tenant": gate.tenant,
@@ -269,7 +269,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
     def token_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
         asked = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(
-            "SELECT hash FROM gate_token WHERE gate_id = :gate AND (:any OR tenant = :tenant)", asked
+            "SELECT hash FROM approval_token WHERE approval_id = :gate AND (:any OR tenant = :tenant)", asked
         )
         return [row[0] for row in rows]
 

@@ -213,7 +213,9 @@ class HealthReads(Reader):
         return len(rows), serving  # type: ignore[return-value]
 
     def _smaller(self, tenant: str, now: Any) -> Steps[tuple[int, Any, int, int, int]]:
-        gates = f"{{gate}} g where g.state = 'open' and {within(tenant, 'g.tenant')} order by g.tenant, g.id limit :cap"
+        gates = (
+            f"{{approval}} g where g.state = 'open' and {within(tenant, 'g.tenant')} order by g.tenant, g.id limit :cap"
+        )
         own = within(tenant, "s.tenant")
         text = (
             f"select (select count(*) from (select 1 from {gates}) a),"

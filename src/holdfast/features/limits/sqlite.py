@@ -125,14 +125,14 @@ BATCH = 1000
 
 _COLUMNS = Record.columns(Switch)
 _PAUSE = (
-    f"INSERT INTO switch ({_COLUMNS})"
+    f"INSERT INTO pause ({_COLUMNS})"
     " VALUES (:tenant, :scope, :name, :reason, :refuse_enqueue, :actor, :now, :until)"
     " ON CONFLICT DO UPDATE SET reason = excluded.reason, refuse_enqueue = excluded.refuse_enqueue,"
     " set_by = excluded.set_by, until = excluded.until"
 )
-_ONE = f"SELECT {_COLUMNS} FROM switch WHERE tenant = :tenant AND scope = :scope AND name = :name"
-_RESUME = "DELETE FROM switch WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING until"
-_OVER = "DELETE FROM switch WHERE until <= ? RETURNING tenant, scope, name"
+_ONE = f"SELECT {_COLUMNS} FROM pause WHERE tenant = :tenant AND scope = :scope AND name = :name"
+_RESUME = "DELETE FROM pause WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING until"
+_OVER = "DELETE FROM pause WHERE until <= ? RETURNING tenant, scope, name"
 
 
 class SqlitePauses(SqlitePart, PauseReads):
@@ -167,7 +167,8 @@ def end_switches(now: int) -> Steps[int]:
 
 _LIST = (
     f"SELECT {Record.columns(Limit, 'l.', skip=('running', 'waiting'))},"
-    " (SELECT count(*) FROM place p WHERE p.tenant = l.tenant AND p.scope = l.scope AND l.name IN (p.name, '*'))"
+    " (SELECT count(*) FROM occupied_slot p"
+    " WHERE p.tenant = l.tenant AND p.scope = l.scope AND l.name IN (p.name, '*'))"
     " FROM job_limit l WHERE :any OR l.tenant IN (:tenant, '*')"
 )
 _PARKED = (
@@ -175,30 +176,31 @@ _PARKED = (
     " AND state = 'queued' AND (:any OR tenant = :tenant) GROUP BY held_by"
 )
 _WAKING = (
-    "SELECT m.tenant, m.scope, m.name FROM meter m WHERE m.wake_at <= ? AND m.wake_at IS NOT NULL"
+    "SELECT m.tenant, m.scope, m.name FROM rate_meter m WHERE m.wake_at <= ? AND m.wake_at IS NOT NULL"
     " ORDER BY m.wake_at LIMIT ?"
 )
-_AWAKE = "UPDATE meter SET wake_at = NULL WHERE tenant = ? AND scope = ? AND name = ?"
+_AWAKE = "UPDATE rate_meter SET wake_at = NULL WHERE tenant = ? AND scope = ? AND name = ?"
 _WAITS = (
     "SELECT 1 FROM job_state INDEXED BY parked WHERE held_by = ? AND held_by IS NOT NULL AND due_at IS NOT NULL"
     " AND state = 'queued' LIMIT 1"
 )
 _ORPHANS = (
-    "DELETE FROM place WHERE NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = place.job_id AND s.lease IS NOT NULL)"
+    "DELETE FROM occupied_slot WHERE NOT EXISTS"
+    " (SELECT 1 FROM job_state s WHERE s.id = occupied_slot.job_id AND s.lease IS NOT NULL)"
 )
 _SWITCH_OFF = Statement(
     "UPDATE dispatch SET limited = 0 WHERE limited AND NOT EXISTS (SELECT 1 FROM job_limit)"
-    " AND NOT EXISTS (SELECT 1 FROM switch)"
+    " AND NOT EXISTS (SELECT 1 FROM pause)"
     " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active'))"
-    " AND NOT EXISTS (SELECT 1 FROM place) AND NOT EXISTS (SELECT 1 FROM job_state INDEXED BY parked"
+    " AND NOT EXISTS (SELECT 1 FROM occupied_slot) AND NOT EXISTS (SELECT 1 FROM job_state INDEXED BY parked"
     " WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued')"
 )
 _ANYTHING = (
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM meter WHERE wake_at <= :now)"
-    " OR EXISTS (SELECT 1 FROM switch WHERE until <= :now)"
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM rate_meter WHERE wake_at <= :now)"
+    " OR EXISTS (SELECT 1 FROM pause WHERE until <= :now)"
     " OR EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active') AND expires_at <= :now)"
-    " OR (NOT EXISTS (SELECT 1 FROM job_limit) AND NOT EXISTS (SELECT 1 FROM place)"
-    " AND NOT EXISTS (SELECT 1 FROM switch)"
+    " OR (NOT EXISTS (SELECT 1 FROM job_limit) AND NOT EXISTS (SELECT 1 FROM occupied_slot)"
+    " AND NOT EXISTS (SELECT 1 FROM pause)"
     " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active')))"
 )
 
@@ -207,7 +209,7 @@ def _nothing_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Ste
     if not (yield from is_limited()):
         return 0
     present = yield Statement("SELECT now FROM present")
-    over = yield Statement("SELECT 1 FROM switch WHERE until <= ? LIMIT 1", present[0])
+    over = yield Statement("SELECT 1 FROM pause WHERE until <= ? LIMIT 1", present[0])
     if not over and (yield from halted()):
         return 0
     rows = yield Statement(_ANYTHING, {"now": present[0][0]})
@@ -216,7 +218,7 @@ def _nothing_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Ste
 
 def _might_go_on() -> Steps[bool]:
     """Whether somebody is parked for something else than what is paused, which may be so for days."""
-    paused = {Bucket(*row).text for row in (yield Statement("SELECT tenant, scope, name FROM switch"))}
+    paused = {Bucket(*row).text for row in (yield Statement("SELECT tenant, scope, name FROM pause"))}
     place = ""
     while rows := (yield Statement(NEXT_PARKED, (place,))):
         if rows[0][0] not in paused:

@@ -115,7 +115,7 @@ class PauseReads(Reader):
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Switch]]:
         text = (
-            f"select {Record.columns(Switch, 'w.')} from {{switch}} w, {{present}} p"
+            f"select {Record.columns(Switch, 'w.')} from {{pause}} w, {{present}} p"
             " where (w.until is null or w.until > p.now) and (:tenant = '*' or w.tenant = :tenant or w.tenant = '*')"
             " order by case w.scope when 'all' then 0 when 'queue' then 1 when 'kind' then 2 else 3 end,"
             " w.name, w.tenant"

@@ -2,7 +2,7 @@
 
 Retention (DP-16): policies, their previews, and the sweep, a slice at a time.
 
-How a pass walks the jobs is told in the PostgreSQL store's code/54_retention.sql; it is the same here.
+How a pass walks the jobs is told in the PostgreSQL store's features/retention/postgres.sql; it is the same here.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ _UNREAD = (
 
 
 def _nothing(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Any]:
-    """Whether it is anybody's turn: a duty that writes for nothing would rouse everybody."""
+    """Whether it is anybody's turn: a task that writes for nothing would wake every listener."""
     present = yield Statement("SELECT now FROM present")
     scope = {"now": present[0][0], "any": any_tenant(tenant), "tenant": tenant}
     rows = (yield Statement(_PRUNE, scope)) or (yield Statement(_TURN, scope))

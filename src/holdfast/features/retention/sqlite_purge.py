@@ -20,7 +20,8 @@ _LEASES = (
     " RETURNING 1"
 )
 _TOKENS = (
-    "DELETE FROM gate_token WHERE hash IN (SELECT t.hash FROM gate_token t JOIN gate g ON g.id = t.gate_id"
+    "DELETE FROM approval_token WHERE hash IN"
+    " (SELECT t.hash FROM approval_token t JOIN approval g ON g.id = t.approval_id"
     " WHERE g.state <> 'open' AND g.decided_at <= :week LIMIT :want) RETURNING 1"
 )
 # A token after the last of its sessions: they name it.
@@ -40,8 +41,8 @@ _OPERATIONS = (
     " ORDER BY id LIMIT :want) RETURNING 1"
 )
 _CALLS = (
-    "DELETE FROM endpoint_delivery WHERE id IN (SELECT d.id FROM endpoint e CROSS JOIN endpoint_delivery d"
-    " ON d.endpoint_id = e.id AND d.id < :first AND d.at <= :month LIMIT :want) RETURNING 1"
+    "DELETE FROM webhook_delivery WHERE id IN (SELECT d.id FROM webhook e CROSS JOIN webhook_delivery d"
+    " ON d.webhook_id = e.id AND d.id < :first AND d.at <= :month LIMIT :want) RETURNING 1"
 )
 # What nobody could delete: it is in no store that is known, or was deleted by one who died before saying so.
 _LEFT = (
@@ -90,7 +91,7 @@ def prune_bookkeeping(want: int, now: int) -> Steps[int]:
     # Those that are recorded when people remove them are told in one line for all of a batch.
     for subject, text, params in (
         (None, _LEASES, {"week": week}),
-        ("gate_token", _TOKENS, {"week": week}),
+        ("approval_token", _TOKENS, {"week": week}),
         ("token", _API_TOKENS, {"week": week, "old": old}),
         ("reservation", _RESERVATIONS, {"old": old}),
         ("operation", _OPERATIONS, {"old": old, "first": first_id(old)}),
@@ -156,7 +157,7 @@ _FIND = (
 
 
 def _none_due(_: object, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover] | None]:
-    """A duty that writes for nothing would rouse everybody."""
+    """A task that writes for nothing would wake every listener."""
     rows = yield Statement(_ANY_DUE, {"any": any_tenant(tenant), "tenant": tenant})
     return None if rows else []
 
@@ -219,7 +220,7 @@ _KEYS = (
     "DELETE FROM job_tag WHERE (tenant, tag, job_id) IN"
     f" (SELECT j.tenant, t.value, j.id FROM job j, json_each(j.tags) t WHERE j.id {_THESE} AND j.tags <> '[]')",
 )
-_OTHERS = ("place", "delivery", "redriven_as", "reference", "resealed", "quarantine")
+_OTHERS = ("occupied_slot", "delivery", "redriven_as", "reference", "resealed", "quarantine")
 _PURGING_FIRES = (
     "SELECT f.schedule_id, f.due_at, f.manual FROM made_from m JOIN fire f ON f.schedule_id = m.schedule_id"
     f" AND f.due_at = m.due_at AND f.job_id = m.job_id WHERE m.job_id {_THESE}"
@@ -247,7 +248,7 @@ def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
 def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
     """A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every column)."""
     these = {"ids": ids_json(jobs)}
-    gates = yield Statement(f"SELECT id FROM gate WHERE job_id {_THESE}", these)
+    gates = yield Statement(f"SELECT id FROM approval WHERE job_id {_THESE}", these)
     flows = yield Statement(f"SELECT DISTINCT workflow_id FROM node WHERE job_id {_THESE}", these)
     fires = yield Statement(_PURGING_FIRES, these)
     for text in _KEYS:
@@ -262,9 +263,9 @@ def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
     yield Statement(f"DELETE FROM app_event WHERE job_id {_THESE} AND {READ}", these)
     if gates:
         these_gates = {"ids": ids_json(row[0] for row in gates)}
-        yield Statement(f"DELETE FROM gate WHERE id {_THESE}", these_gates)
-        for table in ("vote", "gate_token"):
-            yield Statement(f"DELETE FROM {table} WHERE gate_id {_THESE}", these_gates)
+        yield Statement(f"DELETE FROM approval WHERE id {_THESE}", these_gates)
+        for table in ("vote", "approval_token"):
+            yield Statement(f"DELETE FROM {table} WHERE approval_id {_THESE}", these_gates)
     yield Statement(f"DELETE FROM made_from WHERE job_id {_THESE}", these)
     if fires:
         yield Statement(_DELETE_FIRE, [tuple(row) for row in fires], many=True)

@@ -68,13 +68,14 @@ class WebhookStore(Protocol):
 
 
 MOST = 1_000
+_REST = Record.columns(EndpointDelivery, "d.", skip=("id", "tenant", "endpoint_id"))
 
 
 class WebhookReads(Reader):
     @flow(writes=False)
     def get(self, name: str, tenant: str) -> Steps[Endpoint | None]:
         text = (
-            f"select {Record.columns(Endpoint, 'e.')} from {{endpoint}} e"
+            f"select {Record.columns(Endpoint, 'e.')} from {{webhook}} e"
             f" where e.name = :name and {within(tenant, 'e.tenant')} order by e.tenant limit 1"
         )
         rows = yield from self._ask(tenant, text, name=name)
@@ -90,7 +91,7 @@ class WebhookReads(Reader):
         message: str | None = None,
         failed: bool = False,
     ) -> Steps[list[EndpointDelivery]]:
-        asked = [within(tenant, "d.tenant"), "d.endpoint_id = :endpoint"]
+        asked = [within(tenant, "d.tenant"), "d.webhook_id = :endpoint"]
         params: dict[str, object] = {"endpoint": parse_id(endpoint_id)}
         if before is not None:
             asked.append("d.id < :before")
@@ -101,7 +102,7 @@ class WebhookReads(Reader):
         if failed:
             asked.append("d.error_code is not null")
         text = (
-            f"select {Record.columns(EndpointDelivery, 'd.')} from {{endpoint_delivery}} d"
+            f"select d.id, d.tenant, d.webhook_id, {_REST} from {{webhook_delivery}} d"
             f" where {' and '.join(asked)} order by d.id desc limit {max(1, min(limit, MOST)):d}"
         )
         rows = yield from self._ask(tenant, text, **params)
@@ -111,7 +112,7 @@ class WebhookReads(Reader):
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Endpoint]]:
         text = (
-            f"select {Record.columns(Endpoint, 'e.')} from {{endpoint}} e where {within(tenant, 'e.tenant')}"
+            f"select {Record.columns(Endpoint, 'e.')} from {{webhook}} e where {within(tenant, 'e.tenant')}"
             f" order by e.name, e.tenant limit {MOST:d}"
         )
         rows = yield from self._ask(tenant, text)
@@ -128,7 +129,7 @@ class PostgresWebhooks(Calls, WebhookReads):
     def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
         return (
             yield from self._asked(
-                "add_endpoint",
+                "add_webhook",
                 "%s, %s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s",
                 *(id, *_facts(draft), actor, tenant),
             )
@@ -138,7 +139,7 @@ class PostgresWebhooks(Calls, WebhookReads):
     def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
         return (
             yield from self._asked(
-                "change_endpoint",
+                "change_webhook",
                 "%s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s",
                 *(*_facts(draft), actor, tenant),
             )
@@ -146,15 +147,15 @@ class PostgresWebhooks(Calls, WebhookReads):
 
     @flow(single=True)
     def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._asked("disable_endpoint", "%s, %s, %s, %s", name, reason, actor, tenant))
+        return (yield from self._asked("disable_webhook", "%s, %s, %s, %s", name, reason, actor, tenant))
 
     @flow(single=True)
     def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._asked("enable_endpoint", "%s, %s, %s, %s", name, skip, actor, tenant))
+        return (yield from self._asked("enable_webhook", "%s, %s, %s, %s", name, skip, actor, tenant))
 
     @flow(single=True)
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._asked("remove_endpoint", "%s, %s, %s", name, actor, tenant))
+        return (yield from self._asked("remove_webhook", "%s, %s, %s", name, actor, tenant))
 
     @flow(single=True)
     def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
@@ -162,7 +163,7 @@ class PostgresWebhooks(Calls, WebhookReads):
         ends = (entry.status, entry.error_code, entry.duration_ms, entry.excerpt)
         return (
             yield from self._asked(
-                "note_endpoint_delivery",
+                "note_webhook_delivery",
                 "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, make_interval(days => %s), %s",
                 *(*facts, *ends, KEPT, KEPT_DAYS, tenant),
             )
@@ -175,39 +176,39 @@ def _facts(draft: EndpointDraft) -> tuple[Any, ...]:
 
 
 _ADD = (
-    "INSERT INTO endpoint (id, tenant, name, url, secrets, wants, kind, job_options, created_by, created_at,"
+    "INSERT INTO webhook (id, tenant, name, url, secrets, wants, kind, job_options, created_by, created_at,"
     " updated_at)"
     " VALUES (:id, :tenant, :name, :url, :secrets, :wants, :kind, :job_options, :actor, :now, :now)"
     " ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
 )
 _CHANGE = (
-    "UPDATE endpoint SET url = :url, secrets = :secrets, wants = :wants, kind = :kind, job_options = :job_options,"
+    "UPDATE webhook SET url = :url, secrets = :secrets, wants = :wants, kind = :kind, job_options = :job_options,"
     " updated_at = :now WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
 _DISABLE = (
-    "UPDATE endpoint SET disabled_reason = CASE WHEN disabled_at IS NULL THEN :reason ELSE disabled_reason END,"
+    "UPDATE webhook SET disabled_reason = CASE WHEN disabled_at IS NULL THEN :reason ELSE disabled_reason END,"
     " disabled_by = coalesce(disabled_by, :actor), disabled_at = coalesce(disabled_at, :now), updated_at = :now"
     " WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
 _ENABLE = (
-    "UPDATE endpoint SET disabled_reason = NULL, disabled_by = NULL, disabled_at = NULL, updated_at = :now"
+    "UPDATE webhook SET disabled_reason = NULL, disabled_by = NULL, disabled_at = NULL, updated_at = :now"
     " WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
 _NOTE = (
-    "INSERT INTO endpoint_delivery (id, tenant, endpoint_id, message, type, job_id, attempt, status, error_code,"
+    "INSERT INTO webhook_delivery (id, tenant, webhook_id, message, type, job_id, attempt, status, error_code,"
     " duration_ms, excerpt, at)"
     " SELECT :id, e.tenant, e.id, :message, :type, :job_id, :attempt, :status, :error_code, :duration_ms, :excerpt,"
     " :now"
-    " FROM endpoint e WHERE e.id = :endpoint_id AND e.tenant = :tenant RETURNING 1"
+    " FROM webhook e WHERE e.id = :endpoint_id AND e.tenant = :tenant RETURNING 1"
 )
 # The oldest go: those behind the newest thousand, and of the oldest few those that are a month old.
 _TRIM = (
-    "DELETE FROM endpoint_delivery WHERE endpoint_id = :endpoint_id AND id <= (SELECT d.id FROM endpoint_delivery d"
-    " WHERE d.endpoint_id = :endpoint_id ORDER BY d.id DESC LIMIT 1 OFFSET :kept)"
+    "DELETE FROM webhook_delivery WHERE webhook_id = :endpoint_id AND id <= (SELECT d.id FROM webhook_delivery d"
+    " WHERE d.webhook_id = :endpoint_id ORDER BY d.id DESC LIMIT 1 OFFSET :kept)"
 )
 _AGED = (
-    "DELETE FROM endpoint_delivery WHERE at < :old AND id IN (SELECT d.id FROM endpoint_delivery d"
-    " WHERE d.endpoint_id = :endpoint_id ORDER BY d.id LIMIT 100)"
+    "DELETE FROM webhook_delivery WHERE at < :old AND id IN (SELECT d.id FROM webhook_delivery d"
+    " WHERE d.webhook_id = :endpoint_id ORDER BY d.id LIMIT 100)"
 )
 _DAY = 86_400_000_000
 
@@ -254,7 +255,7 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
         for each in subscription_names(name):
             yield from self._subscriptions.remove(each, tenant, actor).start()
         yield from sign(actor)
-        rows = yield Statement("DELETE FROM endpoint WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
+        rows = yield Statement("DELETE FROM webhook WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
         yield from unsign()
         return bool(rows)
 

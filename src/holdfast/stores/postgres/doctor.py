@@ -39,7 +39,7 @@ def diagnose(
             "up to date"
             if status.current
             else f"pending: {', '.join(status.pending) or 'none'}; "
-            f"from a newer release: {', '.join(status.unknown) or 'none'}",
+            f"not of this release: {', '.join(status.unknown) or 'none'}",
             None if status.current else "Run: holdfast migrate",
         ),
     ]

@@ -142,7 +142,7 @@ class PostgresTurn(Calls):
     def _turn_text(self) -> str:
         """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
         return (
-            f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us from {self._s}turn("
+            f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us from {self._s}exchange("
             "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c"
         )
 

@@ -1,4 +1,4 @@
-"""Reading the ledger in the order of commits; the functions are in ``code/47_events.sql``."""
+"""Reading the ledger in the order of commits; the functions are in ``sql/ledger.sql``."""
 
 from __future__ import annotations
 

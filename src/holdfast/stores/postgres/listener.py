@@ -1,6 +1,6 @@
 """Hearing of changes in a PostgreSQL database: one connection that listens on the channel named like the schema.
 
-What is said there is a hash with a key (``code/17_rouse.sql``), since any login of the database can listen and speak.
+What is said there is a hash with a key (``sql/notify.sql``), since any login of the database can listen and speak.
 """
 
 from __future__ import annotations

@@ -8,11 +8,46 @@ import psycopg
 from psycopg import Connection
 
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.migrations import CODE, Plan, Script
+from holdfast.stores.migrations import CODE, CodeFiles, Plan, Script
 from holdfast.stores.postgres.doctor import ROLES
 from holdfast.stores.postgres.errors import translate
 from holdfast.stores.postgres.runner import asked
 from holdfast.stores.requests import SchemaStatus
+
+# PL/pgSQL resolves names when a function runs, so an engine function may call a hook that a feature defines later.
+# SQL functions with a `return` body, views and triggers need what they name to exist when they are created.
+CODE_FILES = CodeFiles(
+    package="holdfast.stores.postgres",
+    store="postgres",
+    first=(
+        "identity",
+        "failure",
+        "notify",
+        "transition_rules",
+        "guards",
+        "locks",
+        "admission",
+        "fair_shares",
+        "job_insert",
+        "transition_leases",
+        "transition",
+        "enqueue",
+        "retry_as",
+        "leases",
+        "settle",
+        "exchange_pick",
+        "exchange",
+        "claim",
+        "steps",
+        "maintenance",
+        "quarantine",
+        "operators",
+        "order",
+        "ledger",
+        "jobs",
+    ),
+    last=("views", "by_hand", "tenancy", "grants"),
+)
 
 
 def plan_for(plan: Plan) -> Steps[Plan]:
@@ -72,7 +107,7 @@ def _apply(connection: Connection[Any], plan: Plan, schema: str, *, yields: bool
     found = asked(connection, applied(schema))
     created = not found
     wanted = asked(connection, plan_for(plan))
-    wanted.check_not_newer(found)
+    wanted.check_supported(found)
     for script in wanted.pending(found):
         if not found:
             connection.execute(_create(schema))

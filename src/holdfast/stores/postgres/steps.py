@@ -1,4 +1,4 @@
-"""Durable steps and application events; the functions are in ``code/48_steps.sql``."""
+"""Durable steps and application events; the functions are in ``sql/steps.sql``."""
 
 from __future__ import annotations
 

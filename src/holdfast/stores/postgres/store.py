@@ -23,7 +23,7 @@ from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.borrowed import PostgresBorrowing
 from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
 from holdfast.stores.postgres.leases import due_work
-from holdfast.stores.postgres.migrations import status
+from holdfast.stores.postgres.migrations import CODE_FILES, status
 from holdfast.stores.requests import Finding, SchemaStatus
 
 try:
@@ -95,7 +95,9 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
         schema: str = "holdfast",
         pool_size: int = 8,
         answer_within: float = ANSWER_WITHIN,
+        features: tuple[str, ...] = (),
     ) -> None:
+        """``features`` are those whose SQL is installed with the engine's."""
         if not SCHEMA_NAME.fullmatch(schema):
             raise InvalidSetting(
                 f"{schema!r} cannot be a schema name",
@@ -105,7 +107,7 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
         _check_url(url)
         self.url = url
         self.schema_name = schema
-        self._plan = Plan.of(__package__, Script("recording", postgres_triggers()))
+        self._plan = Plan.of(CODE_FILES, features, Script("action_triggers", postgres_triggers()))
         self._size = pool_size
         self.outage = Outage()
         self._pools = Pools(url, pool_size, min(self.lanes, pool_size), self.outage)

@@ -2,7 +2,7 @@
 
 There is one writer at a time, so what is counted stays so until the end of the transaction. Nothing of this is looked
 at while ``dispatch`` says that nothing is limited. The places of a job that leaves a worker's hands are freed by a
-trigger (code/25_limits.sql), which also lets the next one go on.
+trigger (features/limits/sqlite.sql), which also lets the next one go on.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _DISPATCH = "SELECT limited, fair FROM dispatch WHERE id = 1"
 _BARRED = (
     "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > :now"
     " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
-    " UNION ALL SELECT tenant FROM switch WHERE tenant IN ('*', :tenant) AND (until IS NULL OR until > :now)"
+    " UNION ALL SELECT tenant FROM pause WHERE tenant IN ('*', :tenant) AND (until IS NULL OR until > :now)"
     " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
 )
-_PAUSED = "SELECT tenant, scope, name FROM switch WHERE until IS NULL OR until > ?"
+_PAUSED = "SELECT tenant, scope, name FROM pause WHERE until IS NULL OR until > ?"
 _TENANTS = "SELECT (SELECT min(tenant) FROM job), (SELECT max(tenant) FROM job)"
 _USES = "SELECT n, uses FROM job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
 _SOME_RULES = "SELECT tenant, scope, name, concurrency, rate, per, burst FROM job_limit ORDER BY name <> '*' LIMIT ?"
@@ -48,15 +48,15 @@ _RESERVED = (
     " ON r.scope = 'resource' AND r.name = json_extract(o.value, '$[2]') AND r.state = 'active' AND r.expires_at > :now"
     " AND (r.tenant = '*' OR r.tenant = json_extract(o.value, '$[0]')) WHERE json_extract(o.value, '$[1]') = 'resource'"
 )
-_TAKEN = "SELECT count(*) FROM place WHERE tenant = ? AND scope = ? AND name = ?"
-_METER = "SELECT tokens, at FROM meter WHERE tenant = ? AND scope = ? AND name = ?"
-_OCCUPY = "INSERT INTO place (tenant, scope, name, job_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_TAKEN = "SELECT count(*) FROM occupied_slot WHERE tenant = ? AND scope = ? AND name = ?"
+_METER = "SELECT tokens, at FROM rate_meter WHERE tenant = ? AND scope = ? AND name = ?"
+_OCCUPY = "INSERT INTO occupied_slot (tenant, scope, name, job_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _SPEND = (
-    "INSERT INTO meter (tenant, scope, name, tokens, at) VALUES (?, ?, ?, ?, ?)"
+    "INSERT INTO rate_meter (tenant, scope, name, tokens, at) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET tokens = excluded.tokens, at = excluded.at"
 )
 _WAKE = (
-    "UPDATE meter SET wake_at = :wake WHERE tenant = :tenant AND scope = :scope AND name = :name"
+    "UPDATE rate_meter SET wake_at = :wake WHERE tenant = :tenant AND scope = :scope AND name = :name"
     " AND (wake_at IS NULL OR wake_at <= :now)"
 )
 _PARK = (
@@ -66,7 +66,7 @@ _PARK = (
 # Those that were picked, and what else is at the head of the queue: there may be a million of them, and others behind.
 _PARK_PAUSED = (
     "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', p.bucket), held_by = p.bucket"
-    " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) || '' FROM switch w"
+    " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) || '' FROM pause w"
     " WHERE (w.tenant = '*' OR w.tenant = h.tenant) AND (w.until IS NULL OR w.until > :now)"
     " AND CASE w.scope WHEN 'kind' THEN w.name = h.kind WHEN 'agent' THEN w.name IS h.agent"
     " WHEN 'queue' THEN w.name = h.queue ELSE 1 END LIMIT 1) AS bucket"
@@ -273,7 +273,7 @@ def candidate(row: Row) -> Candidate:
 P = ParamSpec("P")
 T = TypeVar("T")
 _HALTED = Statement(
-    "SELECT 1 FROM switch WHERE tenant = '*' AND scope = 'all' AND (until IS NULL OR until > (SELECT now FROM present))"
+    "SELECT 1 FROM pause WHERE tenant = '*' AND scope = 'all' AND (until IS NULL OR until > (SELECT now FROM present))"
 )
 
 

@@ -146,7 +146,7 @@ class SqliteBorrowing(abc.ABC):
     def _check_schema(self, behind: type[SchemaMismatch]) -> Steps[None]:
         found = yield Statement("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'")
         applied = (yield Statement("SELECT name, digest FROM migration")) if found else []
-        self._plan.check_not_newer(dict(applied))  # type: ignore[arg-type]
+        self._plan.check_supported(dict(applied))  # type: ignore[arg-type]
         if self._plan.pending(dict(applied)):  # type: ignore[arg-type]
             raise behind(
                 "the tables of Holdfast are not in this database, or are older than this release",

@@ -77,7 +77,7 @@ OPEN = Opening(None, [])
 ROUNDS = 8
 EXTRA = 50
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
-_SWITCHED = Statement("SELECT 1 FROM switch LIMIT 1")
+_SWITCHED = Statement("SELECT 1 FROM pause LIMIT 1")
 _RECALLS = (
     "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
 )

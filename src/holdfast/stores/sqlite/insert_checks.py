@@ -87,7 +87,7 @@ def pending_of(tenant: str, now: int) -> Steps[int]:
     return int(pending)
 
 
-_REFUSING = f"SELECT {Record.columns(Switch)} FROM switch WHERE refuse_enqueue AND (until IS NULL OR until > ?)"
+_REFUSING = f"SELECT {Record.columns(Switch)} FROM pause WHERE refuse_enqueue AND (until IS NULL OR until > ?)"
 
 
 def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None]:

@@ -25,7 +25,7 @@ _FIND = (
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND (:any OR tenant = :tenant)"
 )
 _STOP = (
-    "UPDATE job_state SET state = 'cancelled', lease = NULL, due_at = NULL, gate_id = NULL, finished_at = :now,"
+    "UPDATE job_state SET state = 'cancelled', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now,"
     " note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 # A redriven job has its full number of tries before it again.

@@ -42,7 +42,7 @@ _IS_LAPSED = (
     " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND renewed_at > :now + 5000000)"
 )
 _EXPIRE = (
-    "UPDATE job_state SET state = 'failed', due_at = NULL, gate_id = NULL, finished_at = :now, note = NULL,"
+    "UPDATE job_state SET state = 'failed', due_at = NULL, approval_id = NULL, finished_at = :now, note = NULL,"
     " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done' WHERE n IN ("
     "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
     " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval')"
@@ -100,7 +100,7 @@ _SWEPT = (
 
 
 def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
-    """A look that answers when there is nothing to do: a duty that writes for nothing would rouse everybody."""
+    """A look that answers when there is nothing to do: a task that writes for nothing would wake every listener."""
 
     def look(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Any]:
         present = yield Statement("SELECT now FROM present")
@@ -221,8 +221,8 @@ _TRY = {
     "take": "UPDATE job_state SET state = 'in_progress', lease = :lease, settled_by = NULL, note = NULL,"
     " held_by = NULL, attempt = attempt + 1, started_at = :now WHERE n = :n",
     "promote": "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n = :n",
-    "expire": "UPDATE job_state SET state = 'failed', due_at = NULL, gate_id = NULL, finished_at = :now, note = NULL,"
-    " error_code = 'deadline_passed', error_message = '' WHERE n = :n",
+    "expire": "UPDATE job_state SET state = 'failed', due_at = NULL, approval_id = NULL, finished_at = :now,"
+    " note = NULL, error_code = 'deadline_passed', error_message = '' WHERE n = :n",
 }
 _LIVE = "SELECT 1 FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 _NOTE = (

@@ -24,7 +24,7 @@ _ONE = f"SELECT {COLUMNS} FROM job_limit WHERE tenant = :tenant AND scope = :sco
 _SWITCH_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
 # What runs already counts.
 _COUNT_RUNNING = (
-    "INSERT INTO place (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
+    "INSERT INTO occupied_slot (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
     "SELECT s.id, s.tenant, CASE :scope WHEN 'all' THEN '*' WHEN 'queue' THEN s.queue WHEN 'kind' THEN s.kind"
     " WHEN 'tenant' THEN s.tenant WHEN 'agent' THEN s.agent END AS name"
     " FROM job_state s WHERE s.state IN ('leased', 'in_progress')"
@@ -70,8 +70,8 @@ def drop_limit(scope: str, name: str, tenant: str, now: int) -> Steps[bool]:
     facts = {"tenant": tenant, "scope": scope, "name": name}
     rows = yield Statement(_REMOVE, facts)
     if rows:
-        yield Statement(_FORGET.format(table="place", what="concurrency"), facts)
-        yield Statement(_FORGET.format(table="meter", what="rate"), facts)
+        yield Statement(_FORGET.format(table="occupied_slot", what="concurrency"), facts)
+        yield Statement(_FORGET.format(table="rate_meter", what="rate"), facts)
         yield from sweep(now, 1000, beginning_of(tenant, scope))
     return bool(rows)
 

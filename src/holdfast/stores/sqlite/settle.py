@@ -22,7 +22,7 @@ _SUCCEED = (
 )
 _END = (
     "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
-    " error_code = :code, error_message = :message, note = :note, gate_id = :gate,"
+    " error_code = :code, error_message = :message, note = :note, approval_id = :gate,"
     " crashes = min(crashes, 32766) + :crashed"
     " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress'"
     " RETURNING CASE WHEN crashes <= max_crashes THEN (SELECT j.retry_as FROM job j WHERE j.n = job_state.n) END"
@@ -152,6 +152,6 @@ def _passing_on(item: Settlement, now: int) -> dict[str, Any]:
 
 
 def _group(item: Settlement) -> str | None:
-    """A dead letter knows its group (``27_dead_letters.sql``)."""
+    """A dead letter knows its group (``features/dead_letters/sqlite.sql``)."""
     told = {name: item.note[name] for name in ("fingerprint", "frame") if name in item.note} if item.note else {}
     return json.dumps(told) if told else None

@@ -204,9 +204,9 @@ def _written(at: int) -> str:
 
 
 _OPEN_GATE = (
-    "INSERT INTO gate (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester, not_requester,"
-    " on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at, escalate_to, notify,"
-    " content_hash, opened_at)"
+    "INSERT INTO approval (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester,"
+    " not_requester, on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at,"
+    " escalate_to, notify, content_hash, opened_at)"
     " SELECT :id, tenant, id, :n, :name, :summary, :data, :form, :approvers, :quorum, enqueued_by, :not_requester,"
     " :on_deny, :on_expire, :expires_in, :now + :expires_in, :remind_every, :now + :remind_every,"
     " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM job WHERE id = :job"
@@ -218,7 +218,7 @@ GATE_NOTICE = (
     " SELECT g.tenant, g.notify, j.queue, json_object('notice',"
     " json_object('gate_id', g.id, 'what', :what, 'number', g.reminders)),"
     " g.job_id, coalesce(j.correlation_id, j.id), j.workflow_id, 'gate ' || g.name, 'holdfast', :now"
-    " FROM gate g JOIN job j ON j.id = g.job_id WHERE g.id = :gate AND g.notify IS NOT NULL"
+    " FROM approval g JOIN job j ON j.id = g.job_id WHERE g.id = :gate AND g.notify IS NOT NULL"
 )
 
 

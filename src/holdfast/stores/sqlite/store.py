@@ -21,7 +21,7 @@ from holdfast.stores.action_triggers import sqlite_triggers
 from holdfast.stores.due import DueWork
 from holdfast.stores.flow import Flow, Rows, Statement, drive, in_thread
 from holdfast.stores.listener import Names
-from holdfast.stores.migrations import Plan, Script
+from holdfast.stores.migrations import CodeFiles, Plan, Script
 from holdfast.stores.outage import Outage
 from holdfast.stores.requests import Finding, SchemaStatus
 from holdfast.stores.sqlite.borrowed import SqliteBorrowing, SqliteLending
@@ -60,7 +60,7 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
             "up to date"
             if status.current
             else f"pending: {', '.join(status.pending) or 'none'}; "
-            f"from a newer release: {', '.join(status.unknown) or 'none'}",
+            f"not of this release: {', '.join(status.unknown) or 'none'}",
             None if status.current else "Run: holdfast migrate",
         ),
     ]
@@ -130,16 +130,25 @@ PROBE_BYTES = 256 * 1024
 PROBE_MILLISECONDS = 100
 """How long a check of the disk waits for the lock of another writer."""
 
+# The order matters beyond what exists when: SQLite runs the triggers of a table newest first.
+CODE_FILES = CodeFiles(
+    package="holdfast.stores.sqlite",
+    store="sqlite",
+    first=("views", "job_insert", "transition", "guards", "steps"),
+    last=(),
+)
+
 
 class SqliteDatabase(SqliteBorrowing, SqliteLending):
     embedded = True
     lanes = 1  # there is one writer at a time; a second turn would only wait for the first
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, features: tuple[str, ...] = ()) -> None:
+        """``features`` are those whose SQL is installed with the engine's."""
         self.url = url
         self.outage = Outage()
         self._connections = Connections(database_path(url))
-        self._plan = Plan.of(__package__, Script("recording", sqlite_triggers()))
+        self._plan = Plan.of(CODE_FILES, features, Script("action_triggers", sqlite_triggers()))
         self._threads: dict[bool, ThreadPoolExecutor] = {}
         self._owner = os.getpid()
         self._ear = SqliteListener(self._connections)
@@ -237,7 +246,7 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
                 return status  # without the lock, which may be held by whoever is asking: a handler in its transaction
             connection.execute("BEGIN IMMEDIATE")
             applied = _applied(connection)
-            self._plan.check_not_newer(applied)
+            self._plan.check_supported(applied)
             for script in self._plan.pending(applied):
                 try:
                     for statement in split(script.sql):

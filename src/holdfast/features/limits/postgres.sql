@@ -1,0 +1,280 @@
+-- Setting limits (SC-16), looking at them, and what is due about them. What a limit means for a claim is in admission.sql.
+
+-- Set a limit, or another in place of the one there is. What runs already counts; what is above the limit runs to its end.
+create or replace function set_limit(scope text, name text default '*', concurrency integer default null, rate integer default null,
+                                     per double precision default null, burst integer default null,
+                                     actor text default null, for_tenant text default null)
+returns setof job_limit
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(set_limit.for_tenant, set_limit.actor);
+    v_rows  tid[];
+begin
+    perform stop_dispatch();
+    insert into job_limit as l (tenant, scope, name, concurrency, rate, per, burst, set_by, created_at, updated_at)
+    values (v_scope, set_limit.scope, set_limit.name, set_limit.concurrency, set_limit.rate,
+            case when set_limit.rate is not null then coalesce(set_limit.per, 1) end,
+            case when set_limit.rate is not null then coalesce(set_limit.burst, set_limit.rate) end, actor(), v_now, v_now)
+    on conflict (tenant, scope, name) do update
+       set concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
+           set_by = excluded.set_by, updated_at = excluded.updated_at
+     where (l.concurrency, l.rate, l.per, l.burst)
+           is distinct from (excluded.concurrency, excluded.rate, excluded.per, excluded.burst);
+    update dispatch d set limited = true where not d.limited;
+    -- Locked: one that is ending just now has not looked for places, and must not be given any.
+    select array_agg(h.ctid) into v_rows from (
+        select s.ctid from job_state s where s.state in ('leased', 'in_progress') order by s.id for update) h;
+    insert into occupied_slot (tenant, scope, name, job_id)
+    select distinct l.tenant, l.scope, l.name, l.job_id from limits_on(v_rows) l
+     where l.tenant = v_scope and l.scope = set_limit.scope and l.concurrency is not null
+    on conflict do nothing;
+    perform sweep_parked(v_now, 1000, bucket_prefix(v_scope, set_limit.scope));
+    return query select l.* from job_limit l
+     where l.tenant = v_scope and l.scope = set_limit.scope and l.name = set_limit.name;
+end $$;
+
+create or replace function remove_limit(scope text, name text default '*', actor text default null, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(remove_limit.for_tenant, remove_limit.actor);
+begin
+    perform stop_dispatch();
+    delete from job_limit l where l.tenant = v_scope and l.scope = remove_limit.scope and l.name = remove_limit.name;
+    if not found then
+        return false;
+    end if;
+    delete from occupied_slot p where p.tenant = v_scope and p.scope = remove_limit.scope
+       and not exists (select from job_limit l where l.tenant = p.tenant and l.scope = p.scope and l.name in (p.name, '*')
+                          and l.concurrency is not null);
+    delete from rate_meter m where m.tenant = v_scope and m.scope = remove_limit.scope
+       and not exists (select from job_limit l where l.tenant = m.tenant and l.scope = m.scope and l.name in (m.name, '*')
+                          and l.rate is not null);
+    perform sweep_parked(clock_now(), 1000, bucket_prefix(v_scope, remove_limit.scope));
+    perform notify_listeners('');
+    return true;
+end $$;
+
+-- What the texts of all buckets of a scope begin with.
+create or replace function bucket_prefix(p_tenant text, p_scope text) returns text language sql stable
+return left(bucket(p_tenant, p_scope, ''), -3);
+
+-- Look at limits that jobs are parked for, one after the other from where the last look ended, and let go on whoever can.
+-- The steps that free places do so already; this is for those that missed each other, and for limits that were changed.
+create or replace function sweep_parked(p_now timestamptz, p_want integer, p_prefix text default null) returns integer
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_from  text := coalesce(p_prefix, (select d.swept from dispatch d), '');
+    v_next  text;
+    v_count integer := 0;
+    v_seen  integer := 0;
+begin
+    loop
+        select s.held_by into v_next from job_state s
+         where s.held_by > v_from and s.held_by is not null and s.due_at is not null and s.state = 'queued'
+         order by s.held_by limit 1;
+        exit when v_next is null or (p_prefix is not null and not starts_with(v_next, p_prefix)) or v_seen >= 200 or v_count >= p_want;
+        -- Who waits for a token is woken when there is one.
+        if p_prefix is not null or (select l.rate from job_limit l
+               where l.tenant = v_next::json ->> 0 and l.scope = v_next::json ->> 1 and l.name in (v_next::json ->> 2, '*')
+               order by l.name = '*' limit 1) is null then
+            v_count := v_count + unpark(v_next::json ->> 0, v_next::json ->> 1, v_next::json ->> 2, p_now, p_want - v_count);
+        end if;
+        v_from := v_next;
+        v_seen := v_seen + 1;
+    end loop;
+    if p_prefix is null then
+        update dispatch d set swept = case when v_next is null then '' else v_from end
+         where d.swept <> case when v_next is null then '' else v_from end;
+    end if;
+    return v_count;
+end $$;
+
+-- The limits there are, with what runs under each and what it holds back.
+create or replace function list_limits(for_tenant text default null)
+returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
+               set_by text, created_at timestamptz, updated_at timestamptz, running bigint, waiting bigint)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(list_limits.for_tenant);
+begin
+    return query
+    with parked as materialized (
+        select s.held_by, count(*) as n from job_state s
+         where s.held_by is not null and s.due_at is not null and s.state = 'queued' and (v_scope = '*' or s.tenant = v_scope)
+         group by s.held_by)
+    select l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst, l.set_by, l.created_at, l.updated_at,
+           (select count(*) from occupied_slot p where p.tenant = l.tenant and p.scope = l.scope and l.name in (p.name, '*')),
+           coalesce((select sum(k.n)::bigint from parked k where case l.name when '*'
+               then starts_with(k.held_by, bucket_prefix(l.tenant, l.scope)) else k.held_by = bucket(l.tenant, l.scope, l.name) end), 0)
+      from job_limit l where v_scope = '*' or l.tenant in (v_scope, '*')
+     order by array_position(array['all', 'queue', 'kind', 'key', 'resource', 'agent', 'tenant'], l.scope), l.name, l.tenant;
+end $$;
+
+-- What is due about limits and reservations: end what nobody keeps alive, hand out tokens, let parked jobs go on.
+create or replace function attend_limits(want integer default 1000, for_tenant text default '*') returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(attend_limits.for_tenant, 'promoter');
+    v_count integer := 0;
+    v_meter record;
+begin
+    if not (select d.limited from dispatch d) then
+        return 0;
+    end if;
+    v_count := end_pauses(v_now);
+    if halted() then
+        return v_count;
+    end if;
+    v_count := v_count + expire_reservations(v_now);
+    if v_scope = '*' then
+        -- Somebody has written by hand: job and place come and go in one transaction.
+        delete from occupied_slot p where not exists (select from job_state s where s.id = p.job_id and s.lease is not null);
+    end if;
+    for v_meter in
+        select m.tenant, m.scope, m.name, l.rate, l.per, l.burst from rate_meter m
+          left join lateral (select * from job_limit l where l.tenant = m.tenant and l.scope = m.scope
+                                and l.name in (m.name, '*') order by l.name = '*' limit 1) l on true
+         where m.wake_at <= v_now and m.wake_at is not null order by m.wake_at limit attend_limits.want
+           for update of m skip locked
+    loop
+        update rate_meter m set wake_at = null where m.tenant = v_meter.tenant and m.scope = v_meter.scope and m.name = v_meter.name;
+        v_count := v_count + unpark(v_meter.tenant, v_meter.scope, v_meter.name, v_now, attend_limits.want);
+        if exists (select from job_state s where s.held_by = bucket(v_meter.tenant, v_meter.scope, v_meter.name)
+                      and s.held_by is not null and s.due_at is not null and s.state = 'queued') then
+            perform wake_later(v_meter.tenant, v_meter.scope, v_meter.name, v_meter.rate, v_meter.per, v_meter.burst,
+                               v_now + make_interval(secs => 0.001));
+        end if;
+    end loop;
+    v_count := v_count + sweep_parked(v_now, attend_limits.want);
+    if v_scope = '*' and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
+       and not exists (select from pause)
+       and try_lock('lock_dispatch')
+       and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
+       and not exists (select from occupied_slot) and not exists (select from pause)
+       and not exists (select from job_state s where s.held_by is not null and s.due_at is not null and s.state = 'queued') then
+        update dispatch d set limited = false where d.limited;
+    end if;
+    return v_count;
+end $$;
+
+-- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
+create or replace function judge_occupied_slot_delete() returns trigger language plpgsql set search_path from current
+    set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+begin
+    if pg_trigger_depth() > 1 then
+        return null;   -- free_places, whose jobs have left their workers' hands
+    end if;
+    if exists (select from gone g join job_state s on s.id = g.job_id
+                where s.state in ('leased', 'in_progress') and s.lease is not null
+                  and exists (select from job_limit l where l.tenant = g.tenant and l.scope = g.scope
+                                 and l.name in (g.name, '*') and l.concurrency is not null)) then
+        raise exception 'a slot is kept while its job is held' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on occupied_slot
+    referencing old table as gone for each statement execute function judge_occupied_slot_delete();
+create or replace trigger refuse_update before update on occupied_slot for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on occupied_slot for each statement execute function refuse_change();
+
+-- While something is limited the switch says so; without its row nobody would look.
+create or replace function judge_dispatch() returns trigger language plpgsql set search_path from current as $$
+begin
+    if tg_op <> 'UPDATE' then
+        raise exception 'dispatch has one row' using errcode = 'ZH002';
+    elsif hidden('*', 'job_limit')   -- what other tenants have is not to be seen from here (tenancy.sql)
+          or exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active'))
+          or exists (select from pause) then
+        raise exception 'dispatch: something is limited, reserved or paused' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_update before update on dispatch for each row
+    when (old.limited and not new.limited) execute function judge_dispatch();
+create or replace trigger refuse_delete before delete on dispatch for each row execute function judge_dispatch();
+create or replace trigger refuse_truncate before truncate on dispatch for each statement execute function judge_dispatch();
+
+-- Queues in which waiting counts: a job's stored priority is raised by and by (SC-2: the order is what is stored, and
+-- nothing else). A queue has this if somebody says so.
+
+create or replace function set_aging(queue text, aging double precision, step integer default 1, most integer default 100,
+                                     actor text default null, for_tenant text default null)
+returns setof queue_setting
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(set_aging.for_tenant, set_aging.actor);
+begin
+    if set_aging.aging is null then
+        delete from queue_setting q where q.tenant = v_scope and q.queue = set_aging.queue;
+        return;
+    end if;
+    return query
+    insert into queue_setting as q (tenant, queue, aging, aging_step, aging_most, set_by, updated_at)
+    values (v_scope, set_aging.queue, set_aging.aging, set_aging.step, set_aging.most, actor(), clock_now())
+    on conflict (tenant, queue) do update
+       set aging = excluded.aging, aging_step = excluded.aging_step, aging_most = excluded.aging_most,
+           set_by = excluded.set_by, updated_at = excluded.updated_at
+    returning q.*;
+end $$;
+
+-- Raise what has waited long enough, a batch at a time; answers how many. A job stands by its priority as it was enqueued
+-- plus a step for each span that it has been waiting for its turn, up to the queue's most; its position stays, so that among its new
+-- equals it stands by its age. What a person has moved is theirs. Only the jobs longest in line of each priority are looked at.
+create or replace function age_queues(want integer default 1000, for_tenant text default '*') returns integer
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := clock_now();
+    v_scope   text := enter(age_queues.for_tenant, 'aging');
+    v_setting queue_setting;
+    v_level   smallint;
+    v_jobs    uuid[];
+    v_count   integer := 0;
+    v_more    integer;
+begin
+    if halted() then
+        return 0;
+    end if;
+    for v_setting in select q.* from queue_setting q order by q.tenant, q.queue loop
+        v_level := v_setting.aging_most;
+        loop
+            select s.priority into v_level from job_state s
+             where s.queue = v_setting.queue and s.state = 'queued' and s.due_at is null and s.priority < v_level
+             order by s.priority desc limit 1;
+            exit when not found or v_count >= age_queues.want;
+            select array_agg(w.id) into v_jobs from (
+                select s.id from job_state s
+                 where s.queue = v_setting.queue and s.state = 'queued' and s.due_at is null and s.priority = v_level
+                   and (v_setting.tenant = '*' or s.tenant = v_setting.tenant)
+                 order by s.priority desc, s.position, s.id limit age_queues.want - v_count for update skip locked) w;
+            with old as materialized (
+                select w.id, least(v_setting.aging_most, j.priority + v_setting.aging_step
+                           * floor(extract(epoch from v_now - greatest(j.created_at, j.process_after)) / v_setting.aging)) as priority
+                  from unnest(v_jobs) w(id) join job j on j.id = w.id
+                 where not exists (select from event e where e.job_id = w.id and e.verb = 'move' and e.actor <> 'aging')
+            )
+            update job_state s
+               set priority = o.priority,
+                   note = coalesce(s.note, '{}') || jsonb_build_object('moved', jsonb_build_object(
+                       'to', 'aging', 'priority', o.priority,
+                       'times', 1 + (select count(*) from event e where e.job_id = s.id and e.verb = 'move')))
+              from old o where s.id = o.id and o.priority > s.priority;
+            get diagnostics v_more = row_count;
+            v_count := v_count + v_more;
+        end loop;
+        if v_count > 0 then
+            perform notify_listeners(' ' || v_setting.queue);
+        end if;
+    end loop;
+    return v_count;
+end $$;

@@ -1,0 +1,309 @@
+-- Pausing (DP-18). A switch is a limit of none, with a reason: of a whole queue or of everything nothing is taken
+-- (reservations_on_claim), and nobody needs to be parked; the jobs of a kind, an agent or a tenant are parked as a claim comes by
+-- them (pauses_on_claim), so that the next claims do not, and are un-parked when it ends. Nothing of this is looked at while
+-- `dispatch` says that nothing is limited, and nothing at enqueue while it says that nothing is ruled; having a row
+-- here sets both, whoever has written it.
+--
+-- While everything of every tenant is paused the system is off: the duties touch nothing either. What runs may end.
+
+-- Tenants whose jobs of a queue may not be claimed because the queue, or everything, is reserved. A pause counts where it
+-- stops the whole queue; the jobs of single kinds, agents and tenants are parked (pauses_on_claim). Called by pick_admitted.
+create or replace function reservations_on_claim(p_queue text, p_now timestamptz) returns text[]
+language plpgsql stable set search_path from current as $$
+begin
+    return (select array_agg(b.tenant) from (
+        select r.tenant from reservation r
+         where r.state = 'active' and r.expires_at > p_now
+           and (r.scope = 'all' or r.scope = 'queue' and r.name = p_queue)
+        union all
+        select w.tenant from pause w
+         where w.tenant in ('*', (select scope())) and (w.until is null or w.until > p_now)
+           and (w.scope = 'all' or w.scope = 'queue' and w.name = p_queue)) b);
+end $$;
+
+-- Park the paused jobs among the rows that a claim has picked and locked, and with them those at the head of the queue:
+-- many at once, since there may be a million of them, and other kinds behind. Returns how many. Called by pick_admitted.
+create or replace function pauses_on_claim(p_rows tid[], p_queue text, p_now timestamptz) returns integer
+language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_pause record;
+    v_count  integer := 0;
+    v_more   integer;
+begin
+    for v_pause in
+        select w.*, bucket(w.tenant, w.scope, w.name) as held from pause w
+         where (w.until is null or w.until > p_now) and (w.scope <> 'queue' or w.name = p_queue)
+    loop
+        continue when not exists (select from job_state s where s.ctid = any (p_rows)
+            and s.due_at is null and v_pause.tenant in ('*', s.tenant)
+            and case v_pause.scope when 'kind' then s.kind = v_pause.name when 'agent' then s.agent = v_pause.name else true end);
+        update job_state s set due_at = 'infinity', note = jsonb_build_object('held', 'limit', 'by', v_pause.held), held_by = v_pause.held
+         where (s.ctid = any (p_rows) or s.ctid = any (array(
+                   select h.ctid from job_state h
+                    where h.queue = p_queue and h.state = 'queued' and h.due_at is null
+                    order by h.priority desc, h.position, h.id limit 1000 for update skip locked)))
+           and s.due_at is null and v_pause.tenant in ('*', s.tenant)
+           and case v_pause.scope when 'kind' then s.kind = v_pause.name when 'agent' then s.agent = v_pause.name else true end;
+        get diagnostics v_more = row_count;
+        v_count := v_count + v_more;
+    end loop;
+    return v_count;
+end $$;
+
+-- What is said of a switch; the words of features/limits/model.py.
+create or replace function pause_says(w pause) returns text language sql stable
+return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' || (w).name end,
+              case when (w).tenant <> '*' then ' of tenant ' || (w).tenant end,
+              ' was paused by ', (w).set_by, ' at ', to_char((w).since at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+              case when (w).until is not null
+                   then ' until ' || to_char((w).until at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') end,
+              ': ', (w).reason);
+
+create or replace function refuse_paused(p_kind text, w pause) returns void
+language plpgsql set search_path from current as $$
+begin
+    raise exception 'no job of kind % is accepted: %', p_kind, pause_says(w)
+        using errcode = 'ZH060', hint = 'Enqueue it later, or resume what is paused: select resume(…).';
+end $$;
+
+-- Refuse new jobs while their queue, kind, agent or everything is paused with `refuse_enqueue`. Jobs that the store makes
+-- itself as part of an attempt that ends are accepted: the next try, and notices of approvals. Called by on_job_insert.
+create or replace function pauses_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_bad    record;
+    v_pause pause;
+begin
+    select j.kind, w into v_bad from job j join pause w
+        on w.refuse_enqueue and (w.until is null or w.until > p_now) and w.tenant in (j.tenant, '*')
+       and case w.scope when 'all' then true when 'queue' then w.name = j.queue when 'kind' then w.name = j.kind
+                        else w.name = j.agent end
+     where j.id = any (p_jobs) and not is_owed(j.id, j.retry_of) limit 1;
+    if found then
+        v_pause := v_bad.w;
+        perform refuse_paused(v_bad.kind, v_pause);
+    end if;
+end $$;
+
+-- Pause, or say something else of what is paused already. When this has answered, whoever takes jobs sees it. Those who
+-- began before are waited for, but not for long: a pause may be urgent, and a transaction somewhere may stay open.
+create or replace function pause(scope text, name text, reason text, until timestamptz default null,
+                                 refuse_enqueue boolean default null, actor text default null, for_tenant text default null)
+returns setof pause
+language plpgsql security definer set search_path from current set lock_timeout = '3s' as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(pause.for_tenant, pause.actor);
+begin
+    if out_of_time(pause.until) then
+        perform refuse_time('until');
+    end if;
+    begin
+        perform stop_dispatch();
+    exception when lock_not_available then
+        null;
+    end;
+    insert into pause as w (tenant, scope, name, reason, refuse_enqueue, set_by, since, until)
+    values (v_scope, pause.scope, pause.name, pause.reason,
+            coalesce(pause.refuse_enqueue, v_scope = '*' and pause.scope = 'all'), actor(), v_now, pause.until)
+    on conflict (tenant, scope, name) do update
+       set reason = excluded.reason, refuse_enqueue = excluded.refuse_enqueue, set_by = excluded.set_by, until = excluded.until;
+    return query select w.* from pause w where w.tenant = v_scope and w.scope = pause.scope and w.name = pause.name;
+end $$;
+
+-- Go on; false when it is not paused. Up to a thousand parked jobs come back with this, the rest by the duty of limits.
+create or replace function resume(scope text, name text default '*', actor text default null, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(resume.for_tenant, resume.actor);
+    v_one   pause;
+begin
+    delete from pause w where w.tenant = v_scope and w.scope = resume.scope and w.name = resume.name returning w.* into v_one;
+    if not found then
+        return false;
+    end if;
+    perform after_pause(v_one, clock_now());
+    return v_one.until is null or v_one.until > clock_now();   -- else it was over already
+end $$;
+
+-- Jobs may be taken there again.
+create or replace function after_pause(w pause, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+begin
+    perform unpark((w).tenant, (w).scope, (w).name, p_now);
+    perform notify_listeners(case (w).scope when 'queue' then (w).name else '' end);
+end $$;
+
+-- Take away those whose time is over; nobody has heeded them since. Answers how many.
+create or replace function end_pauses(p_now timestamptz) returns integer
+language plpgsql set search_path from current as $$
+declare
+    v_one   pause;
+    v_count integer := 0;
+begin
+    for v_one in
+        select w.* from pause w where w.until <= p_now and (scope() = '*' or w.tenant = scope())
+         order by w.tenant, w.scope, w.name for update skip locked
+    loop
+        delete from pause w where w.tenant = v_one.tenant and w.scope = v_one.scope and w.name = v_one.name;
+        perform after_pause(v_one, p_now);
+        v_count := v_count + 1;
+    end loop;
+    return v_count;
+end $$;
+
+create or replace function on_pause() returns trigger language plpgsql set search_path from current as $$
+begin
+    update dispatch d set limited = true, ruled = true where not d.limited or not d.ruled;
+    return null;
+end $$;
+create or replace trigger on_insert after insert on pause for each statement execute function on_pause();
+
+create or replace function judge_pause() returns trigger language plpgsql as $$
+begin
+    raise exception 'pause %: what is paused, and since when, never changes', old.name
+        using errcode = 'ZH002', hint = 'Resume it, and pause another.';
+end $$;
+create or replace trigger judge_update before update on pause for each row
+    when (old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name or old.since <> new.since)
+    execute function judge_pause();
+create or replace trigger refuse_truncate before truncate on pause for each statement execute function refuse_change();
+
+-- Direct reservations (SC-10): the right to use a queue, a resource or everything oneself, while no job is begun there.
+--
+-- Whoever asks stands in line as `waiting`; the first in line becomes `active` when nothing that conflicts with it is. From
+-- then on no job is taken in its scope (pick_admitted asks reservations_on_claim; a resource is a limit of none), and those that were
+-- taken before are counted until they have ended: whoever asked decides whether to wait for that. An owner keeps its
+-- reservation alive; one that is not renewed has expired for everybody from that moment on, whether or not a duty has
+-- written it down yet. The order of the queue is not touched.
+
+create or replace function conflicting(a reservation, b reservation) returns boolean language sql immutable
+return (a).id <> (b).id and ((a).tenant = (b).tenant or '*' in ((a).tenant, (b).tenant))
+   and ('all' in ((a).scope, (b).scope) or (a).scope = (b).scope and (a).name = (b).name);
+
+-- Jobs under way in the scope of a reservation.
+create or replace function running_in(r reservation) returns integer
+language sql stable set search_path from current as $$
+    select count(*)::integer from job_state s
+     where s.state in ('leased', 'in_progress') and ((r).tenant = '*' or s.tenant = (r).tenant)
+       and case (r).scope when 'all' then true when 'queue' then s.queue = (r).name
+                else exists (select from job j where j.id = s.id and 'resource:' || (r).name = any (j.uses)) end
+$$;
+
+-- Ask for a reservation, or ask again with the same id: that also keeps its place in the line for as long as `ttl`.
+create or replace function reserve(reservation uuid, scope text, name text default '*', ttl interval default '30 s',
+                                   reason text default null, actor text default null, for_tenant text default null)
+returns table (id uuid, state text, expires_at timestamptz, running integer, ahead integer)
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(reserve.for_tenant, reserve.actor);
+    v_own   reservation;
+begin
+    insert into reservation as r (id, tenant, scope, name, holder, reason, asked_at, expires_at)
+    values (reserve.reservation, v_scope, reserve.scope, reserve.name, actor(), nullif(reserve.reason, ''), v_now, v_now + reserve.ttl)
+    on conflict (id) do update set expires_at = greatest(r.expires_at, excluded.expires_at)
+     where r.state in ('waiting', 'active') and r.expires_at > v_now and r.tenant = v_scope;
+    select r.* into v_own from reservation r where r.id = reserve.reservation and r.tenant = v_scope;
+    if v_own.state = 'waiting' and v_own.expires_at > v_now and not exists (
+           select from reservation r where conflicting(v_own, r) and r.expires_at > v_now
+              and (r.state = 'active' or r.state = 'waiting' and (r.asked_at, r.id) < (v_own.asked_at, v_own.id))) then
+        -- All who take jobs have gone, and those who come see it. What was seen above may have changed meanwhile.
+        perform stop_dispatch();
+        perform expire_reservations(v_now);
+        update reservation r set state = 'active', reserved_at = v_now, expires_at = v_now + reserve.ttl
+         where r.id = v_own.id and r.state = 'waiting' and not exists (
+               select from reservation o where conflicting(v_own, o) and o.expires_at > v_now
+                  and (o.state = 'active' or o.state = 'waiting' and (o.asked_at, o.id) < (v_own.asked_at, v_own.id)));
+        update dispatch d set limited = true where not d.limited;
+        select r.* into v_own from reservation r where r.id = v_own.id;
+    end if;
+    return query
+    select v_own.id, case when v_own.state in ('waiting', 'active') and v_own.expires_at <= v_now then 'expired' else v_own.state end,
+           v_own.expires_at, running_in(v_own),
+           (select count(*)::integer from reservation r where conflicting(v_own, r) and r.expires_at > v_now
+               and (r.state = 'active' or r.state = 'waiting' and (r.asked_at, r.id) < (v_own.asked_at, v_own.id)));
+end $$;
+
+-- End a reservation; false when it is over already. Whoever only waits withdraws.
+create or replace function release_reservation(reservation uuid, why text default 'released', actor text default null,
+                                               for_tenant text default null) returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(release_reservation.for_tenant, release_reservation.actor);
+    v_own   reservation;
+begin
+    update reservation r
+       set state = case when r.state = 'waiting' then 'withdrawn' when r.expires_at <= v_now then 'expired' else 'released' end,
+           ended_at = v_now, ended_by = actor(),
+           ended_why = case when r.state = 'active' and r.expires_at <= v_now then 'expired' else release_reservation.why end
+     where r.id = release_reservation.reservation and r.state in ('waiting', 'active') and (v_scope = '*' or r.tenant = v_scope)
+    returning r.* into v_own;
+    if not found then
+        return false;
+    end if;
+    perform after_reservation(v_own, v_now);
+    return v_own.state <> 'expired';
+end $$;
+
+-- Jobs may be taken there again.
+create or replace function after_reservation(r reservation, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+begin
+    if (r).scope = 'resource' then
+        perform unpark((r).tenant, 'resource', (r).name, p_now);
+    else
+        perform notify_listeners(case (r).scope when 'queue' then (r).name else '' end);
+    end if;
+end $$;
+
+-- Write down which reservations have run out: nobody has kept them alive. Answers how many.
+create or replace function expire_reservations(p_now timestamptz) returns integer
+language plpgsql set search_path from current as $$
+declare
+    v_one   reservation;
+    v_count integer := 0;
+begin
+    for v_one in
+        select r.* from reservation r where r.state in ('waiting', 'active') and r.expires_at <= p_now
+         order by r.id for update skip locked
+    loop
+        update reservation r
+           set state = case r.state when 'waiting' then 'withdrawn' else 'expired' end, ended_at = p_now, ended_by = actor(),
+               ended_why = 'nobody kept it alive'
+         where r.id = v_one.id;
+        perform after_reservation(v_one, p_now);
+        v_count := v_count + 1;
+    end loop;
+    return v_count;
+end $$;
+
+-- What was reserved, by whom and how it ended is history, and never changes. (Retention forgets it after ninety days.)
+create or replace function judge_reservation() returns trigger language plpgsql as $$
+begin
+    if tg_op = 'DELETE' then
+        raise exception 'reservation %: ended, and not deleted before ninety days', old.id using errcode = 'ZH002';
+    elsif old.ended_at is not null then
+        raise exception 'reservation %: it is over, and does not change any more', old.id using errcode = 'ZH002';
+    elsif old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired') then
+        raise exception 'reservation %: illegal step % -> %', old.id, old.state, new.state using errcode = 'ZH001';
+    end if;
+    raise exception 'reservation %: what was asked for never changes', old.id using errcode = 'ZH002';
+end $$;
+create or replace trigger judge_update before update on reservation for each row
+    when (old.ended_at is not null
+          or old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired')
+          or old.id <> new.id or old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name
+          or old.holder <> new.holder or old.asked_at <> new.asked_at
+          or old.state = 'active' and old.reserved_at is distinct from new.reserved_at)
+    execute function judge_reservation();
+create or replace trigger judge_delete before delete on reservation for each row
+    when ((old.ended_at <= clock_now() - interval '90 days') is not true) execute function judge_reservation();
+create or replace trigger refuse_truncate before truncate on reservation for each statement execute function refuse_change();

@@ -1,0 +1,108 @@
+-- A job leaves a worker's hands, whoever makes the step: its places become free (SC-16), and for each the next job that is
+-- parked for it goes on, unless the limit was lowered meanwhile. Whether there is room is counted again when it is taken.
+-- Two triggers, since nearly always nobody is parked, and an update that finds nothing costs as much as the settling.
+DROP TRIGGER IF EXISTS unpark_next;
+CREATE TRIGGER unpark_next BEFORE UPDATE OF lease ON job_state
+WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch WHERE id = 1)
+     AND EXISTS (SELECT 1 FROM job_state k WHERE k.held_by IS NOT NULL AND k.due_at IS NOT NULL AND k.state = 'queued')
+BEGIN
+    UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN (
+        SELECT (SELECT s.n FROM job_state s
+                 WHERE s.held_by = json_array(p.tenant, p.scope, p.name) AND s.held_by IS NOT NULL
+                   AND s.due_at IS NOT NULL AND s.state = 'queued'
+                 ORDER BY s.priority DESC, s.position LIMIT 1)
+          FROM occupied_slot p
+         WHERE p.job_id = OLD.id
+           AND (SELECT count(*) FROM occupied_slot q WHERE q.tenant = p.tenant AND q.scope = p.scope AND q.name = p.name)
+               <= coalesce((SELECT l.concurrency FROM job_limit l
+                             WHERE l.tenant = p.tenant AND l.scope = p.scope AND (l.name = p.name OR l.name = '*')
+                             ORDER BY l.name = '*' LIMIT 1), 1000000));
+END;
+
+DROP TRIGGER IF EXISTS free_places;
+CREATE TRIGGER free_places AFTER UPDATE OF lease ON job_state
+WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch WHERE id = 1)
+BEGIN
+    DELETE FROM occupied_slot WHERE job_id = NEW.id;
+END;
+
+-- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
+DROP TRIGGER IF EXISTS judge_occupied_slot_delete;
+CREATE TRIGGER judge_occupied_slot_delete BEFORE DELETE ON occupied_slot
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.lease IS NOT NULL)
+     AND EXISTS (SELECT 1 FROM job_limit l WHERE l.tenant = OLD.tenant AND l.scope = OLD.scope
+                    AND (l.name = OLD.name OR l.name = '*') AND l.concurrency IS NOT NULL)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a slot is kept while its job is held');
+END;
+
+DROP TRIGGER IF EXISTS refuse_occupied_slot_update;
+CREATE TRIGGER refuse_occupied_slot_update BEFORE UPDATE ON occupied_slot
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a slot is taken and given up, never changed');
+END;
+
+-- While something is limited the switch says so; without its row nobody would look.
+DROP TRIGGER IF EXISTS judge_dispatch_update;
+CREATE TRIGGER judge_dispatch_update BEFORE UPDATE OF limited ON dispatch
+WHEN OLD.limited AND NOT NEW.limited
+     AND (EXISTS (SELECT 1 FROM job_limit) OR EXISTS (SELECT 1 FROM reservation WHERE state = 'waiting' OR state = 'active')
+          OR EXISTS (SELECT 1 FROM pause))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: something is limited, reserved or paused');
+END;
+
+DROP TRIGGER IF EXISTS refuse_dispatch_delete;
+CREATE TRIGGER refuse_dispatch_delete BEFORE DELETE ON dispatch
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: dispatch has one row');
+END;
+
+-- What was reserved, by whom and how it ended is history, and never changes.
+DROP TRIGGER IF EXISTS judge_reservation_update;
+CREATE TRIGGER judge_reservation_update BEFORE UPDATE ON reservation
+WHEN OLD.ended_at IS NOT NULL
+     OR (OLD.state = 'active' AND (NEW.state = 'waiting' OR NEW.state = 'withdrawn'))
+     OR (OLD.state = 'waiting' AND (NEW.state = 'released' OR NEW.state = 'expired'))
+     OR OLD.id <> NEW.id OR OLD.tenant <> NEW.tenant OR OLD.scope <> NEW.scope OR OLD.name <> NEW.name
+     OR OLD.holder <> NEW.holder OR OLD.asked_at <> NEW.asked_at
+     OR (OLD.state = 'active' AND OLD.reserved_at IS NOT NEW.reserved_at)
+BEGIN
+    SELECT CASE
+        WHEN OLD.ended_at IS NOT NULL THEN RAISE(ABORT, 'immutable: a reservation that is over does not change any more')
+        WHEN OLD.state = 'active' AND (NEW.state = 'waiting' OR NEW.state = 'withdrawn')
+            THEN RAISE(ABORT, 'illegal transition: an active reservation is released or expires')
+        WHEN OLD.state = 'waiting' AND (NEW.state = 'released' OR NEW.state = 'expired')
+            THEN RAISE(ABORT, 'illegal transition: a reservation that waits is withdrawn')
+        ELSE RAISE(ABORT, 'immutable: what was asked for never changes')
+    END;
+END;
+
+DROP TRIGGER IF EXISTS refuse_reservation_delete;
+CREATE TRIGGER refuse_reservation_delete BEFORE DELETE ON reservation
+WHEN coalesce(OLD.ended_at > (SELECT now FROM present) - 90 * 86400000000, 1)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a reservation ends, and is not deleted before ninety days');
+END;
+
+DROP TRIGGER IF EXISTS judge_reservation_insert;
+CREATE TRIGGER judge_reservation_insert BEFORE INSERT ON reservation
+WHEN EXISTS (SELECT 1 FROM reservation r WHERE r.id = NEW.id
+                OR (r.state = 'active' AND NEW.state = 'active' AND r.tenant = NEW.tenant AND r.scope = NEW.scope AND r.name = NEW.name))
+BEGIN
+    SELECT RAISE(ABORT, 'already exists: there is such a reservation');
+END;
+
+-- What is paused (DP-18): whoever writes a row here, it is heeded by those who take jobs and by those who enqueue.
+DROP TRIGGER IF EXISTS on_pause;
+CREATE TRIGGER on_pause AFTER INSERT ON pause
+BEGIN
+    UPDATE dispatch SET limited = 1, ruled = 1 WHERE NOT limited OR NOT ruled;
+END;
+
+DROP TRIGGER IF EXISTS judge_pause_update;
+CREATE TRIGGER judge_pause_update BEFORE UPDATE ON pause
+WHEN OLD.tenant <> NEW.tenant OR OLD.scope <> NEW.scope OR OLD.name <> NEW.name OR OLD.since <> NEW.since
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what is paused, and since when, never changes');
+END;

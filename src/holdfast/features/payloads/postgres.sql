@@ -1,0 +1,338 @@
+-- What may be in a payload (DP-4), for every way into `job`. Looked at only where `dispatch.ruled` says that there is a rule.
+
+-- All rules for a kind in a tenant, together: of each point the strictest. Nothing where there is none, or they ask for nothing
+-- of a payload that the database could judge.
+create or replace function rule_for(p_tenant text, p_kind text) returns payload_rule
+language plpgsql stable set search_path from current as $$
+declare
+    v_rule payload_rule;
+begin
+    select p_tenant, p_kind, '', bool_or(r.signal_only),
+           (select array_agg(distinct f) from payload_rule s, unnest(s.forbidden) f
+             where s.tenant in (p_tenant, '*') and s.kind in (p_kind, '*') and s.signal_only),
+           case when bool_or(r.classification = 'restricted') then 'restricted' else 'safe_metadata' end,
+           min(r.max_bytes), min(r.max_result_bytes), bool_and(r.store), '', null, null
+      into v_rule
+      from payload_rule r where r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*') having count(*) > 0;
+    return v_rule;
+end $$;
+
+-- Where the first of these keys stands, at any depth and in arrays, in whatever case: '$.items[3].password'. Payloads are
+-- kept as they were sent, so a key that stands there twice is met twice. First the text is asked, which is nearly always
+-- enough; a key can hide from that only behind \u.
+create or replace function forbidden_at(p_payload json, p_forbidden text[]) returns text
+language plpgsql immutable set search_path from current as $$
+declare
+    v_text text := lower(p_payload::text);
+begin
+    if position('\u' in v_text) = 0
+       and not exists (select from unnest(p_forbidden) f where position('"' || f || '"' in v_text) > 0) then
+        return null;
+    end if;
+    return (
+        with recursive walk(path, key, value) as (
+            select '$', null::text, p_payload
+            union all
+            select w.path || case when e.n is not null then '[' || e.n || ']'
+                                  when e.key ~ '^[A-Za-z_][A-Za-z0-9_]{0,59}$' then '.' || e.key
+                                  else '[' || left(to_json(e.key)::text, 60) || ']' end,
+                   e.key, e.value
+              from walk w cross join lateral (
+                   select k.key, k.value, null::bigint as n
+                     from json_each(case when json_typeof(w.value) = 'object' then w.value end) k
+                   union all
+                   select null, i.value, i.n - 1
+                     from json_array_elements(case when json_typeof(w.value) = 'array' then w.value end) with ordinality as i(value, n)) e
+        )
+        select w.path from walk w where lower(w.key) = any (p_forbidden) limit 1);
+end $$;
+
+create or replace function judge_payload(p_rule payload_rule, p_kind text, p_payload json) returns void
+language plpgsql set search_path from current as $$
+declare
+    v_path text;
+begin
+    if octet_length(p_payload::text) > p_rule.max_bytes then
+        raise exception 'the payload of % has % bytes; a rule allows %', p_kind, octet_length(p_payload::text), p_rule.max_bytes
+            using errcode = 'ZH051', hint = 'Pass a reference, or let the rule store what is larger.';
+    end if;
+    if p_rule.signal_only then
+        v_path := forbidden_at(p_payload, p_rule.forbidden);
+        if v_path is not null then
+            raise exception 'the payload of % has a forbidden key at %: jobs of it carry signals, not data', p_kind, v_path
+                using errcode = 'ZH050', hint = 'Keep the data where it is and pass a reference: source_ref.';
+        end if;
+    end if;
+end $$;
+
+-- Hold the payloads of new jobs to the rules. A retry was accepted with its first try. Called by on_job_insert.
+create or replace function payloads_on_insert(p_jobs uuid[]) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_row  record;
+    v_rule payload_rule;
+begin
+    for v_row in select distinct j.tenant, j.kind from job j where j.id = any (p_jobs) and j.retry_of is null order by 1, 2 loop
+        v_rule := rule_for(v_row.tenant, v_row.kind);
+        continue when v_rule.kind is null;
+        perform judge_payload(v_rule, j.kind, j.payload) from job j
+          where j.id = any (p_jobs) and j.tenant = v_row.tenant and j.kind = v_row.kind and j.retry_of is null;
+    end loop;
+end $$;
+
+-- Whether a rule says that jobs of a kind are restricted: what they were given and what they say is not for readers.
+create or replace function hides(p_tenant text, p_kind text) returns boolean
+language sql stable set search_path from current as $$
+    select exists (select from payload_rule r where r.classification = 'restricted'
+                      and r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*'))
+$$;
+
+-- What is kept in place of the words of its errors (features/payloads/model.py).
+create or replace function withheld() returns text language sql immutable
+return 'what is said of a restricted job''s failure is not kept';
+
+-- What a reader may see of a payload: nothing where a rule says that it is restricted. Roles read it through here; what a worker
+-- is handed comes from claim and exchange.
+create or replace function shown_payload(job uuid) returns json
+language sql stable security definer set search_path from current as $$
+    select case when exists (select from payload_rule r where r.classification = 'restricted'
+                                and r.tenant in (j.tenant, '*') and r.kind in (j.kind, '*'))
+                then '"[restricted]"'::json else j.payload end
+      from job j
+     where j.id = $1
+       and (j.tenant = scope() or scope() = '*'
+            or scope() is null and (select o.rolsuper from pg_roles o where o.rolname = caller()));
+$$;
+
+-- Rules for payloads (DP-4): setting them, and what may not be done to them, to references, and to what is sealed.
+
+-- --- setting rules ---
+
+-- Set an operator's rule, or another in its place. It is judged by from now on; what is enqueued already stays.
+create or replace function set_payload_rule(kind text, signal_only boolean default false, forbidden text[] default null,
+                                            classification text default 'safe_metadata', max_bytes integer default null,
+                                            max_result_bytes integer default null, store boolean default null,
+                                            actor text default null, for_tenant text default null)
+returns setof payload_rule
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(set_payload_rule.for_tenant, set_payload_rule.actor);
+begin
+    perform put_rule(v_scope, set_payload_rule.kind, '', set_payload_rule.signal_only, set_payload_rule.forbidden,
+                     set_payload_rule.classification, set_payload_rule.max_bytes, set_payload_rule.max_result_bytes,
+                     set_payload_rule.store);
+    return query select r.* from payload_rule r
+     where r.tenant = v_scope and r.kind = set_payload_rule.kind and r.declared_by = '';
+end $$;
+
+create or replace function put_rule(p_tenant text, p_kind text, p_declared_by text, p_signal_only boolean, p_forbidden text[],
+                                    p_classification text, p_max_bytes integer, p_max_result_bytes integer, p_store boolean)
+returns void language plpgsql set search_path from current as $$
+begin
+    insert into payload_rule as r (tenant, kind, declared_by, signal_only, forbidden, classification, max_bytes, max_result_bytes,
+                                   store, set_by, created_at, updated_at)
+    values (p_tenant, p_kind, p_declared_by, coalesce(p_signal_only, false),
+            coalesce(p_forbidden, '{body,content,raw,vector,embedding,secret,token,password,ssn,personal_data}'),
+            coalesce(p_classification, 'safe_metadata'), p_max_bytes, p_max_result_bytes, p_store, actor(), clock_now(), clock_now())
+    on conflict (tenant, kind, declared_by) do update
+       set signal_only = excluded.signal_only, forbidden = excluded.forbidden, classification = excluded.classification,
+           max_bytes = excluded.max_bytes, max_result_bytes = excluded.max_result_bytes, store = excluded.store,
+           set_by = excluded.set_by, updated_at = excluded.updated_at
+     where (r.signal_only, r.forbidden, r.classification, r.max_bytes, r.max_result_bytes, r.store) is distinct from
+           (excluded.signal_only, excluded.forbidden, excluded.classification, excluded.max_bytes, excluded.max_result_bytes,
+            excluded.store);
+end $$;
+
+create or replace function delete_payload_rule(kind text, declared_by text default '', actor text default null, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(delete_payload_rule.for_tenant, delete_payload_rule.actor);
+begin
+    delete from payload_rule r where r.tenant = v_scope and r.kind = delete_payload_rule.kind
+       and r.declared_by = delete_payload_rule.declared_by;
+    return found;
+end $$;
+
+-- What a program has in its code, all of it: what it does not declare any more is gone. Other programs' rules and those of
+-- operators are not touched.
+create or replace function declare_rules(program text, rules json, actor text default null, for_tenant text default null)
+returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(declare_rules.for_tenant, declare_rules.actor);
+begin
+    if ascii(declare_rules.program) <= 32 then
+        raise exception 'a program that declares rules has a name' using errcode = 'ZH010';
+    end if;
+    delete from payload_rule r where r.tenant = v_scope and r.declared_by = declare_rules.program
+       and not exists (select from json_array_elements(rules) d where d ->> 'kind' = r.kind);
+    perform put_rule(v_scope, d.kind, declare_rules.program, d.signal_only, d.forbidden, d.classification, d.max_bytes,
+                     d.max_result_bytes, d.store)
+       from json_to_recordset(rules) as d(kind text, signal_only boolean, forbidden text[], classification text, max_bytes integer,
+                                          max_result_bytes integer, store boolean)
+      order by d.kind;
+    return json_array_length(rules);
+end $$;
+
+-- --- guards ---
+
+-- The switch is set by the first rule and stays: whoever turned it off would have no rule judged.
+create or replace function keep_ruled() returns trigger language plpgsql as $$
+begin
+    raise exception 'dispatch: what is judged when a job is enqueued stays judged' using errcode = 'ZH002';
+end $$;
+create or replace trigger keep_ruled before update on dispatch for each row
+    when (old.ruled and not new.ruled) execute function keep_ruled();
+
+-- A rule that comes by hand is judged as well.
+create or replace function on_rule() returns trigger language plpgsql set search_path from current as $$
+begin
+    update dispatch d set ruled = true where not d.ruled;
+    return null;
+end $$;
+create or replace trigger on_rule after insert or update on payload_rule for each statement execute function on_rule();
+
+-- References are given with the job, and stay with it.
+create or replace function judge_reference() returns trigger language plpgsql set search_path from current as $$
+begin
+    if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
+        raise exception 'reference: there is no job % in this tenant', new.job_id using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_insert before insert on reference for each row execute function judge_reference();
+
+-- --- sealing with another key ---
+
+create or replace function judge_resealed() returns trigger language plpgsql set search_path from current as $$
+begin
+    if new.n <> 1 + (select count(*) from resealed r where r.job_id = new.job_id)
+       or not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant
+                         and j.payload -> '$holdfast' ->> 'key' = new.from_key) then
+        raise exception 'job %: it is not sealed with %, or this is not the next time it is sealed', new.job_id, new.from_key
+            using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_insert before insert on resealed for each row execute function judge_resealed();
+
+do $$
+declare
+    v_table text;
+begin
+    foreach v_table in array array['reference', 'resealed'] loop
+        execute format('create or replace trigger refuse_update before update on %I for each statement execute function refuse_change()', v_table);
+        execute format('create or replace trigger refuse_truncate before truncate on %I for each statement execute function refuse_change()', v_table);
+        execute format('create or replace trigger judge_delete after delete on %I referencing old table as gone'
+            ' for each statement execute function judge_delete()', v_table);
+    end loop;
+end $$;
+
+-- Payloads (and, after the last of them, results) that are sealed with another key than this one, a page at a time.
+create or replace function sealed_payloads(but text, after uuid default null, want integer default 100, for_tenant text default null)
+returns table (id uuid, tenant text, payload text, result text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(sealed_payloads.for_tenant);
+begin
+    return query
+    select j.id, j.tenant,
+           case when j.payload -> '$holdfast' ->> 'key' <> but then j.payload::text end,
+           case when r.value -> '$holdfast' ->> 'key' <> but then r.value::text end
+      from job j left join result r on r.job_id = j.id
+     where (v_scope = '*' or j.tenant = v_scope) and (after is null or j.id > after)
+       and (j.payload -> '$holdfast' ->> 'key' <> but or r.value -> '$holdfast' ->> 'key' <> but)
+     order by j.id limit want;
+end $$;
+
+-- The seals over the ledger have the digest of what was there before. The digest of what is there now is kept as an action.
+create or replace function note_resealed(p_tenant text, p_job uuid, p_what text, p_leaf bytea) returns void
+language sql set search_path from current as $$
+    select note_action(p_tenant, 'reseal', 'job', p_job::text,
+                       jsonb_build_object(p_what, encode(substring(p_leaf from 9), 'hex')));
+$$;
+
+-- Put what was sealed anew in the place of what was there; answers whether it was still what was read.
+create or replace function reseal(job uuid, was text, becomes text, actor text default null, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(reseal.for_tenant, reseal.actor);
+    v_job   record;
+begin
+    select j.id, j.tenant, j.payload into v_job from job j
+     where j.id = reseal.job and (v_scope = '*' or j.tenant = v_scope) for update;
+    if not found then
+        return false;
+    end if;
+    insert into leftover (tenant, ref, job_id, at, again_at)   -- if it is not written after all, it is still named
+    select v_job.tenant, o.ref, left(right(o.ref, 101), 36)::uuid, clock_now(), clock_now()
+      from (select was::json -> '$holdfast' ->> 'stored') o(ref) where o.ref is not null
+    on conflict do nothing;
+    if v_job.payload::text = was then
+        insert into resealed (job_id, tenant, n, from_key, to_key, actor, at)
+        select v_job.id, v_job.tenant, 1 + count(*), was::json -> '$holdfast' ->> 'key', becomes::json -> '$holdfast' ->> 'key',
+               actor(), clock_now()
+          from resealed r where r.job_id = v_job.id;
+        update job j set payload = becomes::json where j.id = v_job.id;
+        perform note_resealed(v_job.tenant, v_job.id, 'payload', content_leaf(0, 'payload', v_job.id, becomes, false, null));
+        return true;
+    end if;
+    update result r set value = becomes::json,
+           ref = case when r.ref like 'artifact://%' then coalesce(becomes::json -> '$holdfast' ->> 'stored', r.ref) else r.ref end
+     where r.job_id = v_job.id and r.value::text = was and r.value -> '$holdfast' ->> 'key' is not null
+       and becomes::json -> '$holdfast' ->> 'key' is not null;
+    if not found then
+        return false;
+    end if;
+    perform note_resealed(v_job.tenant, v_job.id, 'result', content_leaf(0, 'result', v_job.id, r.value::text, true, r.ref))
+       from result r where r.job_id = v_job.id;
+    return true;
+end $$;
+
+-- What handlers have kept on their way: results of steps and checkpoints, a page at a time, in the order of their places.
+create or replace function sealed_parts(but text, after_job uuid default null, after_what text default null, after_place text default null,
+                                        want integer default 100, for_tenant text default null)
+returns table (job_id uuid, tenant text, what text, place text, value text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(sealed_parts.for_tenant);
+begin
+    return query
+    select p.* from (
+        select c.job_id, c.tenant, 'checkpoint', c.name, c.value::text from checkpoint c
+         where (after_job is null or c.job_id >= after_job) and c.value -> '$holdfast' ->> 'key' <> but
+        union all
+        select t.job_id, t.tenant, 'step', t.n::text, t.value::text from step t
+         where (after_job is null or t.job_id >= after_job) and t.value -> '$holdfast' ->> 'key' <> but and t.kind = 'step') p(job_id, tenant, what, place, value)
+     where (v_scope = '*' or p.tenant = v_scope) and (after_job is null or (p.job_id, p.what, p.place) > (after_job, after_what, after_place))
+     order by p.job_id, p.what, p.place limit want;
+end $$;
+
+-- One of them; false when it is not what was read any more, or this is no seal in place of another. A step that is over changes in this way alone (judge_step).
+create or replace function reseal_part(job uuid, what text, place text, was text, becomes text, actor text default null,
+                                       for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(reseal_part.for_tenant, reseal_part.actor);
+begin
+    if not sealed_alike(was::json, becomes::json) then
+        return false;
+    elsif what = 'step' then
+        update step t set value = becomes::json
+         where t.job_id = job and t.n = place::integer and t.value::text = was and (v_scope = '*' or t.tenant = v_scope);
+    else
+        update checkpoint c set value = becomes::json
+         where c.job_id = job and c.name = place and c.value::text = was and (v_scope = '*' or c.tenant = v_scope);
+    end if;
+    return found;
+end $$;

@@ -1,0 +1,492 @@
+-- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
+
+-- Of a cleaned job, or of one that is gone.
+create or replace function judge_artifact_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
+        raise exception 'artifact: rows are never changed (delete refused)' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on artifact
+    referencing old table as gone for each statement execute function judge_artifact_delete();
+
+-- What became of a time goes with its job, or a month after it: by then its schedule is past it, and does not fire it again.
+create or replace function judge_fire_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from gone g
+                where not (g.job_id is not null and not exists (select from job j where j.id = g.job_id))
+                  and (g.due_at > clock_now() - interval '30 days' or g.status = 'waiting'
+                       or exists (select from job_state s where s.id = g.job_id and s.finished_at is null))) then
+        raise exception 'fire: rows are never changed (delete refused)' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on fire
+    referencing old table as gone for each statement execute function judge_fire_delete();
+
+-- So does what became of an event.
+create or replace function judge_delivery_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from gone g
+                where not (g.job_id is not null and not exists (select from job j where j.id = g.job_id))
+                  and g.at > clock_now() - interval '30 days') then
+        raise exception 'delivery: rows are never changed (delete refused)' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on delivery
+    referencing old table as gone for each statement execute function judge_delivery_delete();
+
+-- Who waited for whom is forgotten with either; a workflow with the last of its jobs.
+create or replace function judge_dependency_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from gone g where exists (select from job_state s where s.id = g.child)
+                                    and exists (select from job_state s where s.id = g.parent)) then
+        raise exception 'dependency: rows are never changed (delete refused)' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on dependency
+    referencing old table as gone for each statement execute function judge_dependency_delete();
+
+create or replace function judge_workflow_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from gone g where g.finished_at is null or exists (select from node n where n.workflow_id = g.id)) then
+        raise exception 'workflow: rows are never changed (delete refused)' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on workflow
+    referencing old table as gone for each statement execute function judge_workflow_delete();
+
+-- A token is of no use when its gate is decided; for a week it can be told from one that never was.
+create or replace function judge_token_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from approval t join gone g on t.id = g.approval_id
+                where t.decided_at is null or t.decided_at > clock_now() - interval '7 days') then
+        raise exception 'approval_token: rows are never deleted while their gate exists' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on approval_token
+    referencing old table as gone for each statement execute function judge_token_delete();
+
+-- Sums are added to, and never go: they are all that is left of what was purged.
+create or replace function judge_usage() returns trigger language plpgsql as $$
+begin
+    if tg_op = 'DELETE' or (new.tenant, new.day, new.kind) <> (old.tenant, old.day, old.kind)
+       or least(new.enqueued - old.enqueued, new.started - old.started, new.succeeded - old.succeeded, new.failed - old.failed,
+                new.crashed - old.crashed, new.dead - old.dead, new.cancelled - old.cancelled, new.expired - old.expired,
+                new.run_time - old.run_time, new.wait_time - old.wait_time, new.cost - old.cost) < 0 then
+        raise exception 'usage: what was counted is never taken back' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_usage before update or delete on usage for each row execute function judge_usage();
+create or replace trigger refuse_truncate before truncate on usage for each statement execute function refuse_change();
+create or replace trigger refuse_delete before delete on usage_place for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on usage_place for each statement execute function refuse_change();
+create or replace trigger refuse_delete before delete on upkeep for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on upkeep for each statement execute function refuse_change();
+
+-- Retention (DP-16): jobs that have ended long enough ago are cleaned, and later purged, by policies.
+--
+-- A policy has a pass for each of the two, which walks jobs in the order of their ids. Ids sort by when a job was made, so
+-- a job that ended before a moment has an id below that moment's: whatever is younger is not even looked at. A call does one
+-- slice of one pass, in one short transaction, and remembers how far it came: whoever dies half-way has done nothing, and
+-- many may sweep at once, each at another pass. A pass that has come up to the present waits there for jobs to come of
+-- age, and begins at the first job again now and then, for those that ended long after they were made: after a
+-- twenty-fourth of the policy's age, at most a day.
+
+create or replace function id_since(at timestamptz) returns uuid language sql immutable
+return (lpad(to_hex(greatest(0, (extract(epoch from at) * 1000)::bigint)), 12, '0') || repeat('0', 20))::uuid;
+
+-- The state in which a job ended, also when it has been cleaned since.
+create or replace function ended_as(p_state state, p_note jsonb) returns text language sql immutable
+return case when p_state = 'cleaned' then coalesce(p_note ->> 'was', 'succeeded') else p_state end;
+
+-- The rule, as in features/retention/model.py: of the policies that fit, the one that names the tenant, then the
+-- kind, then the state.
+create or replace function retention_for(p_tenant text, p_kind text, p_state text) returns setof retention
+language sql stable set search_path from current as $$
+    select r.* from retention r
+     where r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*') and (r.state = p_state or r.state = '*' and p_state <> 'dead_letter')
+     order by r.tenant = '*', r.kind = '*', r.state = '*' limit 1
+$$;
+
+-- Of these jobs, those that a policy has the say about and that are due. Not: those of a workflow that is not over or has
+-- dead letters (who are resumed read what the others left), and those that a retry of theirs still needs.
+create or replace function retention_due(p_rule retention, p_verb text, p_jobs uuid[], p_now timestamptz)
+returns table (id uuid, finished_at timestamptz)
+language sql stable set search_path from current as $$
+    select s.id, s.finished_at from job_state s, lateral (select ended_as(s.state, s.note) as was) e
+     where s.id = any (p_jobs)
+       and s.finished_at <= p_now - span(case p_verb when 'clean' then least(p_rule.clean_after, p_rule.purge_after)
+                                                                      else p_rule.purge_after end)
+       and case p_verb when 'clean' then s.state in ('succeeded', 'failed', 'cancelled', 'dead_letter') else s.state = 'cleaned' end
+       and p_rule.tenant in (s.tenant, '*') and p_rule.kind in (s.kind, '*')
+       and (p_rule.state = e.was or p_rule.state = '*' and e.was <> 'dead_letter')
+       and not exists (select from retention r
+                        where r.tenant in (s.tenant, '*') and r.kind in (s.kind, '*')
+                          and (r.state = e.was or r.state = '*' and e.was <> 'dead_letter')
+                          and (r.tenant = '*', r.kind = '*', r.state = '*')
+                              < (p_rule.tenant = '*', p_rule.kind = '*', p_rule.state = '*'))
+       and (s.workflow_id is null
+            or exists (select from workflow w where w.id = s.workflow_id and w.finished_at is not null
+                          and (w.dead = 0 or s.state = 'dead_letter')))
+       and not exists (select from job r join job_state t on t.id = r.id
+                        where r.retry_of = s.id and r.retry_of is not null and (p_verb = 'purge' or t.finished_at is null))
+$$;
+
+-- The next ids of a pass. One that names a tenant, or a tenant and a kind, walks its own index and no other's jobs.
+create or replace function retention_next(p_rule retention, p_after uuid, p_upto uuid, p_look integer) returns uuid[]
+language plpgsql stable set search_path from current as $$
+begin
+    if p_rule.tenant = '*' then
+        return array(select j.id from job j where j.id > p_after and j.id <= p_upto order by j.id limit p_look);
+    elsif p_rule.kind <> '*' then
+        return array(select j.id from job j
+                      where j.tenant = p_rule.tenant and j.kind = p_rule.kind and j.id > p_after and j.id <= p_upto
+                      order by j.tenant, j.kind, j.id limit p_look);
+    end if;
+    return array(select u.id
+                   from unnest(array['succeeded', 'failed', 'cancelled', 'dead_letter', 'cleaned']) e (state), lateral (
+                        select s.id from job_state s
+                         where s.tenant = p_rule.tenant and s.state = e.state and s.state not in ('leased', 'in_progress')
+                           and s.id > p_after and s.id <= p_upto
+                         order by s.id limit p_look) u
+                  order by u.id limit p_look);
+end $$;
+
+-- Of these jobs, those whose ledger somebody who reads it has not read to its end, and who that is: a consumer, a
+-- subscription, or whoever counts usage. Nobody is robbed of an event; one that stays behind holds what it has not read.
+-- That a job was cleaned is counted by nobody: a purge need not wait until the counting has come so far.
+create or replace function unread_of(p_jobs uuid[]) returns table (id uuid, reader text)
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := current_setting('holdfast.tenant');
+begin
+    perform set_config('holdfast.tenant', '*', true);   -- who reads every tenant's events is robbed by none
+    return query
+    with readers as materialized (
+        select c.tenant, 'consumer ' || c.name as name, nullif(split_part(c.cursor, ';', 2), '')::pg_snapshot as seen
+          from consumer c where c.cursor not like 'a%'
+        union all
+        select s.tenant, 'subscription ' || s.name, nullif(split_part(coalesce(s.cursor, ''), ';', 2), '')::pg_snapshot
+          from subscription s where s.pattern like 'job.%'
+        union all
+        select '*', 'usage', nullif(split_part(coalesce(u.cursor, ''), ';', 2), '')::pg_snapshot from usage_place u)
+    select distinct on (e.job_id) e.job_id, r.name from event e join readers r on r.tenant in (e.tenant, '*')
+     where e.job_id = any (p_jobs) and pg_visible_in_snapshot(e.xid::text::xid8, r.seen) is not true
+       and not (r.name = 'usage' and e.to_state = 'cleaned')
+     order by e.job_id, r.name;
+    -- Nor is the chain: if a seal has events of a job, it has to have all of them. The last one lists the others, and without it
+    -- nobody could tell a purge from a deletion.
+    return query
+    select e.job_id, 'seal' from event e, (select s.floor, s.base, s.snapshot::pg_snapshot as seen from seal s order by s.number desc limit 1) l,
+           lateral (select e.seq <= l.base or e.seq <= l.floor and pg_visible_in_snapshot(e.xid::text::xid8, l.seen) as sealed) k
+     where e.job_id = any (p_jobs) group by e.job_id having bool_or(k.sealed) and not bool_and(k.sealed);
+    perform set_config('holdfast.tenant', v_scope, true);
+end $$;
+
+-- What a job carried goes; its facts but the payload, its keys, what people decided and its ledger stay. A dead letter
+-- is discarded first: the table of steps knows no other way.
+create or replace function clean_jobs(p_jobs uuid[]) returns void
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_dead uuid[];
+begin
+    with discarded as (
+        update job_state s set state = 'cancelled', note = '{"reason": "retention"}'
+         where s.id = any (p_jobs) and s.state = 'dead_letter' returning s.id)
+    select array_agg(id) into v_dead from discarded;
+    update job_state s
+       set state = 'cleaned', error_message = null,
+           note = jsonb_build_object('was', case when s.id = any (v_dead) then 'dead_letter' else s.state end)
+     where s.id = any (p_jobs);
+    perform leave_behind(p_jobs, clock_now());   -- what lies in the artifact store
+    update job j set payload = '{}' where j.id = any (p_jobs) and j.payload::text <> '{}';
+    delete from result r where r.job_id = any (p_jobs);
+    delete from checkpoint c where c.job_id = any (p_jobs);
+    delete from artifact a where a.job_id = any (p_jobs);
+    delete from step t where t.job_id = any (p_jobs);
+end $$;
+
+-- A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every such column).
+create or replace function purge_jobs(p_jobs uuid[]) returns void
+language plpgsql set search_path from current as $$
+declare
+    v_approvals uuid[] := array(select g.id from approval g where g.job_id = any (p_jobs));
+    v_flows uuid[] := array(select distinct n.workflow_id from node n where n.job_id = any (p_jobs));
+    v_due   record;
+begin
+    delete from idempotency i using job j
+     where j.id = any (p_jobs) and j.idempotency_key is not null
+       and (i.tenant, i.kind, i.key, i.job_id) = (j.tenant, j.kind, j.idempotency_key, j.id);
+    delete from content c using job j
+     where j.id = any (p_jobs) and j.content_key is not null and (c.tenant, c.key, c.job_id) = (j.tenant, j.content_key, j.id);
+    delete from job_tag t using (select j.tenant, j.id, unnest(j.tags) as tag from job j where j.id = any (p_jobs) and j.tags <> '{}') g
+     where (t.tenant, t.tag, t.job_id) = (g.tenant, g.tag, g.id);
+    delete from job_state s where s.id = any (p_jobs);
+    delete from job j where j.id = any (p_jobs);
+    perform record_removed(p_jobs);   -- the seals over the ledger hold without them
+    delete from event e where e.job_id = any (p_jobs);
+    delete from result r where r.job_id = any (p_jobs);
+    delete from checkpoint c where c.job_id = any (p_jobs);
+    delete from artifact a where a.job_id = any (p_jobs);
+    delete from step t where t.job_id = any (p_jobs);
+    delete from watch w where w.job_id = any (p_jobs);
+    delete from occupied_slot p where p.job_id = any (p_jobs);
+    delete from app_event e where e.job_id = any (p_jobs) and e.job_id is not null and heard_by_all(e.tenant, e.xid);
+    delete from delivery d where d.job_id = any (p_jobs) and d.job_id is not null;
+    delete from redriven_as r where r.job_id = any (p_jobs);
+    delete from redriven_as r where r.new_id = any (p_jobs);
+    delete from reference r where r.job_id = any (p_jobs);
+    delete from resealed r where r.job_id = any (p_jobs);
+    delete from quarantine q where q.job_id = any (p_jobs);
+    if v_approvals <> '{}' then
+        delete from approval g where g.id = any (v_approvals);
+        delete from vote v where v.approval_id = any (v_approvals);
+        delete from approval_token t where t.approval_id = any (v_approvals);
+    end if;
+    for v_due in delete from made_from m where m.job_id = any (p_jobs) returning m.schedule_id, m.due_at, m.job_id loop
+        delete from fire f where f.schedule_id = v_due.schedule_id and f.due_at = v_due.due_at and f.job_id = v_due.job_id;
+    end loop;
+    if v_flows <> '{}' then
+        delete from node n where n.job_id = any (p_jobs);
+        delete from dependency d where d.child = any (p_jobs);
+        delete from dependency d where d.parent = any (p_jobs);
+        delete from workflow w where w.id = any (v_flows) and not exists (select from node n where n.workflow_id = w.id);
+    end if;
+end $$;
+
+-- One slice of the pass whose turn it is; no row when it is nobody's.
+create or replace function sweep_retention(want integer default 200, look integer default 2000, for_tenant text default '*')
+returns table (verb text, looked integer, done integer, held integer, held_by text, more boolean)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(sweep_retention.for_tenant, 'retention');
+    v_zero  uuid := '00000000-0000-0000-0000-000000000000';
+    v_pass  retention_pass;
+    v_rule  retention;
+    v_age   double precision;
+    v_top   uuid;
+    v_ids   uuid[];
+    v_found uuid[] := '{}';
+    v_due   uuid[];
+    v_go    uuid[];
+begin
+    if halted() then
+        return;
+    end if;
+    held := 0;
+    if v_scope = '*' then
+        perform from upkeep u where u.prune_at <= v_now for update skip locked;
+        if found then
+            verb := 'prune';
+            done := prune_bookkeeping(sweep_retention.want, v_now);
+            looked := done;
+            more := done >= sweep_retention.want;
+            update upkeep u set prune_at = v_now + case when more then interval '0' else interval '10 minutes' end;
+            return next;
+            return;
+        end if;
+    end if;
+    select p.* into v_pass from retention_pass p
+     where p.again_at <= v_now and (v_scope = '*' or p.tenant = v_scope)
+     order by p.again_at, p.verb limit 1 for update skip locked;
+    if not found then
+        return;
+    end if;
+    verb := v_pass.verb;
+    select r.* into v_rule from retention r where (r.tenant, r.kind, r.state) = (v_pass.tenant, v_pass.kind, v_pass.state);
+    v_age := case v_pass.verb when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
+    if v_pass.restart_at <= v_now then
+        v_pass.reached := v_zero;
+        v_pass.looked := 0;
+        v_pass.restart_at := null;
+        v_pass.held := 0;
+        v_pass.held_by := null;
+    end if;
+    v_top := id_since(v_now - span(v_age) + interval '1 ms');
+    if v_pass.verb = 'purge' then   -- never ahead of the cleaning
+        v_top := least(v_top, (select p.reached from retention_pass p
+                                where (p.tenant, p.kind, p.state, p.verb) = (v_pass.tenant, v_pass.kind, v_pass.state, 'clean')));
+    end if;
+    v_ids := retention_next(v_rule, v_pass.reached, v_top, sweep_retention.look);
+    looked := coalesce(cardinality(v_ids), 0);
+    -- A part at a time: mostly the first has as many as are wanted.
+    for v_from in 1 .. looked by sweep_retention.want loop
+        v_found := v_found || array(select d.id from retention_due(v_rule, v_pass.verb,
+                                                   v_ids[v_from : v_from + sweep_retention.want - 1], v_now) d);
+        exit when cardinality(v_found) >= sweep_retention.want;
+    end loop;
+    select array_agg(h.id) into v_due from (
+        select s.id from job_state s
+         where s.id = any (v_found)
+           and s.state in ('succeeded', 'failed', 'cancelled', 'dead_letter', 'cleaned')
+           and (s.state = 'cleaned') = (v_pass.verb = 'purge')
+         order by s.id limit sweep_retention.want for update skip locked) h;
+    v_go := v_due;
+    if v_pass.verb = 'clean' and v_due is not null then
+        perform clean_jobs(v_due);
+    elsif v_due is not null then
+        select array_agg(d) filter (where u.id is null), count(u.id), min(u.reader) into v_go, held, held_by
+          from unnest(v_due) d
+          left join (select r.id, min(r.reader) as reader from unread_of(v_due) r group by r.id) u on u.id = d;
+        if v_go is not null then
+            perform purge_jobs(v_go);
+        end if;
+    end if;
+    done := coalesce(cardinality(v_go), 0);
+    if coalesce(cardinality(v_due), 0) >= sweep_retention.want then
+        v_pass.reached := v_due[cardinality(v_due)];   -- there may be more of those that were looked at
+        more := true;
+    else
+        more := looked >= sweep_retention.look;
+        v_pass.reached := coalesce(v_ids[looked], v_pass.reached);
+    end if;
+    v_pass.looked := v_pass.looked + looked;
+    v_pass.held := v_pass.held + held;
+    v_pass.held_by := coalesce(held_by, v_pass.held_by);
+    if not more then   -- the less often the longer its way, and soon if somebody only had to read
+        v_pass.restart_at := least(v_pass.restart_at, v_now + span(
+            v_pass.looked / 10000 + case when v_pass.held > 0 then 10 else least(86400, greatest(60, v_age / 24)) end));
+    end if;
+    update retention_pass p
+       set reached = v_pass.reached, looked = v_pass.looked, restart_at = v_pass.restart_at, held = v_pass.held,
+           held_by = v_pass.held_by, again_at = v_now + case when more then interval '0' else interval '10 s' end
+     where (p.tenant, p.kind, p.state, p.verb) = (v_pass.tenant, v_pass.kind, v_pass.state, v_pass.verb);
+    return next;
+end $$;
+
+-- What each policy would do now, looked for in no more than so many jobs; and what cleaned jobs have left behind elsewhere.
+create or replace function preview_retention(most integer default 10000, for_tenant text default null)
+returns table (tenant text, kind text, state text, verb text, due integer, capped boolean, oldest_at timestamptz,
+               held bigint, held_by text)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(preview_retention.for_tenant);
+    v_pass  retention_pass;
+    v_rule  retention;
+    v_ids   uuid[];
+    v_age   double precision;
+begin
+    for v_pass in select p.* from retention_pass p
+                   where v_scope = '*' or p.tenant in (v_scope, '*')
+                   order by p.tenant, p.kind, p.state, p.verb loop
+        select r.* into v_rule from retention r where (r.tenant, r.kind, r.state) = (v_pass.tenant, v_pass.kind, v_pass.state);
+        v_age := case v_pass.verb when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
+        v_ids := retention_next(v_rule, '00000000-0000-0000-0000-000000000000',
+                                id_since(v_now - span(v_age) + interval '1 ms'), preview_retention.most);
+        select count(*), min(d.finished_at) into due, oldest_at from retention_due(v_rule, v_pass.verb, v_ids, v_now) d;
+        tenant := v_pass.tenant;
+        kind := v_pass.kind;
+        state := v_pass.state;
+        verb := v_pass.verb;
+        capped := coalesce(cardinality(v_ids), 0) >= preview_retention.most;
+        held := v_pass.held;
+        held_by := v_pass.held_by;
+        return next;
+    end loop;
+    -- What is still to be deleted in the artifact store.
+    select count(*), min(l.at) into due, oldest_at
+      from (select o.at from leftover o where v_scope = '*' or o.tenant = v_scope limit preview_retention.most) l;
+    if due > 0 then
+        tenant := v_scope;
+        kind := '*';
+        state := '*';
+        verb := 'delete';
+        capped := due >= preview_retention.most;
+        held := 0;
+        held_by := null;
+        return next;
+    end if;
+end $$;
+
+-- --- policies ---
+
+create or replace function set_retention(kind text default '*', state text default '*', clean_after double precision default null,
+                                         purge_after double precision default null, actor text default null,
+                                         for_tenant text default null)
+returns setof retention
+language plpgsql security definer set search_path from current as $$
+begin
+    return query select * from keep_for(set_retention.kind, set_retention.state, set_retention.clean_after,
+                                        set_retention.purge_after, false, set_retention.actor, set_retention.for_tenant);
+end $$;
+
+-- What a program says of its own kind. An operator's word about the same stands before it.
+create or replace function declare_retention(kind text, clean_after double precision default null,
+                                             purge_after double precision default null, actor text default null,
+                                             for_tenant text default null)
+returns setof retention
+language plpgsql security definer set search_path from current as $$
+begin
+    return query select * from keep_for(declare_retention.kind, '*', declare_retention.clean_after,
+                                        declare_retention.purge_after, true, declare_retention.actor, declare_retention.for_tenant);
+end $$;
+
+create or replace function keep_for(p_kind text, p_state text, p_clean double precision, p_purge double precision,
+                                    p_declared boolean, p_actor text, p_tenant text)
+returns setof retention
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(p_tenant, nullif(p_actor, ''));
+begin
+    insert into retention as r (tenant, kind, state, clean_after, purge_after, declared, set_by, created_at, updated_at)
+    values (v_scope, p_kind, p_state, p_clean, p_purge, p_declared, actor(), v_now, v_now)
+    on conflict (tenant, kind, state) do update
+       set clean_after = excluded.clean_after, purge_after = excluded.purge_after, declared = excluded.declared,
+           set_by = excluded.set_by, updated_at = excluded.updated_at
+     where (r.declared or not excluded.declared)
+       and (r.clean_after, r.purge_after, r.declared)
+           is distinct from (excluded.clean_after, excluded.purge_after, excluded.declared);
+    if found then
+        perform restart_passes(v_scope, v_now);
+        if p_purge is not null then   -- what is purged was counted before
+            insert into usage_place (cursor, updated_at) values (null, v_now) on conflict do nothing;
+        end if;
+    end if;
+    return query select r.* from retention r where (r.tenant, r.kind, r.state) = (v_scope, p_kind, p_state);
+end $$;
+
+create or replace function delete_retention(kind text default '*', state text default '*', actor text default null,
+                                            for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(delete_retention.for_tenant, nullif(delete_retention.actor, ''));
+    v_found boolean;
+begin
+    delete from retention r where (r.tenant, r.kind, r.state) = (v_scope, delete_retention.kind, delete_retention.state);
+    v_found := found;
+    if v_found then
+        perform restart_passes(v_scope, clock_now());
+    end if;
+    return v_found;
+end $$;
+
+-- Policies have changed: each has its passes, and they begin at the first job. (What one let go by another may want.)
+create or replace function restart_passes(p_scope text, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+begin
+    delete from retention_pass p where p_scope = '*' or p.tenant = p_scope;
+    insert into retention_pass (tenant, kind, state, verb, again_at)
+    select r.tenant, r.kind, r.state, v.verb, p_now from retention r, (values ('clean'), ('purge')) v(verb)
+     where (p_scope = '*' or r.tenant = p_scope)
+       and case v.verb when 'clean' then coalesce(r.clean_after, r.purge_after) else r.purge_after end is not null;
+end $$;

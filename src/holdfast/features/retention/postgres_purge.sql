@@ -1,0 +1,279 @@
+-- Whether everybody who reads what applications tell has read this.
+create or replace function heard_by_all(p_tenant text, p_xid bigint) returns boolean
+language sql stable set search_path from current as $$
+    select not exists (select from (
+               select c.tenant, c.cursor from consumer c where c.cursor like 'a%'
+               union all select s.tenant, coalesce(s.cursor, 'a') from subscription s where s.pattern not like 'job.%') r
+        where r.tenant in (p_tenant, '*')
+          and pg_visible_in_snapshot(p_xid::text::xid8, nullif(split_part(r.cursor, ';', 2), '')::pg_snapshot) is not true)
+$$;
+
+-- That rows went because they were over long enough, in one line for all of a batch (see `ends` in
+-- stores/action_triggers.py).
+create or replace function note_pruned(p_subject text, p_rows integer) returns integer
+language plpgsql set search_path from current as $$
+begin
+    if p_rows > 0 then
+        perform note_action('*', 'prune', p_subject, '*', jsonb_build_object('rows', p_rows));
+    end if;
+    return p_rows;
+end $$;
+
+-- What is kept only to work with, and for how long: ended leases, the tokens of decided gates and sessions that are over for a
+-- week, what became of calls to an endpoint for a month, what became of times and of events, and reservations, bulk operations
+-- and API tokens that are over for ninety days, what applications told and groups of dead letters with nothing open for a
+-- year. Each is found by its own index, a few at a time; the tables without one hold what people have set.
+create or replace function prune_bookkeeping(p_want integer, p_now timestamptz) returns integer
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_week  timestamptz := p_now - interval '7 days';
+    v_month timestamptz := p_now - interval '30 days';
+    v_old   timestamptz := p_now - interval '90 days';
+    v_year  timestamptz := p_now - interval '365 days';
+    v_total integer := 0;
+    v_count integer;
+    v_row   record;
+begin
+    -- As arrays: what is found is looked up by its key, and never joined the other way round.
+    delete from lease l where l.id = any (array(
+        select o.id from lease o where o.id < id_since(v_week) and o.swept_at <= v_week order by o.id limit p_want for update skip locked));
+    get diagnostics v_count = row_count;
+    v_total := greatest(v_total, v_count);
+
+    delete from approval_token t where t.hash = any (array(
+        select o.hash from approval_token o
+         where (select g.decided_at from approval g where g.id = o.approval_id) <= v_week limit p_want for update skip locked));
+    get diagnostics v_count = row_count;
+    v_total := greatest(v_total, note_pruned('approval_token', v_count));
+
+    -- A token after the last of its sessions: they name it.
+    delete from api_token t where t.id = any (array(
+        select o.id from api_token o
+         where least(o.revoked_at, o.expires_at) <= case when o.parent_id is null then v_old else v_week end
+           and not exists (select from api_token s where s.parent_id = o.id)
+         order by o.id limit p_want for update skip locked));
+    get diagnostics v_count = row_count;
+    v_total := greatest(v_total, note_pruned('token', v_count));
+
+    delete from reservation r where r.id = any (array(
+        select o.id from reservation o where o.ended_at <= v_old order by o.id limit p_want for update skip locked));
+    get diagnostics v_count = row_count;
+    v_total := greatest(v_total, note_pruned('reservation', v_count));
+
+    delete from operation r where r.id = any (array(
+        select o.id from operation o
+         where o.id < id_since(v_old) and o.finished_at <= v_old order by o.id limit p_want for update skip locked));
+    get diagnostics v_count = row_count;
+    v_total := greatest(v_total, note_pruned('operation', v_count));
+
+    -- What nobody could delete: it is not in any store that is known, or was deleted by one who died before saying so.
+    v_count := 0;
+    for v_row in select l.tenant, l.ref from leftover l where l.at <= v_old order by l.again_at limit p_want for update skip locked loop
+        delete from leftover l where l.tenant = v_row.tenant and l.ref = v_row.ref;
+        v_count := v_count + 1;
+    end loop;
+    v_total := greatest(v_total, v_count);
+
+    delete from webhook_delivery d where d.id = any (array(
+        select o.id from webhook p, lateral (
+            select e.id from webhook_delivery e where e.webhook_id = p.id and e.id < id_since(v_month) and e.at <= v_month
+             order by e.id limit p_want) o limit p_want));
+    get diagnostics v_count = row_count;
+    v_total := greatest(v_total, v_count);
+
+    v_count := 0;
+    for v_row in select g.tenant, g.fingerprint from dead_letter_group g where g.open = 0 and g.last_at <= v_year
+                  order by g.tenant, g.last_at limit p_want for update skip locked loop
+        delete from dead_letter_group g where g.tenant = v_row.tenant and g.fingerprint = v_row.fingerprint;
+        v_count := v_count + 1;
+    end loop;
+    v_total := greatest(v_total, v_count);
+
+    -- Not the latest of a schedule, whatever its age: that it ran at all is worth knowing.
+    v_count := 0;
+    for v_row in select o.schedule_id, o.due_at, o.manual from schedule s, lateral (
+            select f.* from fire f
+             where f.schedule_id = s.id and f.due_at <= v_old and f.status <> 'waiting' and (f.status <> 'fired' or f.ended)
+               and f.due_at < s.last_fire_at
+             order by f.due_at limit p_want) o limit p_want loop
+        delete from fire f where f.schedule_id = v_row.schedule_id and f.due_at = v_row.due_at and f.manual = v_row.manual;
+        v_count := v_count + 1;
+    end loop;
+    v_total := greatest(v_total, v_count);
+
+    -- Also of subscriptions that were deleted: their ids are found in the index, one step each.
+    v_count := 0;
+    for v_row in
+        with recursive s(id) as (
+            (select d.subscription_id from delivery d order by d.subscription_id limit 1)
+            union all
+            select (select d.subscription_id from delivery d where d.subscription_id > s.id order by d.subscription_id limit 1)
+              from s where s.id is not null)
+        select o.subscription_id, o.event from s, lateral (
+            select d.* from delivery d where d.subscription_id = s.id and d.at <= v_old order by d.at limit p_want) o limit p_want loop
+        delete from delivery d where d.subscription_id = v_row.subscription_id and d.event = v_row.event;
+        v_count := v_count + 1;
+    end loop;
+    v_total := greatest(v_total, v_count);
+
+    -- Only what everybody who reads them has read.
+    delete from app_event e where e.id = any (array(
+        select o.id from app_event o
+         where o.id < id_since(v_year) and o.sent_at <= v_year
+           and heard_by_all(o.tenant, o.xid)
+         order by o.id limit p_want));
+    get diagnostics v_count = row_count;
+    return greatest(v_total, v_count);
+end $$;
+
+-- What jobs leave behind in the artifact store (DP-16). The database cannot delete there, so it writes down what is to go, in
+-- the transaction that cleans the job; whoever can deletes it, and says so. Who dies in between leaves the row, and deleting
+-- twice does no harm. Nothing that a job still names is handed out: a retry that is a job of its own has the payload of the
+-- first try.
+
+create or replace function still_named(p_job uuid, p_ref text) returns boolean
+language sql stable set search_path from current as $$
+    with recursive tries(id) as (
+        select p_job
+        union
+        select j.id from tries t join job j on j.retry_of = t.id where j.retry_of is not null)
+    select exists (select from tries t join job j on j.id = t.id where position(p_ref in j.payload::text) > 0)
+        or exists (select from result r where r.job_id = p_job and (r.ref = p_ref or position(p_ref in r.value::text) > 0))
+        or exists (select from artifact a where a.job_id = p_job and a.ref = p_ref)
+$$;
+
+-- Called before these jobs are emptied. What one notes of another's is the other's to leave.
+create or replace function leave_behind(p_jobs uuid[], p_now timestamptz) returns void
+language sql set search_path from current as $$
+    insert into leftover (tenant, ref, job_id, at, again_at)
+    select j.tenant, f.ref, j.id, p_now, p_now
+      from job j, lateral (
+           select j.payload -> '$holdfast' ->> 'stored' as ref where j.payload::text like '{"$holdfast":%'
+           union select r.ref from result r where r.job_id = j.id
+           union select r.value -> '$holdfast' ->> 'stored' from result r where r.job_id = j.id and r.value::text like '{"$holdfast":%'
+           union select a.ref from artifact a where a.job_id = j.id) f
+     where j.id = any (p_jobs) and f.ref like 'artifact://%/' || j.id || '/%'
+    on conflict do nothing
+$$;
+
+-- What is to be deleted now. It is nobody else's for ten minutes or more, the older the longer, and then somebody's again if
+-- it was not forgotten.
+create or replace function leftovers(want integer default 100, for_tenant text default '*') returns table (tenant text, job_id uuid, ref text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(leftovers.for_tenant);
+begin
+    if halted() then
+        return;
+    end if;
+    return query
+    with due as (
+        select l.tenant, l.ref from leftover l where l.again_at <= v_now and (v_scope = '*' or l.tenant = v_scope)
+         order by l.again_at limit leftovers.want for update skip locked),
+    taken as (
+        update leftover l set again_at = v_now + greatest(interval '10 minutes', (v_now - l.at) / 4) from due d where (l.tenant, l.ref) = (d.tenant, d.ref)
+        returning l.tenant, l.ref, l.job_id)
+    select t.tenant, t.job_id, t.ref from taken t where not still_named(t.job_id, t.ref);
+end $$;
+
+-- They are not there any more.
+create or replace function forget_leftovers(refs text[], for_tenant text default '*') returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(forget_leftovers.for_tenant);
+    v_count integer;
+begin
+    delete from leftover l where l.ref = any (forget_leftovers.refs) and (v_scope = '*' or l.tenant = v_scope);
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+-- Of what was found in the artifact store, write down what belongs to no job, or to one that is cleaned. What is younger than a
+-- week may be stored for a job that is just being made.
+create or replace function find_leftovers(tenants text[], jobs uuid[], refs text[], for_tenant text default '*') returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(find_leftovers.for_tenant);
+    v_count integer;
+begin
+    insert into leftover (tenant, ref, job_id, at, again_at)
+    select f.tenant, f.ref, f.job_id, v_now, v_now
+      from unnest(find_leftovers.tenants, find_leftovers.jobs, find_leftovers.refs) f(tenant, job_id, ref)
+     where (v_scope = '*' or f.tenant = v_scope) and f.job_id < id_since(v_now - interval '7 days')
+       and not exists (select from job_state s where s.id = f.job_id and s.state <> 'cleaned')
+    on conflict do nothing;
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+-- Usage (HK-5): the ledger counted in commit order into sums that outlive it. The sums and the place up to which was counted
+-- are written in one transaction, and one counts at a time: each event is counted once, whoever dies.
+create or replace function count_usage(want integer default 2000, begin_now boolean default false)
+returns integer
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_was    text;
+    v_next   text;
+    v_count  integer;
+begin
+    perform enter('*');   -- there is one place for the events of all
+    if count_usage.begin_now then
+        insert into usage_place (cursor, updated_at) values (null, clock_now()) on conflict do nothing;
+    end if;
+    select u.cursor into v_was from usage_place u for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    with page as materialized (
+        select e.* from events_after(v_was, count_usage.want, '*') e
+    ), told as (
+        select p.tenant, (in_time(p.at) at time zone 'utc')::date as day, p.kind,
+               p.verb = 'enqueue' as enqueued, p.to_state = 'in_progress' as started, p.to_state = 'succeeded' as succeeded,
+               p.verb = 'fail' as failed, p.from_state = 'in_progress' and p.verb in ('lapse', 'crash') as crashed,
+               p.verb = 'bury' as dead, p.verb = 'cancel' as cancelled,
+               p.to_state = 'failed' and p.verb in ('expire', 'deny') as expired,
+               case when p.from_state = 'in_progress' then (
+                   select extract(epoch from in_time(p.at) - in_time(b.at)) * 1000000 from event b
+                    where b.job_id = p.job_id and b.seq < p.seq and b.to_state = 'in_progress' order by b.seq desc limit 1) end as run_time,
+               -- From when it could have been taken: asked for, and due by then.
+               case when p.to_state = 'in_progress' then (
+                   select extract(epoch from in_time(p.at) - in_time(greatest(q.at,
+                              case q.verb when 'enqueue' then (select j.process_after from job j where j.id = p.job_id)
+                                          when 'reschedule' then case when q.meta ->> 'rescheduled' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$'
+                                               then (q.meta ->> 'rescheduled')::timestamptz end end))) * 1000000
+                     from event q where q.job_id = p.job_id and q.seq < p.seq and q.to_state = 'queued' order by q.seq desc limit 1) end
+                   as wait_time,
+               case when p.from_state = 'in_progress' and jsonb_typeof(p.meta -> 'cost') = 'number'
+                    then least((p.meta ->> 'cost')::numeric, 1e9) * 1000000 end as cost
+          from page p
+    ), added as (
+        insert into usage as u (tenant, day, kind, enqueued, started, succeeded, failed, crashed, dead, cancelled, expired,
+                                run_time, wait_time, cost)
+        select t.tenant, t.day, t.kind, count(*) filter (where t.enqueued), count(*) filter (where t.started),
+               count(*) filter (where t.succeeded), count(*) filter (where t.failed), count(*) filter (where t.crashed),
+               count(*) filter (where t.dead), count(*) filter (where t.cancelled), count(*) filter (where t.expired),
+               coalesce(sum(greatest(t.run_time, 0))::bigint, 0), coalesce(sum(greatest(t.wait_time, 0))::bigint, 0),
+               coalesce(sum(greatest(t.cost, 0))::bigint, 0)
+          from told t group by 1, 2, 3
+        on conflict (tenant, day, kind) do update
+           set enqueued = u.enqueued + excluded.enqueued, started = u.started + excluded.started,
+               succeeded = u.succeeded + excluded.succeeded, failed = u.failed + excluded.failed,
+               crashed = u.crashed + excluded.crashed, dead = u.dead + excluded.dead,
+               cancelled = u.cancelled + excluded.cancelled, expired = u.expired + excluded.expired,
+               run_time = u.run_time + excluded.run_time, wait_time = u.wait_time + excluded.wait_time, cost = u.cost + excluded.cost
+        returning 1
+    )
+    select count(*), (array_agg(p.next_cursor order by p.seq desc))[1] into v_count, v_next from page p;
+    if v_count > 0 then
+        update usage_place u set cursor = v_next, updated_at = clock_now();
+    end if;
+    return v_count;
+end $$;

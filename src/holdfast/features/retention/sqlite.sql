@@ -1,0 +1,89 @@
+-- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
+
+-- What became of a time goes with its job, or a month after it: by then its schedule is past it, and does not fire it again.
+DROP TRIGGER IF EXISTS judge_fire_delete;
+CREATE TRIGGER judge_fire_delete BEFORE DELETE ON fire
+WHEN NOT (OLD.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = OLD.job_id))
+     AND (OLD.due_at > (SELECT now FROM present) - 30 * 86400000000 OR OLD.status = 'waiting'
+          OR EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.finished_at IS NULL))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what became of a time is never deleted');
+END;
+
+-- So does what became of an event.
+DROP TRIGGER IF EXISTS judge_delivery_delete;
+CREATE TRIGGER judge_delivery_delete BEFORE DELETE ON delivery
+WHEN NOT (OLD.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = OLD.job_id))
+     AND OLD.at > (SELECT now FROM present) - 30 * 86400000000
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: delivery: rows are never changed');
+END;
+
+-- Who waited for whom is forgotten with either; a workflow with the last of its jobs.
+DROP TRIGGER IF EXISTS judge_dependency_delete;
+CREATE TRIGGER judge_dependency_delete BEFORE DELETE ON dependency
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.child) AND EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.parent)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: dependencies are never deleted');
+END;
+
+DROP TRIGGER IF EXISTS judge_workflow_delete;
+CREATE TRIGGER judge_workflow_delete BEFORE DELETE ON workflow
+WHEN OLD.finished_at IS NULL OR EXISTS (SELECT 1 FROM node o WHERE o.workflow_id = OLD.id)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: workflows are never deleted');
+END;
+
+-- A token is of no use when its gate is decided; for a week it can be told from one that never was.
+DROP TRIGGER IF EXISTS judge_token_delete;
+CREATE TRIGGER judge_token_delete BEFORE DELETE ON approval_token
+WHEN EXISTS (SELECT 1 FROM approval g WHERE g.id = OLD.approval_id
+                AND (g.decided_at IS NULL OR g.decided_at > (SELECT now FROM present) - 7 * 86400000000))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a token is never deleted while its gate exists');
+END;
+
+-- Sums are added to, and never go: they are all that is left of what was purged.
+DROP TRIGGER IF EXISTS judge_usage_insert;
+CREATE TRIGGER judge_usage_insert BEFORE INSERT ON usage
+WHEN (SELECT now FROM clock) IS NULL
+     AND EXISTS (SELECT 1 FROM usage u WHERE u.tenant = NEW.tenant AND u.day = NEW.day AND u.kind = NEW.kind)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+END;
+
+DROP TRIGGER IF EXISTS judge_usage_update;
+CREATE TRIGGER judge_usage_update BEFORE UPDATE ON usage
+WHEN NEW.tenant <> OLD.tenant OR NEW.day <> OLD.day OR NEW.kind <> OLD.kind
+     OR min(NEW.enqueued - OLD.enqueued, NEW.started - OLD.started, NEW.succeeded - OLD.succeeded, NEW.failed - OLD.failed,
+            NEW.crashed - OLD.crashed, NEW.dead - OLD.dead, NEW.cancelled - OLD.cancelled, NEW.expired - OLD.expired,
+            NEW.run_time - OLD.run_time, NEW.wait_time - OLD.wait_time, NEW.cost - OLD.cost) < 0
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+END;
+
+DROP TRIGGER IF EXISTS refuse_usage_delete;
+CREATE TRIGGER refuse_usage_delete BEFORE DELETE ON usage
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+END;
+
+-- Counting begins once, and goes on from where it was.
+DROP TRIGGER IF EXISTS refuse_usage_place_delete;
+CREATE TRIGGER refuse_usage_place_delete BEFORE DELETE ON usage_place
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was counted is not counted again');
+END;
+
+DROP TRIGGER IF EXISTS refuse_upkeep_delete;
+CREATE TRIGGER refuse_upkeep_delete BEFORE DELETE ON upkeep
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: upkeep has one row');
+END;
+
+DROP TRIGGER IF EXISTS judge_usage_place;
+CREATE TRIGGER judge_usage_place BEFORE UPDATE ON usage_place
+WHEN coalesce(CAST(NEW.cursor AS INTEGER), 0) < coalesce(CAST(OLD.cursor AS INTEGER), 0)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was counted is not counted again');
+END;

@@ -1,0 +1,278 @@
+-- How many jobs of a tenant may wait (JF-12). Waiting is queued or retry_waiting, whatever it waits for there.
+--
+-- Only for tenants with a cap is anything counted. The number is kept in `tenant_load`: whoever enqueues holds its row,
+-- which puts those who enqueue for one tenant in line, so that two cannot both take the last place. Steps of jobs must not
+-- wait in that line, behind somebody's open transaction: they leave a row of `pending_change` (record_transition), and
+-- the next who enqueues adds those up. Once a minute, and before a job is refused, they are counted one by one, by index:
+-- a transaction that was open when the cap was set has left no change behind.
+create or replace function count_pending(p_tenant text, out pending bigint, out changes integer)
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    -- In one statement: a step that has been made is in the count, and its change is gone; or neither.
+    with gone as (delete from pending_change c where c.tenant = p_tenant returning 1)
+    select (select count(*) from job_state s where s.tenant = p_tenant and s.state in ('queued', 'retry_waiting')
+               and s.state not in ('leased', 'in_progress')),   -- which is what the index says
+           (select count(*) from gone)
+      into pending, changes;
+end $$;
+
+-- Note how many more or fewer jobs of each tenant wait. Called by record_transition while some tenant has a cap.
+create or replace function tenants_on_transition(p_tenants text[], p_changes integer[]) returns void
+language plpgsql set search_path from current as $$
+begin
+    insert into pending_change (tenant, change)
+    select u.tenant, u.change from unnest(p_tenants, p_changes) as u(tenant, change)
+     where u.tenant in (select k.tenant from tenant k where k.max_pending is not null);
+end $$;
+
+-- Hold new jobs to the caps of their tenants. Called by on_job_insert before the jobs have their states.
+create or replace function tenants_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    perform hold_to_cap(t.tenant, t.jobs, t.owed, t.kind, p_now) from (
+        select j.tenant, count(*)::integer as jobs, min(j.kind) as kind,
+               count(*) filter (where is_owed(j.id, j.retry_of))::integer as owed
+          from job j where j.id = any (p_jobs) and j.tenant in (select k.tenant from tenant k where k.max_pending is not null)
+         group by j.tenant order by j.tenant) t;
+end $$;
+
+-- Add jobs of one tenant; `p_free` of them cannot be refused.
+create or replace function hold_to_cap(p_tenant text, p_jobs integer, p_free integer, p_kind text, p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_cap     integer;
+    v_pending bigint;
+    v_counted timestamptz;
+begin
+    select t.max_pending into v_cap from tenant t where t.tenant = p_tenant;
+    if v_cap is null then
+        return;
+    end if;
+    select l.pending, l.counted_at into v_pending, v_counted from tenant_load l where l.tenant = p_tenant for update;
+    if not found then
+        insert into tenant_load (tenant, pending, counted_at) values (p_tenant, 0, 'epoch') on conflict do nothing;
+        select l.pending, l.counted_at into v_pending, v_counted from tenant_load l where l.tenant = p_tenant for update;
+    end if;
+    if v_counted < p_now - interval '60 s' or v_counted > p_now then
+        select c.pending into v_pending from count_pending(p_tenant) c;
+        v_counted := p_now;
+    else
+        with gone as (delete from pending_change c where c.tenant = p_tenant returning c.change)
+        select v_pending + coalesce(sum(g.change), 0) into v_pending from gone g;
+    end if;
+    if v_pending + p_jobs > v_cap and p_jobs > p_free and v_counted < p_now - interval '1 s' then
+        select c.pending into v_pending from count_pending(p_tenant) c;
+        v_counted := p_now;
+    end if;
+    if v_pending + p_jobs > v_cap and p_jobs > p_free then
+        raise exception 'tenant % is full: % of its jobs wait and % may; % of kind % refused', p_tenant, v_pending, v_cap,
+                p_jobs, p_kind
+            using errcode = 'ZH057', hint = 'Enqueue again when some have run, or raise the cap: set_tenant(…).';
+    end if;
+    update tenant_load l set pending = v_pending + p_jobs, counted_at = v_counted where l.tenant = p_tenant;
+end $$;
+
+-- A retry was accepted with its first try, and a question to people is part of the job that asks (give_notice): neither is
+-- refused. Not a setting and not a field of the job says so: both can be written by whoever enqueues.
+create or replace function is_owed(p_job uuid, p_retry_of uuid) returns boolean
+language plpgsql stable set search_path from current as $$
+begin
+    return p_retry_of is not null or exists (select from owed o where o.job_id = p_job);
+end $$;
+
+-- The registry of tenants (JF-12). A tenant need not be in it; its jobs are then held to nothing of this.
+
+-- Set what `what` names, and leave the rest as it is: {"title", "max_pending", "weight", "max_running", "rate", "per",
+-- "burst"}; null takes it away. How many run, and how often, becomes a limit of the scope `tenant` of the tenant's own.
+create or replace function set_tenant(name text, what jsonb, actor text default null) returns boolean
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(set_tenant.name, set_tenant.actor);
+    v_limit job_limit;
+begin
+    insert into tenant as t (tenant, title, max_pending, weight, set_by, created_at, updated_at)
+    values (v_scope, what ->> 'title', (what ->> 'max_pending')::integer, (what ->> 'weight')::integer, actor(), v_now, v_now)
+    on conflict (tenant) do update
+       set title = case when what ? 'title' then excluded.title else t.title end,
+           max_pending = case when what ? 'max_pending' then excluded.max_pending else t.max_pending end,
+           weight = case when what ? 'weight' then excluded.weight else t.weight end,
+           set_by = excluded.set_by, updated_at = excluded.updated_at;
+    if what ->> 'max_pending' is not null then
+        -- Counted anew: what happened while there was no cap has left nothing behind.
+        insert into tenant_load as l (tenant, pending, counted_at) values (v_scope, 0, 'epoch')
+        on conflict (tenant) do update set counted_at = 'epoch';
+        update dispatch d set ruled = true, capped = true where not (d.ruled and d.capped);
+    end if;
+    if what ? 'max_running' or what ? 'rate' then
+        select l.* into v_limit from job_limit l where l.tenant = v_scope and l.scope = 'tenant' and l.name = v_scope;
+        if what ? 'max_running' then
+            v_limit.concurrency := (what ->> 'max_running')::integer;
+        end if;
+        if what ? 'rate' then
+            v_limit.rate := (what ->> 'rate')::integer;
+            v_limit.per := (what ->> 'per')::float8;
+            v_limit.burst := (what ->> 'burst')::integer;
+        end if;
+        if v_limit.concurrency is null and v_limit.rate is null then
+            perform remove_limit('tenant', v_scope, set_tenant.actor, v_scope);
+        else
+            perform set_limit('tenant', v_scope, v_limit.concurrency, v_limit.rate, v_limit.per, v_limit.burst, set_tenant.actor, v_scope);
+        end if;
+    end if;
+    if what ->> 'weight' is not null and (select d.fair is null from dispatch d) then
+        perform set_fair(array['*'], set_tenant.actor);
+    end if;
+    return true;
+end $$;
+
+-- Forget what was set for a tenant. Its jobs stay, and wait for nothing of it any more.
+create or replace function remove_tenant(name text, actor text default null) returns boolean
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(remove_tenant.name, remove_tenant.actor);
+    v_found boolean;
+begin
+    delete from tenant t where t.tenant = v_scope;
+    v_found := found;
+    if v_found then
+        perform remove_limit('tenant', v_scope, remove_tenant.actor, v_scope);
+        delete from tenant_load l where l.tenant = v_scope;
+        delete from pending_change c where c.tenant = v_scope;
+    end if;
+    return v_found;
+end $$;
+
+-- Which queues tenants share fairly: these, '*' all of them, null none. The index that this needs is made here, and writers
+-- wait for that (a second or so for a million jobs). To have it made beside the work, make it before, by hand:
+--   create index concurrently fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null
+create or replace function set_fair(queues text[], actor text default null) returns text[]
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_was jsonb := (select to_jsonb(d.fair) from dispatch d);
+begin
+    perform enter('*', set_fair.actor);
+    if v_was is distinct from to_jsonb(nullif(set_fair.queues, '{}')) then
+        perform note_action('*', 'change', 'tenants', 'shared queues',
+                            jsonb_build_object('fair', jsonb_build_array(v_was, to_jsonb(nullif(set_fair.queues, '{}')))));
+    end if;
+    if coalesce(cardinality(set_fair.queues), 0) = 0 then
+        perform stop_dispatch();   -- nobody is looking for the index any more
+        update dispatch d set fair = null where d.fair is not null;
+        drop index if exists fair;
+        delete from fair_place where true;
+        return null;
+    end if;
+    if to_regclass('fair') is null then
+        create index fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null;
+    end if;
+    update dispatch d set fair = set_fair.queues where d.fair is distinct from set_fair.queues;
+    perform notify_listeners('');
+    return set_fair.queues;
+end $$;
+
+-- Whether a tenant has to be registered before it can have jobs. Those that wait already run to their end.
+create or replace function set_registered_only(only_registered boolean, actor text default null) returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+begin
+    perform enter('*', set_registered_only.actor);
+    update dispatch d set registered = only_registered, ruled = d.ruled or only_registered where d.registered <> only_registered;
+    if found then
+        perform note_action('*', 'change', 'tenants', 'registered only',
+                            jsonb_build_object('registered', jsonb_build_array(not only_registered, only_registered)));
+    end if;
+    return found;
+end $$;
+
+create or replace function registered_only() returns boolean
+language plpgsql stable security definer set search_path from current as $$
+begin
+    return (select d.registered from dispatch d);
+end $$;
+
+-- Refuse new jobs of tenants that are not registered, where only registered ones may have jobs. Called by on_job_insert.
+create or replace function registration_on_insert(p_jobs uuid[]) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    if (select d.registered from dispatch d) then
+        perform refuse_unregistered(j.tenant, j.kind) from job j
+          where j.id = any (p_jobs) and not exists (select from tenant t where t.tenant = j.tenant)
+            and not is_owed(j.id, j.retry_of) limit 1;
+    end if;
+end $$;
+
+create or replace function refuse_unregistered(p_tenant text, p_kind text) returns void language plpgsql as $$
+begin
+    raise exception 'tenant % is not registered, and only registered ones may have jobs; one of kind % refused', p_tenant, p_kind
+        using errcode = 'ZH067', hint = 'Register it: set_tenant(…), or holdfast tenants set.';
+end $$;
+
+-- Which they are.
+create or replace function fair_queues() returns text[] language plpgsql stable security definer set search_path from current as $$
+begin
+    return (select d.fair from dispatch d);
+end $$;
+
+-- Where a job stands in a queue that is shared: how many of its own tenant are before it, and how many tenants have jobs
+-- waiting there; both counted up to a limit. No row: it does not wait for its turn, or the queue is not shared.
+create or replace function turn_of(job uuid, most integer default 1000, for_tenant text default null)
+returns table (ahead integer, tenants integer, weight integer)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(turn_of.for_tenant);
+    v_job   record;
+    v_fair  text[] := (select d.fair from dispatch d);
+begin
+    select s.tenant, s.queue, s.priority, s.position, s.id into v_job from job_state s
+     where s.id = turn_of.job and (v_scope = '*' or s.tenant = v_scope) and s.state = 'queued' and s.due_at is null;
+    if not found or v_fair is null or not (v_job.queue = any (v_fair) or '*' = any (v_fair)) then
+        return;
+    end if;
+    select count(*) into ahead from (
+        (select 1 from job_state s
+          where s.queue = v_job.queue and s.state = 'queued' and s.due_at is null
+            and s.tenant >= v_job.tenant and s.tenant <= v_job.tenant and s.priority > v_job.priority
+          order by s.tenant, s.priority desc, s.position, s.id limit turn_of.most)
+        union all
+        (select 1 from job_state s
+          where s.queue = v_job.queue and s.state = 'queued' and s.due_at is null
+            and s.tenant >= v_job.tenant and s.tenant <= v_job.tenant and s.priority = v_job.priority
+            and (s.position, s.id) < (v_job.position, v_job.id)
+          order by s.tenant, s.priority desc, s.position, s.id limit turn_of.most)
+        limit turn_of.most) before;
+    weight := coalesce((select t.weight from tenant t where t.tenant = v_job.tenant), 1);
+    -- How many there are is told to everybody, and not who they are.
+    perform set_config('holdfast.tenant', '*', true);
+    if scope() is null then
+        perform set_config('holdfast.tenant', v_scope, true);
+    end if;
+    select cardinality(f.names) into tenants from fair_tenants(v_job.queue, '', null, turn_of.most) f;
+    perform set_config('holdfast.tenant', v_scope, true);
+    return next;
+end $$;
+
+-- While a tenant has a cap the switch says so: without it nobody would count. (`ruled` stays once it is set: keep_ruled.)
+create or replace function judge_rules() returns trigger language plpgsql set search_path from current as $$
+begin
+    if hidden('*', 'tenant') or exists (select from tenant t where t.max_pending is not null) then
+        raise exception 'dispatch: the jobs of a tenant are counted' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_rules before update on dispatch for each row
+    when (old.capped and not new.capped) execute function judge_rules();
+
+create or replace function judge_tenant() returns trigger language plpgsql as $$
+begin
+    raise exception 'tenant %: what it is called never changes', old.tenant using errcode = 'ZH002';
+end $$;
+create or replace trigger judge_update before update on tenant for each row
+    when (old.tenant <> new.tenant) execute function judge_tenant();
+create or replace trigger judge_update before update on tenant_load for each row
+    when (old.tenant <> new.tenant) execute function judge_tenant();

@@ -1,0 +1,60 @@
+-- What may not be done to endpoints and to the log of their deliveries, whoever asks; and what is told when one is disabled,
+-- or when times of a schedule were missed: events of the application, since the ledger is about jobs.
+
+-- REPLACE would delete what is in its way unasked.
+DROP TRIGGER IF EXISTS judge_webhook_insert;
+CREATE TRIGGER judge_webhook_insert BEFORE INSERT ON webhook
+WHEN EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'already exists: there is such a webhook');
+END;
+
+DROP TRIGGER IF EXISTS refuse_webhook_rename;
+CREATE TRIGGER refuse_webhook_rename BEFORE UPDATE OF id, tenant, name, created_at ON webhook
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what a webhook is called and whose it is never changes');
+END;
+
+DROP TRIGGER IF EXISTS tell_disabled;
+CREATE TRIGGER tell_disabled AFTER UPDATE OF disabled_at ON webhook
+WHEN OLD.disabled_at IS NULL AND NEW.disabled_at IS NOT NULL
+BEGIN
+    INSERT INTO app_event (tenant, name, data, sent_by, sent_at)
+    VALUES (NEW.tenant, 'endpoint.disabled',
+            json_object('endpoint', NEW.name, 'reason', NEW.disabled_reason, 'by', NEW.disabled_by),
+            NEW.disabled_by, NEW.disabled_at);
+END;
+
+-- The log goes with its endpoint.
+DROP TRIGGER IF EXISTS on_webhook_removed;
+CREATE TRIGGER on_webhook_removed AFTER DELETE ON webhook
+BEGIN
+    DELETE FROM webhook_delivery WHERE webhook_id = OLD.id;
+END;
+
+DROP TRIGGER IF EXISTS judge_webhook_delivery_insert;
+CREATE TRIGGER judge_webhook_delivery_insert BEFORE INSERT ON webhook_delivery
+BEGIN
+    SELECT RAISE(ABORT, 'already exists: an attempt is noted once')
+     WHERE EXISTS (SELECT 1 FROM webhook_delivery d WHERE d.id = NEW.id);
+    SELECT RAISE(ABORT, 'immutable: something was delivered to a webhook that is not there')
+     WHERE NOT EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.webhook_id AND e.tenant = NEW.tenant);
+END;
+
+DROP TRIGGER IF EXISTS refuse_webhook_delivery_update;
+CREATE TRIGGER refuse_webhook_delivery_update BEFORE UPDATE ON webhook_delivery
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: webhook_delivery: rows are never changed');
+END;
+
+DROP TRIGGER IF EXISTS tell_missed;
+CREATE TRIGGER tell_missed AFTER INSERT ON fire WHEN NEW.status = 'missed'
+BEGIN
+    INSERT INTO app_event (tenant, name, data, sent_by, sent_at)
+    SELECT NEW.tenant, 'schedule.missed',
+           json_object('schedule', s.name, 'schedule_id', s.id, 'kind', s.kind, 'count', NEW.count,
+               'first', strftime('%Y-%m-%dT%H:%M:%SZ', coalesce(NEW.since_at, NEW.due_at) / 1000000, 'unixepoch'),
+               'last', strftime('%Y-%m-%dT%H:%M:%SZ', NEW.due_at / 1000000, 'unixepoch')),
+           NEW.actor, NEW.at
+      FROM schedule s WHERE s.id = NEW.schedule_id;
+END;

@@ -1,0 +1,484 @@
+-- What becomes of a workflow when one of its jobs comes to another state (DP-14). Called by the triggers of job_state,
+-- in the transaction of whoever moved the job, so that no parent has ended without its children knowing.
+--
+-- Whoever moves jobs of a workflow takes the row of the workflow, after those of the jobs and before those of the
+-- children: the ends of two parents are worked out one after the other, each seeing what the other has done. Jobs that
+-- are only taken up do not come here and wait for nobody. (Somebody who ends a child at the very moment in which it is
+-- released may be told of a deadlock, and tries again.)
+--
+-- A job stands open, succeeded, failed, dead (may be redriven), cancelled or skipped. Skipped jobs wait like those with
+-- unmet parents, since the dead letter they are behind may be redriven; once nothing can bring them back they are
+-- cancelled, all at once.
+
+-- Let jobs stand otherwise, and keep the counts of their workflow.
+create or replace function stand(p_flow uuid, p_jobs uuid[], p_standing text, p_now timestamptz) returns void
+language plpgsql set search_path from current
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+begin
+    if coalesce(cardinality(p_jobs), 0) = 0 then
+        return;
+    end if;
+    with was as materialized (
+        select n.job_id, n.standing from node n where n.job_id = any (p_jobs) and n.standing <> p_standing
+    ), stands as (
+        update node n set standing = p_standing from was where n.job_id = was.job_id
+    ), less as materialized (
+        select count(*)::integer as moved, (count(*) filter (where standing = 'open'))::integer as open,
+               (count(*) filter (where standing = 'succeeded'))::integer as succeeded,
+               (count(*) filter (where standing = 'failed'))::integer as failed,
+               (count(*) filter (where standing = 'dead'))::integer as dead,
+               (count(*) filter (where standing = 'cancelled'))::integer as cancelled,
+               (count(*) filter (where standing = 'skipped'))::integer as skipped from was
+    )
+    update workflow w
+       set open = w.open - l.open + case p_standing when 'open' then l.moved else 0 end,
+           succeeded = w.succeeded - l.succeeded + case p_standing when 'succeeded' then l.moved else 0 end,
+           failed = w.failed - l.failed + case p_standing when 'failed' then l.moved else 0 end,
+           dead = w.dead - l.dead + case p_standing when 'dead' then l.moved else 0 end,
+           cancelled = w.cancelled - l.cancelled + case p_standing when 'cancelled' then l.moved else 0 end,
+           skipped = w.skipped - l.skipped + case p_standing when 'skipped' then l.moved else 0 end,
+           finished_at = case when w.open - l.open + case p_standing when 'open' then l.moved else 0 end = 0
+                              then coalesce(w.finished_at, p_now) end
+      from less l where w.id = p_flow and l.moved > 0;
+end $$;
+
+-- These parents are waited for no longer; answers the children that wait for nobody now.
+create or replace function meet(p_parents uuid[], p_whatever boolean) returns uuid[]
+language plpgsql set search_path from current
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_ready uuid[];
+begin
+    if coalesce(cardinality(p_parents), 0) = 0 then
+        return '{}';
+    end if;
+    with met as (
+        update dependency d set met = true
+         where d.parent = any (p_parents) and not d.met and (p_whatever or d.on_failure = 'continue')
+        returning d.child
+    ), fewer as (
+        update node n set unmet = n.unmet - m.times
+          from (select child, count(*)::integer as times from met group by child) m where n.job_id = m.child
+        returning n.job_id, n.unmet
+    )
+    select array_agg(job_id) into v_ready from fewer where unmet = 0;
+    return coalesce(v_ready, '{}');
+end $$;
+
+create or replace function advance_workflow(p_flow uuid, p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_good   uuid[];
+    v_failed uuid[];
+    v_dead   uuid[];
+    v_gone   uuid[];
+    v_bad    uuid[];
+    v_back   uuid[];
+    v_again  uuid[];
+    v_ready  uuid[] := '{}';
+    v_others uuid[];
+    v_queues text[];
+    v_flow   workflow;
+    v_was    boolean;
+begin
+    select array_agg(c.id) filter (where c.now_is = 'succeeded'), array_agg(c.id) filter (where c.now_is = 'failed'),
+           array_agg(c.id) filter (where c.now_is = 'dead'), array_agg(c.id) filter (where c.now_is = 'cancelled'),
+           array_agg(c.id) filter (where c.now_is = 'open' and c.was <> 'open'),
+           array_agg(c.id) filter (where c.now_is = 'open' and c.was = 'open')
+      into v_good, v_failed, v_dead, v_gone, v_back, v_again
+      from (select n.job_id as id, n.standing as was,
+                   case s.state when 'succeeded' then 'succeeded' when 'failed' then 'failed' when 'dead_letter' then 'dead'
+                                when 'cancelled' then 'cancelled' else 'open' end as now_is
+              from node n join job_state s on s.id = n.job_id
+             where n.job_id = any (p_jobs) and n.standing <> 'skipped' and s.state <> 'cleaned') c
+     where c.was <> c.now_is or c.was = 'open';
+    v_bad := v_failed || v_dead || v_gone;
+    perform stand(p_flow, v_good, 'succeeded', p_now);
+    perform stand(p_flow, v_failed, 'failed', p_now);
+    perform stand(p_flow, v_dead, 'dead', p_now);
+    perform stand(p_flow, v_gone, 'cancelled', p_now);
+    perform stand(p_flow, v_back, 'open', p_now);
+    select w.* into v_flow from workflow w where w.id = p_flow;
+    v_was := v_flow.stopped;
+    v_ready := meet(v_good, true);
+
+    if v_bad is not null then
+        v_ready := v_ready || meet(v_bad, false);
+        with recursive behind(id) as (
+            select d.child from dependency d join node n on n.job_id = d.child
+             where d.parent = any (v_bad) and not d.met and n.standing = 'open'
+            union
+            select d.child from behind b join dependency d on d.parent = b.id join node n on n.job_id = d.child
+             where not d.met and d.on_failure <> 'continue' and n.standing = 'open'
+        )
+        select array_agg(id) into v_others from behind;
+        perform stand(p_flow, v_others, 'skipped', p_now);
+        v_ready := v_ready || meet(v_others, false);
+        update node n set stops = true
+         where n.job_id = any (v_bad)
+           and (n.fatal or exists (select from dependency d where d.parent = n.job_id and d.on_failure = 'stop'));
+        if found then
+            v_flow.stopped := true;
+        end if;
+    end if;
+    if v_back is not null then
+        update node n set stops = false where n.job_id = any (v_back) and n.stops;
+        v_flow.stopped := exists (select from node n where n.workflow_id = p_flow and n.stops);
+        if not v_flow.stopped then
+            -- What is behind nothing bad any more comes back.
+            with recursive blocked(id) as (
+                select d.child from node n join job_state s on s.id = n.job_id join dependency d on d.parent = n.job_id
+                 where n.workflow_id = p_flow and not d.met and d.on_failure <> 'continue'
+                   and (n.standing in ('failed', 'dead', 'cancelled')
+                        -- Skipped, and then ended by somebody: that one does not come back.
+                        or n.standing = 'skipped' and s.state not in ('queued', 'retry_waiting'))
+                union
+                select d.child from blocked b join dependency d on d.parent = b.id
+                 where not d.met and d.on_failure <> 'continue'
+            )
+            select array_agg(id) into v_others from blocked;
+            select array_agg(n.job_id) into v_others from node n join job_state s on s.id = n.job_id
+             where n.workflow_id = p_flow and n.standing = 'skipped' and s.state in ('queued', 'retry_waiting')
+               and not (n.job_id = any (coalesce(v_others, '{}')));
+            perform stand(p_flow, v_others, 'open', p_now);
+            v_ready := v_ready || v_others;
+        end if;
+    end if;
+    if v_flow.stopped <> v_was then
+        update workflow w set stopped = v_flow.stopped where w.id = p_flow;
+    end if;
+
+    if v_flow.stopped and (not v_was or v_again is not null) then
+        -- What waits is held back; what runs goes on, and is held when it comes to wait. Locked rows are in the hands of
+        -- somebody who takes them up, or who will come here after us.
+        select array_agg(h.id) into v_others from (
+            select s.id from node n join job_state s on s.id = n.job_id
+             where n.workflow_id = p_flow and n.standing = 'open' and (not v_was or n.job_id = any (v_again))
+               and not (n.job_id = any (coalesce(v_back, '{}')))
+               and s.state in ('queued', 'retry_waiting')
+             order by s.id for update of s skip locked) h;
+        -- Also those that a limit holds back: else it would let them go on.
+        update job_state s set due_at = 'infinity', note = '{"held": "parents"}', held_by = null
+         where s.id = any (v_others) and (s.due_at is distinct from 'infinity' or s.held_by is not null);
+        perform stand(p_flow, v_others, 'skipped', p_now);
+    end if;
+
+    if cardinality(v_ready) > 0 then
+        with free as materialized (
+            select s.id from job_state s join node n on n.job_id = s.id
+             where s.id = any (v_ready) and n.unmet = 0 and n.standing = 'open' and s.due_at = 'infinity'
+               and s.state in ('queued', 'retry_waiting') and s.note ->> 'held' = 'parents'
+             order by s.id for update of s
+        ), released as (
+            update job_state s
+               set due_at = case when s.state = 'retry_waiting' then p_now
+                                 when j.process_after > p_now then j.process_after end,
+                   note = nullif(s.note - 'held', '{}')
+              from free f join job j on j.id = f.id where s.id = f.id
+            returning s.queue, s.due_at
+        )
+        select array_agg(distinct queue) filter (where due_at is null) into v_queues from released;
+        perform notify_listeners(q) from unnest(v_queues) q;
+    end if;
+
+    if v_good is not null or v_bad is not null then
+        perform from workflow w where w.id = p_flow and w.open = 0 and w.dead = 0 and w.skipped > 0;
+        if found then
+            update job_state s
+               set state = 'cancelled', due_at = null, finished_at = p_now,
+                   note = '{"reason": "skipped: a job before it failed or was cancelled"}'
+             where s.id in (select n.job_id from node n where n.workflow_id = p_flow and n.standing = 'skipped')
+               and s.state in ('queued', 'retry_waiting');
+        end if;
+    end if;
+end $$;
+
+create or replace function workflows_on_transition(p_jobs uuid[]) returns void
+language plpgsql set search_path from current
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_now  timestamptz := clock_now();
+    v_flow record;
+begin
+    perform from workflow w where w.id in (select n.workflow_id from node n where n.job_id = any (p_jobs))
+      order by w.id for update;
+    -- A new statement, and with it what those have done who had the rows before us.
+    for v_flow in
+        select n.workflow_id as id, array_agg(n.job_id) as jobs from node n
+         where n.job_id = any (p_jobs) group by 1 order by 1
+    loop
+        perform advance_workflow(v_flow.id, v_flow.jobs, v_now);
+    end loop;
+end $$;
+
+-- New jobs, some of which carry the id of a workflow: those join it. Jobs that were planned have their node already, and
+-- wait for their parents from the beginning. Called by on_job_insert; gives all of these jobs their states.
+create or replace function workflows_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_bad record;
+begin
+    perform from workflow w where w.id in (select a.workflow_id from job a where a.id = any (p_jobs)) order by w.id for update;
+    select w.id into v_bad from job a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
+     where a.id = any (p_jobs) and w.finished_at is not null limit 1;
+    if found then
+        raise exception 'workflow % is over', v_bad.id
+            using errcode = 'ZH030', hint = 'Start another one, or resume this one first.';
+    end if;
+    -- Others wait for this very job, so it is retried in place (enqueue_many sees to it; a hand-written insert has to).
+    select a.id into v_bad from job a where a.id = any (p_jobs) and a.workflow_id is not null and a.retry_as is not null limit 1;
+    if found then
+        raise exception 'job %: a job of a workflow is retried in place', v_bad.id using errcode = 'ZH034';
+    end if;
+    insert into node (job_id, tenant, workflow_id, standing, fatal)
+    select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end, w.on_failure = 'stop'
+      from job a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
+     where a.id = any (p_jobs)
+    on conflict (job_id) do nothing;
+    insert into job_state (id, tenant, kind, queue, state, priority, position,
+                           max_retries, max_crashes, due_at, deadline_at, agent, workflow_id, note)
+    select a.id, a.tenant, a.kind, a.queue, 'queued', a.priority, nextval('position_seq') * 100,
+           a.max_retries, a.max_crashes,
+           case when n.unmet > 0 or n.standing = 'skipped' then 'infinity'::timestamptz
+                when a.process_after > p_now then a.process_after end,
+           a.deadline_at, a.agent, n.workflow_id,
+           case when n.unmet > 0 or n.standing = 'skipped' then '{"held": "parents"}'::jsonb end
+      from unnest(p_jobs) with ordinality as o(id, ord) join job a on a.id = o.id   -- in the order in which they were sent
+      left join node n on n.job_id = a.id and n.tenant = a.tenant and n.workflow_id = a.workflow_id
+     order by o.ord;
+    update workflow w
+       set total = w.total + c.total, open = w.open + c.open, skipped = w.skipped + c.total - c.open,
+           finished_at = case when w.open + c.open = 0 then p_now end
+      from (select n.workflow_id, count(*)::integer as total, (count(*) filter (where n.standing = 'open'))::integer as open
+              from node n where n.job_id = any (p_jobs) group by 1) c
+     where w.id = c.workflow_id;
+end $$;
+
+-- What may not be done to workflows, and the one state that is not yet known to last when it is entered.
+
+-- `failed` nearly always passes on at once, in the same transaction; whether it has is known when that commits.
+create or replace function advance_failed() returns trigger
+language plpgsql security definer set search_path from current as $$
+begin
+    if exists (select from job_state s where s.id = new.id and s.state = 'failed') then
+        perform workflows_on_transition(array[new.id]);
+    end if;
+    return null;
+end $$;
+drop trigger if exists advance_failed on job_state;
+create constraint trigger advance_failed after update on job_state deferrable initially deferred
+    for each row when (new.state = 'failed' and old.state <> 'failed' and new.workflow_id is not null)
+    execute function advance_failed();
+
+-- A job that waits for its parents is released by their ends, by nothing else. Called by record_transition.
+create or replace function parents_on_transition(p_job uuid) returns void language plpgsql set search_path from current as $$
+begin
+    if exists (select from node n where n.job_id = p_job and (n.unmet > 0 or n.standing = 'skipped')) then
+        raise exception 'job % waits for its parents', p_job
+            using errcode = 'ZH002', hint = 'select * from dependency where child = … shows which.';
+    end if;
+end $$;
+
+-- Standings, counts and what was met follow from the jobs: triggers keep them. At depth 0 it is somebody by hand.
+create or replace function refuse_by_hand() returns trigger language plpgsql as $$
+begin
+    raise exception '%: what was planned never changes, and the rest is written by triggers only', tg_table_name
+        using errcode = 'ZH002';
+end $$;
+create or replace trigger judge_update before update on workflow for each row
+    when ((old.id, old.tenant, old.kind, old.generator, old.on_failure, old.plan_hash, old.enqueued_by, old.source_system,
+           old.created_at) <> (new.id, new.tenant, new.kind, new.generator, new.on_failure, new.plan_hash, new.enqueued_by,
+           new.source_system, new.created_at)
+          or old.key is distinct from new.key or old.correlation_id is distinct from new.correlation_id
+          or old.parent_id is distinct from new.parent_id
+          or old.cancelled_at is not null and old.cancelled_at is distinct from new.cancelled_at
+          or pg_trigger_depth() = 0 and (old.finished_at is distinct from new.finished_at
+              or (old.stopped, old.total, old.open, old.succeeded, old.failed, old.dead, old.cancelled, old.skipped)
+              <> (new.stopped, new.total, new.open, new.succeeded, new.failed, new.dead, new.cancelled, new.skipped)))
+    execute function refuse_by_hand();
+create or replace trigger judge_update before update on node for each row
+    when (pg_trigger_depth() = 0 or old.job_id <> new.job_id or old.tenant <> new.tenant or old.workflow_id <> new.workflow_id
+          or old.fatal <> new.fatal or old.name is distinct from new.name or old.part is distinct from new.part)
+    execute function refuse_by_hand();
+create or replace trigger judge_update before update on dependency for each row
+    when (pg_trigger_depth() = 0 or old.met or old.child <> new.child or old.parent <> new.parent
+          or old.tenant <> new.tenant or old.on_failure <> new.on_failure)
+    execute function refuse_by_hand();
+create or replace trigger judge_delete after delete on node
+    referencing old table as gone for each statement execute function judge_delete();
+create or replace trigger refuse_truncate before truncate on workflow for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on node for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on dependency for each statement execute function refuse_change();
+
+-- Workflows (DP-14): start, add to, cancel, resume. A plan is one document:
+--   {"workflow": {"id", "kind", "generator", "on_failure", "key", …}, "jobs": [… as for enqueue_many],
+--    "nodes": [{"id", "name", "part", "fatal"}], "edges": [{"child", "parent", "on_failure"}]}
+-- and "plain": true where the caller vouches for the jobs as for those of enqueue_many.
+
+-- Write down who waits for whom, then enqueue: the jobs find their nodes and wait from the beginning. The row of the
+-- workflow is locked, or nobody else's yet.
+create or replace function plan_nodes(p_flow uuid, p_plan json, p_tenant text, p_actor text) returns void
+language plpgsql set search_path from current as $$
+declare
+    v_behind uuid[];   -- new ones that are behind something that failed
+    v_bad    record;
+begin
+    with recursive edge as materialized (
+        select e.child, e.parent from json_to_recordset(p_plan -> 'edges') as e(child uuid, parent uuid, on_failure text)
+         where e.on_failure <> 'continue'
+    ), behind(id) as (
+        select e.child from edge e join node n on n.job_id = e.parent
+         where n.standing in ('failed', 'dead', 'cancelled', 'skipped')
+        union
+        select e.child from behind b join edge e on e.parent = b.id
+    )
+    select coalesce(array_agg(id), '{}') into v_behind from behind;
+    insert into dependency (child, parent, tenant, on_failure, met)
+    select e.child, e.parent, p_tenant, e.on_failure,
+           coalesce(n.standing = 'succeeded' or e.on_failure = 'continue' and n.standing <> 'open', false)
+           or e.on_failure = 'continue' and e.parent = any (v_behind)
+      from json_to_recordset(p_plan -> 'edges') as e(child uuid, parent uuid, on_failure text)
+      left join node n on n.job_id = e.parent;
+    insert into node (job_id, tenant, workflow_id, name, part, fatal, standing, unmet)
+    select o.id, p_tenant, p_flow, o.name, o.part, coalesce(o.fatal, false),
+           case when o.id = any (v_behind) or w.stopped then 'skipped' else 'open' end, coalesce(u.times, 0)
+      from json_to_recordset(p_plan -> 'nodes') as o(id uuid, name text, part text, fatal boolean)
+      join workflow w on w.id = p_flow
+      left join (select e.child, count(*)::integer as times
+                   from json_to_recordset(p_plan -> 'edges') as e(child uuid, parent uuid)
+                   join dependency d on d.child = e.child and d.parent = e.parent
+                  where not d.met group by e.child) u on u.child = o.id;
+    -- All or nothing: a job that is refused takes the others with it.
+    select e.reason, e.detail into v_bad
+      from enqueue_many(p_plan -> 'jobs', p_tenant, p_actor, coalesce((p_plan ->> 'plain')::boolean, false)) e
+     where not e.created limit 1;
+    if found then
+        raise exception 'a job of the workflow was refused: %', coalesce(v_bad.detail, v_bad.reason) using errcode = 'ZH031';
+    end if;
+    if exists (select from json_to_recordset(p_plan -> 'edges') as e(child uuid, parent uuid)
+                where not exists (select from node n where n.job_id = e.parent and n.workflow_id = p_flow)) then
+        raise exception 'a job can wait only for jobs of its own workflow' using errcode = 'ZH032';
+    end if;
+end $$;
+
+create or replace function start_workflow(plan json, for_tenant text default null, actor text default null)
+returns table (id uuid, created boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_tenant text := coalesce(start_workflow.for_tenant, nullif(scope(), '*'), 'default');
+    v_actor  text := coalesce(nullif(start_workflow.actor, ''), actor());
+    v_now    timestamptz := clock_now();
+    v_flow   workflow;
+    v_hash   text;
+begin
+    perform enter(v_tenant);
+    v_flow := json_populate_record(null::workflow, start_workflow.plan -> 'workflow');
+    insert into workflow as w (id, tenant, kind, generator, on_failure, key, plan_hash, correlation_id, parent_id,
+                               enqueued_by, source_system, created_at)
+    values (coalesce(v_flow.id, uuid7()), v_tenant, v_flow.kind, coalesce(v_flow.generator, v_actor),
+            coalesce(v_flow.on_failure, 'skip'), v_flow.key, coalesce(v_flow.plan_hash, ''), v_flow.correlation_id,
+            v_flow.parent_id, coalesce(v_flow.enqueued_by, v_actor), coalesce(v_flow.source_system, 'sql'), v_now)
+    on conflict (tenant, kind, key) where key is not null do nothing returning w.id into id;
+    if not found then
+        select w.id, w.plan_hash into id, v_hash from workflow w
+         where w.tenant = v_tenant and w.kind = v_flow.kind and w.key = v_flow.key;
+        created := false;
+        reason := case when v_hash = v_flow.plan_hash then 'duplicate_key' else 'idempotency_conflict' end;
+        return next;
+        return;
+    end if;
+    perform plan_nodes(id, start_workflow.plan, v_tenant, v_actor);
+    created := true;
+    return next;
+end $$;
+
+-- More jobs for a workflow that is not over.
+create or replace function add_to_workflow(workflow uuid, plan json, for_tenant text default null, actor text default null)
+returns table (id uuid, created boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(add_to_workflow.for_tenant);
+    v_over  boolean;
+    v_whose text;
+begin
+    select w.finished_at is not null, w.tenant into v_over, v_whose from workflow w
+     where w.id = add_to_workflow.workflow and (v_scope = '*' or w.tenant = v_scope) for update;
+    if not found or v_over then
+        return query select add_to_workflow.workflow, false, case when v_over then 'workflow_over' else 'not_found' end;
+        return;
+    end if;
+    if exists (select from json_to_recordset(add_to_workflow.plan -> 'nodes') as o(name text)
+                join node n on n.workflow_id = add_to_workflow.workflow and n.name = o.name) then
+        return query select add_to_workflow.workflow, false, 'name_taken';
+        return;
+    end if;
+    perform plan_nodes(add_to_workflow.workflow, add_to_workflow.plan, v_whose, coalesce(nullif(add_to_workflow.actor, ''), actor()));
+    return query select add_to_workflow.workflow, true, null::text;
+end $$;
+
+-- Cancel whatever of it has not ended, what runs as well.
+create or replace function cancel_workflow(workflow uuid, reason text default null, actor text default null,
+                                           for_tenant text default null)
+returns table (id uuid, jobs integer, refused boolean, refusal text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(cancel_workflow.for_tenant, cancel_workflow.actor);
+    v_jobs  uuid[];
+begin
+    id := cancel_workflow.workflow;
+    jobs := 0;
+    perform from workflow w where w.id = cancel_workflow.workflow and (v_scope = '*' or w.tenant = v_scope);
+    if not found then
+        refused := true;
+        refusal := 'not_found';
+        return next;
+        return;
+    end if;
+    loop
+        -- The jobs first, then the workflow, as whoever ends one of them does. Then once more: some may have been added.
+        select array_agg(h.id) into v_jobs from (
+            select s.id from node n join job_state s on s.id = n.job_id
+             where n.workflow_id = cancel_workflow.workflow
+               and s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
+             order by s.id for update of s) h;
+        exit when v_jobs is null;
+        jobs := jobs + (select count(*) from operate('cancel', v_jobs, cancel_workflow.reason, cancel_workflow.actor, v_scope) o
+                         where not o.refused);
+    end loop;
+    refused := jobs = 0;
+    refusal := case when jobs = 0 then 'already_finished' end;
+    if jobs > 0 then
+        update workflow w set cancelled_at = clock_now() where w.id = cancel_workflow.workflow and w.cancelled_at is null;
+    end if;
+    return next;
+end $$;
+
+-- Redrive its dead letters; what was held back behind them comes back with that.
+create or replace function resume_workflow(workflow uuid, reason text default null, actor text default null,
+                                           for_tenant text default null)
+returns table (id uuid, jobs integer, refused boolean, refusal text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(resume_workflow.for_tenant, resume_workflow.actor);
+    v_jobs  uuid[];
+begin
+    id := resume_workflow.workflow;
+    jobs := 0;
+    perform from workflow w where w.id = resume_workflow.workflow and (v_scope = '*' or w.tenant = v_scope);
+    if found then
+        select array_agg(n.job_id) into v_jobs from node n where n.workflow_id = resume_workflow.workflow and n.standing = 'dead';
+        jobs := (select count(*) from operate('redrive', v_jobs, resume_workflow.reason, resume_workflow.actor, v_scope) o
+                  where not o.refused);
+        refusal := case when jobs = 0 then 'nothing_to_resume' end;
+    else
+        refusal := 'not_found';
+    end if;
+    refused := refusal is not null;
+    return next;
+end $$;

@@ -1,0 +1,225 @@
+-- What becomes of a workflow when one of its jobs comes to another state (DP-14), in the transaction of whoever moved the
+-- job, so that no parent has ended without its children knowing. The rules are told in the PostgreSQL store's
+-- features/workflows/postgres.sql. There is one writer at a time here, so nothing needs to be locked.
+--
+-- A verb's moves are gathered and worked out together when it signs off: `failed` may have passed on by then, and a
+-- thousand parents that ended in one batch are one round. By hand, every statement is a round.
+-- A statement in a trigger cannot begin with WITH, hence the views.
+
+DROP TRIGGER IF EXISTS tell_workflow;
+CREATE TRIGGER tell_workflow AFTER UPDATE OF state ON job_state
+WHEN NEW.workflow_id IS NOT NULL AND OLD.state <> NEW.state AND NEW.state <> 'leased' AND NEW.state <> 'in_progress'
+     AND NEW.state <> 'cleaned'
+BEGIN
+    INSERT INTO moved (job_id) VALUES (NEW.id) ON CONFLICT DO NOTHING;
+END;
+
+DROP TRIGGER IF EXISTS moved_by_hand;
+CREATE TRIGGER moved_by_hand AFTER INSERT ON moved WHEN (SELECT now FROM clock) IS NULL AND NEW.was IS NULL
+BEGIN
+    INSERT INTO round (id) VALUES (1) ON CONFLICT DO NOTHING;
+END;
+
+-- Before: what it does is still signed.
+DROP TRIGGER IF EXISTS moved_by_verb;
+CREATE TRIGGER moved_by_verb BEFORE UPDATE OF now ON clock
+WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM moved)
+BEGIN
+    INSERT INTO round (id) VALUES (1) ON CONFLICT DO NOTHING;
+END;
+
+-- The counts of a workflow follow from how its nodes stand.
+DROP TRIGGER IF EXISTS count_standing;
+CREATE TRIGGER count_standing AFTER UPDATE OF standing ON node WHEN OLD.standing <> NEW.standing
+     -- What has just moved is counted together.
+     AND NOT EXISTS (SELECT 1 FROM moved m WHERE m.job_id = NEW.job_id AND m.was = OLD.standing AND m.now_is = NEW.standing)
+BEGIN
+    UPDATE workflow
+       SET open = open - (OLD.standing = 'open') + (NEW.standing = 'open'),
+           succeeded = succeeded - (OLD.standing = 'succeeded') + (NEW.standing = 'succeeded'),
+           failed = failed - (OLD.standing = 'failed') + (NEW.standing = 'failed'),
+           dead = dead - (OLD.standing = 'dead') + (NEW.standing = 'dead'),
+           cancelled = cancelled - (OLD.standing = 'cancelled') + (NEW.standing = 'cancelled'),
+           skipped = skipped - (OLD.standing = 'skipped') + (NEW.standing = 'skipped'),
+           finished_at = CASE WHEN open - (OLD.standing = 'open') + (NEW.standing = 'open') = 0
+                              THEN coalesce(finished_at, (SELECT now FROM present)) END
+     WHERE id = NEW.workflow_id;
+    INSERT INTO ready (job_id) SELECT NEW.job_id WHERE OLD.standing = 'skipped' AND NEW.standing = 'open' ON CONFLICT DO NOTHING;
+END;
+
+-- By what has moved, not the other way round: a planner that knows nothing of either might read all nodes there are.
+-- Who waits for something that has just ended, and how often, as far as its end is one for them.
+DROP VIEW IF EXISTS newly_met;
+CREATE VIEW newly_met AS
+SELECT d.child, count(*) AS times FROM moved m CROSS JOIN dependency d ON d.parent = m.job_id
+ WHERE d.met = 0 AND (m.now_is = 'succeeded' OR (m.now_is <> 'open' AND d.on_failure = 'continue'))
+ GROUP BY d.child;
+
+-- What comes to stand behind something that has just failed, directly or not.
+DROP VIEW IF EXISTS behind;
+CREATE VIEW behind AS
+WITH RECURSIVE reached (id) AS (
+    SELECT d.child FROM moved m CROSS JOIN dependency d ON d.parent = m.job_id CROSS JOIN node o ON o.job_id = d.child
+     WHERE m.now_is IN ('failed', 'dead', 'cancelled') AND d.met = 0 AND d.on_failure <> 'continue' AND o.standing = 'open'
+    UNION
+    SELECT d.child FROM reached r CROSS JOIN dependency d ON d.parent = r.id CROSS JOIN node o ON o.job_id = d.child
+     WHERE d.met = 0 AND d.on_failure <> 'continue' AND o.standing = 'open'
+)
+SELECT id FROM reached;
+
+-- What stands behind something bad in workflows of which a job has come back.
+DROP VIEW IF EXISTS came_back;
+CREATE VIEW came_back AS
+SELECT DISTINCT o.workflow_id AS id FROM moved m CROSS JOIN node o ON o.job_id = m.job_id
+ WHERE m.now_is = 'open' AND m.was <> 'open';
+DROP VIEW IF EXISTS blocked;
+CREATE VIEW blocked AS
+WITH RECURSIVE reached (id) AS (
+    SELECT d.child FROM came_back w CROSS JOIN node o ON o.workflow_id = w.id CROSS JOIN dependency d ON d.parent = o.job_id
+     WHERE d.met = 0 AND d.on_failure <> 'continue'
+       AND (o.standing IN ('failed', 'dead', 'cancelled')
+            -- Skipped, and then ended by somebody: that one does not come back.
+            OR (o.standing = 'skipped' AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = o.job_id
+                                                          AND s.state IN ('queued', 'retry_waiting'))))
+    UNION
+    SELECT d.child FROM reached r CROSS JOIN dependency d ON d.parent = r.id WHERE d.met = 0 AND d.on_failure <> 'continue'
+)
+SELECT id FROM reached;
+
+-- What waits in workflows that have been stopped just now, or has come to wait in one that was.
+DROP VIEW IF EXISTS to_hold;
+CREATE VIEW to_hold AS
+SELECT o.job_id AS id FROM workflow w CROSS JOIN node o ON o.workflow_id = w.id
+ WHERE w.id IN (SELECT p.workflow_id FROM moved m CROSS JOIN node p ON p.job_id = m.job_id WHERE p.stops = 1)
+   AND w.stopped = 0 AND o.standing = 'open'
+   AND o.job_id NOT IN (SELECT m.job_id FROM moved m WHERE m.now_is = 'open' AND m.was <> 'open')
+UNION
+SELECT m.job_id FROM moved m CROSS JOIN node o ON o.job_id = m.job_id CROSS JOIN workflow w ON w.id = o.workflow_id
+ WHERE m.was = 'open' AND m.now_is = 'open' AND w.stopped = 1;
+
+DROP TRIGGER IF EXISTS advance;
+CREATE TRIGGER advance AFTER INSERT ON round
+BEGIN
+    -- What became of them. One that is skipped stays so when it is cancelled at last.
+    UPDATE moved SET was = (SELECT o.standing FROM node o WHERE o.job_id = moved.job_id),
+           now_is = (SELECT CASE s.state WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' WHEN 'dead_letter' THEN 'dead'
+                                 WHEN 'cancelled' THEN 'cancelled' ELSE 'open' END FROM job_state s WHERE s.id = moved.job_id);
+    DELETE FROM moved WHERE was IS NULL OR was = 'skipped' OR (was = now_is AND was <> 'open');
+    INSERT INTO moved (job_id, was, now_is) SELECT id, 'open', 'skipped' FROM behind WHERE true ON CONFLICT DO NOTHING;
+    UPDATE node SET standing = (SELECT m.now_is FROM moved m WHERE m.job_id = node.job_id), stops = 0
+     WHERE job_id IN (SELECT job_id FROM moved WHERE was <> now_is);
+    UPDATE node SET stops = 1
+     WHERE job_id IN (SELECT job_id FROM moved WHERE was <> now_is AND now_is IN ('failed', 'dead', 'cancelled'))
+       AND (fatal = 1 OR EXISTS (SELECT 1 FROM dependency d WHERE d.parent = node.job_id AND d.on_failure = 'stop'));
+    UPDATE workflow
+       SET open = open + c.n_open, succeeded = succeeded + c.n_succeeded, failed = failed + c.n_failed, dead = dead + c.n_dead,
+           cancelled = cancelled + c.n_cancelled, skipped = skipped + c.n_skipped,
+           finished_at = CASE WHEN workflow.open + c.n_open = 0 THEN coalesce(finished_at, (SELECT now FROM present)) END
+      FROM (SELECT o.workflow_id, sum(m.now_is = 'open') - sum(m.was = 'open') AS n_open,
+                   sum(m.now_is = 'succeeded') - sum(m.was = 'succeeded') AS n_succeeded,
+                   sum(m.now_is = 'failed') - sum(m.was = 'failed') AS n_failed,
+                   sum(m.now_is = 'dead') - sum(m.was = 'dead') AS n_dead,
+                   sum(m.now_is = 'cancelled') - sum(m.was = 'cancelled') AS n_cancelled,
+                   sum(m.now_is = 'skipped') - sum(m.was = 'skipped') AS n_skipped
+              FROM moved m CROSS JOIN node o ON o.job_id = m.job_id GROUP BY o.workflow_id) c
+     WHERE c.workflow_id = workflow.id
+       AND workflow.id IN (SELECT o.workflow_id FROM moved m CROSS JOIN node o ON o.job_id = m.job_id);
+    INSERT INTO ready (job_id, times) SELECT child, times FROM newly_met;
+    UPDATE node SET unmet = unmet - (SELECT r.times FROM ready r WHERE r.job_id = node.job_id)
+     WHERE job_id IN (SELECT job_id FROM ready WHERE times > 0);
+    UPDATE dependency SET met = 1
+     WHERE met = 0 AND (child, parent) IN (
+               SELECT d.child, d.parent FROM moved m CROSS JOIN dependency d ON d.parent = m.job_id
+                WHERE d.met = 0 AND (m.now_is = 'succeeded' OR (m.now_is <> 'open' AND d.on_failure = 'continue')));
+
+    -- Redriven: what is behind nothing bad any more comes back, unless something else has stopped it all.
+    UPDATE workflow SET stopped = EXISTS (SELECT 1 FROM node o WHERE o.workflow_id = workflow.id AND o.stops = 1)
+     WHERE stopped = 1 AND id IN (SELECT id FROM came_back);
+    UPDATE node SET standing = 'open'
+     WHERE workflow_id IN (SELECT w.id FROM came_back b JOIN workflow w ON w.id = b.id WHERE w.stopped = 0
+                              AND NOT EXISTS (SELECT 1 FROM node o WHERE o.workflow_id = w.id AND o.stops = 1))
+       AND standing = 'skipped' AND job_id NOT IN (SELECT id FROM blocked)
+       AND EXISTS (SELECT 1 FROM job_state s WHERE s.id = node.job_id AND s.state IN ('queued', 'retry_waiting'));
+
+    -- Stopped: what waits is held back; what runs goes on, and is held when it comes to wait.
+    UPDATE job_state SET due_at = 9223372036854775807, note = '{"held": "parents"}', held_by = NULL
+     WHERE id IN (SELECT id FROM to_hold) AND state IN ('queued', 'retry_waiting')
+       AND (due_at IS NOT 9223372036854775807 OR held_by IS NOT NULL);
+    UPDATE node SET standing = 'skipped'
+     WHERE job_id IN (SELECT h.id FROM to_hold h CROSS JOIN job_state s ON s.id = h.id WHERE s.state IN ('queued', 'retry_waiting'));
+    UPDATE workflow SET stopped = 1
+     WHERE stopped = 0 AND id IN (SELECT p.workflow_id FROM moved m CROSS JOIN node p ON p.job_id = m.job_id WHERE p.stops = 1);
+
+    UPDATE job_state
+       SET due_at = CASE WHEN state = 'retry_waiting' THEN (SELECT now FROM present)
+                         ELSE (SELECT j.process_after FROM job j WHERE j.n = job_state.n
+                                  AND j.process_after > (SELECT now FROM present)) END,
+           note = nullif(json_remove(note, '$.held'), '{}')
+     WHERE id IN (SELECT r.job_id FROM ready r CROSS JOIN node o ON o.job_id = r.job_id WHERE o.unmet = 0 AND o.standing = 'open')
+       AND due_at = 9223372036854775807 AND state IN ('queued', 'retry_waiting') AND json_extract(note, '$.held') = 'parents';
+
+    -- Over, and nothing can bring back what was skipped.
+    UPDATE job_state
+       SET state = 'cancelled', due_at = NULL, finished_at = (SELECT now FROM present),
+           note = '{"reason":"skipped: a job before it failed or was cancelled"}'
+     WHERE id IN (SELECT o.job_id FROM node o WHERE o.standing = 'skipped' AND o.workflow_id IN (
+                      SELECT w.id FROM moved m CROSS JOIN node p ON p.job_id = m.job_id CROSS JOIN workflow w ON w.id = p.workflow_id
+                       WHERE m.now_is <> 'open' AND w.open = 0 AND w.dead = 0 AND w.skipped > 0))
+       AND state IN ('queued', 'retry_waiting');
+    DELETE FROM ready;
+    DELETE FROM moved;
+    DELETE FROM round;
+END;
+
+-- A job that waits for its parents is released by their ends, by nothing else.
+DROP TRIGGER IF EXISTS judge_release;
+CREATE TRIGGER judge_release BEFORE UPDATE OF due_at ON job_state
+WHEN OLD.workflow_id IS NOT NULL AND OLD.due_at = 9223372036854775807 AND NEW.due_at IS NOT OLD.due_at
+     AND (NEW.state = 'queued' OR NEW.state = 'retry_waiting')
+     AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = OLD.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a job that waits for its parents is released by their ends');
+END;
+
+DROP TRIGGER IF EXISTS refuse_workflow_update;
+CREATE TRIGGER refuse_workflow_update BEFORE UPDATE OF id, tenant, kind, generator, on_failure, key, plan_hash, correlation_id,
+    parent_id, enqueued_by, source_system, created_at ON workflow
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was planned never changes');
+END;
+DROP TRIGGER IF EXISTS refuse_node_update;
+CREATE TRIGGER refuse_node_update BEFORE UPDATE OF job_id, tenant, workflow_id, name, part, fatal ON node
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was planned never changes');
+END;
+-- How a job stands follows from its state; only skipped says more.
+DROP TRIGGER IF EXISTS judge_standing;
+CREATE TRIGGER judge_standing BEFORE UPDATE OF standing, unmet, stops ON node WHEN NOT EXISTS (SELECT 1 FROM round)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: nodes are written by triggers only');
+END;
+DROP TRIGGER IF EXISTS refuse_node_delete;
+CREATE TRIGGER refuse_node_delete BEFORE DELETE ON node WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a node leaves with its job');
+END;
+DROP TRIGGER IF EXISTS judge_dependency;
+CREATE TRIGGER judge_dependency BEFORE UPDATE ON dependency
+WHEN OLD.met = 1 OR OLD.child <> NEW.child OR OLD.parent <> NEW.parent OR OLD.tenant <> NEW.tenant
+     OR OLD.on_failure <> NEW.on_failure OR NOT EXISTS (SELECT 1 FROM round)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: dependencies are met by triggers only');
+END;
+-- The scratch is written while a round is made, and by nobody else.
+DROP TRIGGER IF EXISTS judge_round;
+CREATE TRIGGER judge_round BEFORE INSERT ON round WHEN NOT EXISTS (SELECT 1 FROM moved)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a round is made when jobs have moved');
+END;
+
+-- Others wait for that very job.
+DROP TRIGGER IF EXISTS refuse_retry_in_workflow;
+CREATE TRIGGER refuse_retry_in_workflow BEFORE INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND NEW.retry_as IS NOT NULL
+BEGIN
+    SELECT RAISE(ABORT, 'retried in place: a job of a workflow has no retries that are jobs');
+END;

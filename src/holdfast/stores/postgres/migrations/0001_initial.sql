@@ -1,0 +1,1269 @@
+-- The schema, ordered by feature. The runner has set search_path to the chosen schema, so nothing here names it.
+--
+--   job         what was asked for. Written once, never updated by the hot path.
+--   job_state   where it is now. Narrow; one row per job; every index on it is partial or the key.
+--   event       the ledger: one row per transition, written by triggers, never by hand.
+--   lease       one row per worker process; a job names the lease that holds it.
+--
+-- Rows enter `job` only; triggers make the state row and the first event (job_insert.sql), and an update of `job_state` is
+-- checked and recorded by a statement trigger (transition.sql). There is no foreign key between job, job_state and event:
+-- a row trigger per key and row costs more than the whole ledger (docs/adr/0002). Triggers keep their rows together.
+
+-- --- Jobs, their states and their ledger ---
+
+-- Text, not an enum: under row-level security a condition can use an index only if its operator is known not to
+-- leak, and that of text is, that of enums is not. Listing by state would read every job of the tenant.
+create domain state as text collate "C" constraint state_known check (value in (
+    'queued', 'leased', 'in_progress', 'succeeded', 'failed', 'retry_waiting',
+    'dead_letter', 'cancelled', 'cleaned', 'waiting_for_approval'
+));
+
+create sequence position_seq;
+create sequence event_seq;
+
+-- What a row of job or job_state must be is checked by the triggers that read the rows of each statement anyway, with plans
+-- that are kept (job_insert.sql, transition.sql). The text of a CHECK, and of a row trigger's WHEN, is parsed for every
+-- statement: that was a third of the work of enqueueing a job and of an exchange with one (docs/adr/0024).
+create table job (
+    id               uuid        not null primary key,
+    tenant           text        not null,
+    kind             text        not null,
+    queue            text        not null default 'default',
+    payload          json        not null default '{}',  -- as it was sent: jsonb would turn 1e23 into digits
+    priority         smallint    not null default 0,
+    process_after    timestamptz,
+    deadline_at      timestamptz,
+    max_retries      smallint    not null default 4,
+    max_crashes      smallint    not null default 3,
+    backoff          jsonb,
+    idempotency_key  text,
+    content_key      text,
+    tags             text[]      not null default '{}',
+    agent            text,
+    correlation_id   text,
+    causation_id     text,
+    parent_id        uuid,
+    workflow_id      uuid,
+    external_ref     text,
+    enqueued_by      text        not null,
+    source_system    text        not null,
+    created_at       timestamptz not null,
+    -- What the job counts against besides its queue and kind: 'key:customer-7', 'resource:gpu-0'. Null: nothing.
+    uses             text[],
+    -- A job is retried in place, or with retry_as by a successor that names it in retry_of. `depth` is how many
+    -- subscriptions lie behind it. All three are null for nearly every job, and take no space.
+    retry_as         text,
+    retry_of         uuid,
+    depth            smallint
+);
+create index job_by_external_ref on job (tenant, external_ref) where external_ref is not null;
+-- Ascending, though lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index
+-- and fill its pages. A scan for the newest runs backwards. All jobs of a tenant are listed by their states.
+create index job_by_kind on job (tenant, kind, id);
+create index job_by_queue on job (tenant, queue, id);
+create index job_by_agent on job (tenant, agent, id) where agent is not null;
+create index job_by_correlation on job (tenant, correlation_id, id) where correlation_id is not null;
+create index job_by_parent on job (tenant, parent_id, id) where parent_id is not null;
+create index job_by_workflow on job (tenant, workflow_id, id) where workflow_id is not null;
+create unique index retried_once on job (retry_of) where retry_of is not null;
+
+-- In a table of its own, newest first like the rest; and the operators of arrays are no good under row-level security.
+create table job_tag (
+    tenant text not null,
+    tag    text not null,
+    job_id uuid not null,
+    primary key (tenant, tag, job_id)
+);
+
+create table job_state (
+    -- A job's row is written three times before it rests, and each time the key gets an entry beside the last. A leaf
+    -- that is left half empty has space for them; a full one was searched for dead entries again and again, and then
+    -- split, for a twenty-fifth of all that the server did for a job.
+    id             uuid        not null primary key with (fillfactor = 50),
+    tenant         text        not null,
+    kind           text        not null,
+    queue          text        not null,
+    state          state       not null,
+    priority       smallint    not null,
+    position       bigint      not null,
+    attempt        integer     not null default 0,
+    retries        smallint    not null default 0,
+    crashes        smallint    not null default 0,
+    max_retries    smallint    not null,
+    max_crashes    smallint    not null,
+    due_at         timestamptz,  -- not claimable before; null when claimable now
+    deadline_at    timestamptz,
+    lease          uuid,         -- who holds it
+    settled_by     uuid,         -- the lease that ended the last attempt
+    approval_id        uuid,
+    started_at     timestamptz,
+    finished_at    timestamptz,
+    error_code     text,
+    error_message  text,
+    note           jsonb,        -- the context of the last transition, copied into its event
+    agent          text,         -- a claim must know it before it reads `job`; null takes no space
+    workflow_id    uuid,         -- of jobs of workflows: the trigger that sees a job end must know without a look
+    held_by        text          -- the full limit that a parked job waits for: see `bucket`
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index claimable on job_state (queue, priority desc, position, id) where state = 'queued' and due_at is null;
+create index not_yet_due on job_state (due_at) where due_at is not null and state in ('queued', 'retry_waiting');
+-- Held jobs are few, and found by `held`: to enter and leave by_state too was a sixth of the cost of a job. The
+-- predicates speak of states because readers may not see leases.
+create index by_state on job_state (tenant, state, id) where state not in ('leased', 'in_progress');
+create index held on job_state (lease) where state in ('leased', 'in_progress');
+create index waiting_by_agent on job_state (tenant, agent, due_at, id)
+    where agent is not null and state in ('queued', 'retry_waiting');
+create index past_deadline on job_state (deadline_at)
+    where deadline_at is not null and state in ('queued', 'retry_waiting', 'waiting_for_approval');
+-- The positions of jobs that wait and are not due. Those that are due have theirs in `claimable`; moving a job reads
+-- both, and jobs that never wait for a time are not in this one.
+create index postponed on job_state (queue, priority desc, position, id)
+    where due_at is not null and state in ('queued', 'retry_waiting');
+create index parked on job_state (held_by, priority desc, position, id)
+    where held_by is not null and due_at is not null and state = 'queued';
+
+create table event (
+    seq      bigint      not null default nextval('event_seq'),
+    xid      bigint      not null default pg_current_xact_id()::text::bigint,
+    job_id   uuid        not null,
+    tenant   text        not null,
+    kind     text        not null,
+    verb     text        not null,
+    from_state state,
+    to_state   state     not null,
+    attempt  integer     not null,
+    at       timestamptz not null,
+    actor    text        not null,
+    meta     jsonb,
+    primary key (seq)
+);
+create index event_by_job on event (job_id, seq);
+-- Finding the rows of a few transactions that committed late: cheap to keep, since both columns only grow.
+create index event_by_xid on event using brin (xid) with (pages_per_range = 32, autosummarize = on);
+
+-- (tenant, kind, key) is claimed for ever; `job` can then be partitioned by time without losing uniqueness.
+create table idempotency (
+    tenant       text not null,
+    kind         text not null,
+    key          text not null,
+    job_id       uuid not null,
+    payload_hash text not null,
+    primary key (tenant, kind, key)
+);
+
+-- The last job enqueued for a content key. Whether it is still active is asked of job_state under this row's lock.
+create table content (
+    tenant text not null,
+    key    text not null,
+    job_id uuid not null,
+    primary key (tenant, key)
+);
+
+create table result (
+    job_id  uuid  not null primary key,
+    tenant  text  not null,
+    value   json,     -- as it was given: jsonb makes 1e23 an integer, which is another number (docs/adr/0006)
+    ref     text,
+    constraint something check (value is not null or ref is not null)
+);
+
+create table checkpoint (
+    job_id   uuid        not null,
+    tenant   text        not null,
+    name     text        not null,
+    value    json        not null,
+    attempt  integer     not null,
+    saved_at timestamptz not null,
+    primary key (job_id, name)
+);
+
+create table artifact (
+    job_id   uuid        not null,
+    tenant   text        not null,
+    attempt  integer     not null,
+    name     text        not null,
+    ref      text        not null,
+    meta     jsonb,
+    at       timestamptz not null,
+    primary key (job_id, attempt, name)
+);
+
+-- --- Leases, and what claims look at first ---
+
+create table lease (
+    id         uuid        not null primary key,
+    tenant     text        not null,            -- the scope its jobs were claimed in; '*' is every tenant
+    name       text        not null,
+    holder     text        not null,
+    until      timestamptz not null,
+    opened_at  timestamptz not null,
+    renewed_at timestamptz not null,
+    ended_at   timestamptz,
+    ended_why  text,
+    swept_at   timestamptz,                     -- nothing names it any more
+    kinds      text[],                          -- that the worker has handlers for; null: any
+    queues     text[],                          -- that it serves; null: not known
+    slots      integer,                         -- how many jobs it runs at a time; null: not known
+    constraint name_named check (ascii(name) > 32),
+    constraint holder_named check (ascii(holder) > 32),
+    constraint why_iff_ended check ((ended_at is null) = (ended_why is null))
+);
+create index lease_live on lease (until) where ended_at is null;
+create index lease_unswept on lease (ended_at) where ended_at is not null and swept_at is null;
+
+-- How often a job was taken from under a lease (cancelled): its worker looks here, at one row, not at its jobs. Not a
+-- column of the lease, which belongs to another tenant (every one) than the caller that cancels.
+create table recall (
+    lease uuid    not null primary key,
+    times integer not null
+);
+
+-- Jobs whose end a caller is waiting for. Only for these is a notification sent.
+create table watch (
+    job_id uuid        not null primary key,
+    tenant text        not null,
+    until  timestamptz not null
+);
+create index watch_until on watch (until);
+
+-- What a claim looks at first. One row: nothing is limited or reserved until it says so.
+create table dispatch (
+    id      boolean not null primary key default true check (id),
+    limited boolean not null default false,
+    swept   text    not null default '',   -- how far the last look at parked jobs came
+    -- Whether an enqueue has to look at more than its own row: payload rules, caps of tenants, pauses.
+    ruled      boolean not null default false,
+    capped     boolean not null default false,   -- some tenant has a cap: transitions are counted
+    fair       text[],                           -- queues that tenants share fairly; '*' is all; null is none
+    registered boolean not null default false,   -- only registered tenants may have jobs
+    -- Any login of the database may LISTEN: notifications are hashes with this key (notify.sql).
+    signal_key text    not null default gen_random_uuid()::text
+);
+insert into dispatch default values;
+
+-- Jobs whose rows the database refuses to move: claims pass over them until then, so that they hold up no other.
+create table quarantine (
+    job_id uuid        primary key,
+    tenant text        not null,
+    why    text        not null,   -- what the database said
+    at     timestamptz not null,
+    until  timestamptz not null    -- then it is tried again
+);
+
+-- --- Steps and application events ---
+
+-- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its place in the order of
+-- the handler's calls, from 1 (0 is the approval before the handler). Written once; one that is not over yet (a wait, a
+-- step to be tried again) has no ended_at, and is finished later by a second write.
+create table step (
+    job_id     uuid        not null,
+    n          integer     not null,
+    tenant     text        not null,
+    name       text        not null,
+    kind       text        not null,
+    value      json,
+    error      json,                     -- {"type", "message"}: it failed, and its handler went on
+    tries      smallint    not null default 1,
+    attempt    integer     not null,
+    started_at timestamptz not null,
+    wake_at    timestamptz,              -- when a sleep is over, a wait given up, a try made
+    ended_at   timestamptz,
+    -- Of a wait: the names an event must have, and their values (steps.sql). As text: conditions on arrays and
+    -- documents cannot use an index under row-level security.
+    shape      text,
+    wanted     text,
+    primary key (job_id, n),
+    constraint n_counted check (n >= 0),
+    constraint kind_known check (kind in ('step', 'sleep', 'event', 'approval', 'patch')),
+    constraint tries_counted check (tries >= 1),
+    constraint wanted_of_event check (wanted is null or kind = 'event')
+);
+-- Who waits for an event of this name, by what it must have: an event finds its waits without reading the others.
+create index waiting on step (tenant, name, shape, wanted) where kind = 'event' and ended_at is null;
+
+create sequence app_event_seq;
+
+-- Events that applications send, and jobs may wait for. Not the ledger, which is about jobs.
+create table app_event (
+    id      uuid        not null primary key,
+    tenant  text        not null,
+    name    text        not null,
+    data    json        not null,
+    key     text,                        -- sent twice with the same key, it is one event
+    job_id  uuid,                        -- meant for this job alone
+    sent_by text        not null,
+    sent_at timestamptz not null,
+    -- Events can be read in commit order, as the ledger can.
+    seq     bigint      not null default nextval('app_event_seq'),
+    xid     bigint      not null default pg_current_xact_id()::text::bigint,
+    cause_id uuid,                       -- the job whose handler sent it
+    constraint name_named check (ascii(name) > 32 and length(name) <= 100),
+    constraint tenant_named check (ascii(tenant) > 32 and tenant <> '*'),
+    constraint data_is_object check (json_typeof(data) = 'object')
+);
+create index app_event_by_name on app_event (tenant, name, sent_at, id);
+create unique index app_event_by_key on app_event (tenant, name, key) where key is not null;
+create unique index app_event_in_order on app_event (seq);
+create index app_event_by_xid on app_event (xid);
+create index app_event_by_job on app_event (job_id) where job_id is not null;
+
+-- Waits for an event that may have been sent while they began: they are checked again (recheck_waits, steps.sql).
+create table unsure_wait (
+    job_id   uuid        not null,
+    n        integer     not null,
+    tenant   text        not null,
+    since    timestamptz not null,   -- from when on events count
+    bound    bigint,                 -- transactions from this one on have seen the wait
+    check_at timestamptz not null,
+    primary key (job_id, n)
+);
+create index unsure_wait_due on unsure_wait (check_at);
+
+-- Jobs that the database itself makes and nothing refuses, while they are being inserted (give_notice). Else it is empty.
+create table owed (job_id uuid not null primary key);
+
+-- --- The clock, the migrations, locks ---
+
+-- The clock of the schema. One row. Tests shift or stop it; everywhere else it is the server's own.
+create table clock (
+    id      boolean  not null primary key default true check (id),
+    shift   interval not null default '0',
+    stopped timestamptz
+);
+insert into clock default values;
+
+-- Which migrations have run, and a digest of the code that was installed over them.
+create table migration (
+    name       text        not null primary key,
+    digest     text        not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+
+-- Tables that are locked as a whole, and stay empty. A lock on a table is waited for in turn, and gives its transaction no id.
+create table lock_dispatch (held boolean);
+create table lock_seal (held boolean);
+create table lock_subscription_0 (held boolean);
+create table lock_subscription_1 (held boolean);
+create table lock_subscription_2 (held boolean);
+create table lock_subscription_3 (held boolean);
+create table lock_subscription_4 (held boolean);
+create table lock_subscription_5 (held boolean);
+create table lock_subscription_6 (held boolean);
+create table lock_subscription_7 (held boolean);
+
+-- Rows that are locked one by one (locks.sql says which is for what). Never changed, so locking one leaves no dead row.
+create table mutex (n integer not null primary key);
+insert into mutex select generate_series(0, 5247);
+
+-- --- Agents and executors ---
+
+create table agent (
+    tenant            text             not null,
+    id                text             not null,   -- what jobs say
+    name              text             not null,   -- what people say
+    kind              text,                        -- the only kind of its jobs; null: any
+    max_retries       smallint,                    -- of this and the next two, null is the kind's own
+    max_crashes       smallint,
+    backoff           jsonb,
+    max_payload_bytes integer,
+    max_wait          double precision,            -- seconds that a job may wait to be started, from when it may be
+    requires_approval boolean          not null default false,
+    disabled_at       timestamptz,
+    disabled_by       text,
+    disabled_reason   text,
+    created_at        timestamptz      not null,
+    updated_at        timestamptz      not null,
+    primary key (tenant, id),
+    constraint tenant_named       check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint id_named           check (ascii(id) > 32 and length(id) <= 255),
+    constraint name_named         check (ascii(name) > 32 and length(name) <= 255),
+    constraint kind_named         check (ascii(kind) > 32 and length(kind) <= 100),
+    constraint retries_bounded    check (max_retries between 0 and 100),
+    constraint crashes_bounded    check (max_crashes between 0 and 100),
+    constraint backoff_is_object  check (jsonb_typeof(backoff) = 'object'),
+    constraint payload_bounded    check (max_payload_bytes between 2 and 1073741824),
+    constraint wait_bounded       check (max_wait between 0.001 and 3153600000),
+    constraint disabled_by_whom   check ((disabled_at is null) = (disabled_by is null)),
+    constraint disabled_for_what  check ((disabled_at is null) = (disabled_reason is null)),
+    constraint disabled_by_named  check (ascii(disabled_by) > 32),
+    constraint reason_given       check (disabled_reason ~ '\S')
+);
+
+-- Labels of workers that may take jobs. Empty: every worker may. One list for all tenants.
+create table executor (
+    label    text        not null primary key,
+    tenant   text        not null default '*',
+    role     text        not null,
+    added_by text        not null,
+    added_at timestamptz not null,
+    constraint label_named  check (ascii(label) > 32 and length(label) <= 100),
+    constraint of_all       check (tenant = '*'),
+    constraint role_known   check (role in ('executor', 'generator'))
+);
+
+-- --- Approvals ---
+
+-- A request for approval. The job that asked waits in waiting_for_approval and names it.
+create table approval (
+    id            uuid        not null primary key,
+    tenant        text        not null,
+    job_id        uuid        not null,
+    n             integer     not null,
+    name          text        not null,
+    summary       text        not null,
+    data          json,
+    form          json,                  -- what an approval must say: a JSON schema
+    approvers     text[]      not null default '{}',    -- empty: anybody
+    quorum        smallint    not null default 1,
+    requester     text        not null,
+    not_requester boolean     not null default false,
+    on_deny       text        not null default 'fail',
+    on_expire     text        not null default 'deny',
+    expires_in    interval,
+    expires_at    timestamptz,
+    remind_every  interval,
+    remind_at     timestamptz,
+    reminders     integer     not null default 0,
+    escalate_at   timestamptz,
+    escalate_to   text[]      not null default '{}',
+    escalated_at  timestamptz,
+    notify        text,                  -- the kind of job that tells people about it
+    content_hash  text        not null,  -- of what is asked: what tokens are bound to
+    state         text        not null default 'open',
+    opened_at     timestamptz not null,
+    decided_at    timestamptz,
+    constraint state_known check (state in ('open', 'approved', 'denied', 'expired', 'withdrawn')),
+    constraint decided_iff_closed check ((state = 'open') = (decided_at is null)),
+    constraint quorum_possible check (quorum between 1 and 100
+        and (approvers = '{}' or quorum <= cardinality(approvers) + cardinality(escalate_to))),
+    constraint on_deny_known check (on_deny in ('fail', 'resume')),
+    constraint on_expire_known check (on_expire in ('deny', 'approve', 'remind')),
+    constraint expiry_whole check ((expires_at is null) = (expires_in is null)),
+    constraint reminders_whole check ((remind_at is null) = (remind_every is null))
+);
+-- The inbox, in pages: ids are UUIDv7 and sort by the time of the request.
+create index approval_inbox on approval (tenant, id) where state = 'open';
+create unique index asked_once on approval (job_id) where state = 'open';   -- a job waits for one at a time
+create index approval_by_job on approval (job_id, id);
+create index approval_by_state on approval (tenant, state, id);
+-- What maintenance has to look at next.
+create index approval_due on approval (least(expires_at, remind_at, escalate_at)) where state = 'open';
+
+-- Decisions of people: one per person and approval.
+create table vote (
+    approval_id uuid        not null,
+    tenant  text        not null,
+    person  text        not null,
+    verdict text        not null,
+    how     text        not null,
+    comment text,
+    data    json,
+    at      timestamptz not null,
+    primary key (approval_id, person),
+    constraint person_named check (ascii(person) > 32 and length(person) <= 255),
+    constraint verdict_known check (verdict in ('approve', 'deny')),
+    constraint how_named check (ascii(how) > 32)
+);
+
+-- Tokens that let their holder decide an approval: only their hashes, and each works once.
+create table approval_token (
+    hash       text        not null primary key,
+    tenant     text        not null,
+    approval_id    uuid        not null,
+    person     text,                     -- whose it is; null: its holder gives a name
+    issued_by  text        not null,
+    issued_at  timestamptz not null,
+    expires_at timestamptz,
+    used_at    timestamptz
+);
+create index approval_token_by_approval on approval_token (approval_id);
+
+-- --- Connectors ---
+
+-- Settings of connectors by tenant: hosts they may reach, headers, and secrets by name only.
+create table connector (
+    tenant     text        not null,   -- one tenant's; there are no settings for all
+    name       text        not null,   -- the connector: http.request
+    enabled    boolean     not null default true,
+    hosts      text[]      not null default '{}',   -- if there are any, the only ones
+    headers    jsonb       not null default '{}',   -- name: text, or {"secret": NAME}
+    secrets    text[]      not null default '{}',   -- the names that jobs may use
+    timeout    float8,                              -- seconds
+    max_bytes  integer,
+    set_by     text        not null,
+    created_at timestamptz not null,
+    updated_at timestamptz not null,
+    primary key (tenant, name),
+    constraint tenant_named      check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint name_named        check (ascii(name) > 32 and length(name) <= 100),
+    constraint hosts_bounded     check (cardinality(hosts) <= 200 and length(hosts::text) <= 60000),
+    constraint headers_bounded   check (jsonb_typeof(headers) = 'object' and length(headers::text) <= 600000),
+    constraint secrets_bounded   check (cardinality(secrets) <= 200),
+    constraint timeout_bounded   check (timeout > 0 and timeout <= 600),
+    constraint max_bytes_bounded check (max_bytes > 0 and max_bytes <= 268435456),
+    constraint set_by_named      check (ascii(set_by) > 32)
+);
+
+-- --- Webhooks ---
+
+-- Receivers of events over HTTP. Each reads its events through subscriptions of its own, endpoint:<name> and
+-- endpoint:<name>:told. A secret is stored by name only.
+create table webhook (
+    id              uuid        not null primary key,
+    tenant          text        not null,
+    name            text        not null,
+    url             text        not null,
+    secrets         text[]      not null,            -- names, the newest first; a message is signed with each
+    wants           text[]      not null,
+    kind            text,                            -- of the jobs whose events it wants; null: any
+    job_options     json        not null default '{}',   -- queue, priority, retry, … of its deliveries
+    disabled_at     timestamptz,
+    disabled_by     text,
+    disabled_reason text,
+    created_by      text        not null,
+    created_at      timestamptz not null,
+    updated_at      timestamptz not null,
+    constraint tenant_named   check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint name_plain     check (name ~ '^[a-z0-9][a-z0-9._-]{0,59}$'),
+    constraint url_plain      check (url ~ '^https?://[^/?#[:space:]]' and position('@' in url) = 0 and length(url) <= 2000),
+    constraint secrets_named  check (cardinality(secrets) between 1 and 5
+                                     and array_to_string(secrets, ' ', '') ~ '^[A-Z][A-Z0-9_]*( [A-Z][A-Z0-9_]*)*$'
+                                     and position('__' in array_to_string(secrets, ' ')) = 0),
+    constraint wants_some     check (cardinality(wants) between 1 and 100),
+    constraint job_is_object  check (json_typeof(job_options) = 'object'),
+    constraint disabled_whole check ((disabled_at is null) = (disabled_by is null) and (disabled_at is null) = (disabled_reason is null))
+);
+create unique index webhook_named on webhook (tenant, name);
+
+-- The result of each attempt to deliver a message; the newest thousand of each webhook, for a month.
+create table webhook_delivery (
+    id          uuid        not null primary key,
+    tenant      text        not null,
+    webhook_id uuid        not null,
+    message     text        not null,                -- the webhook-id: the same in every attempt
+    type        text        not null,
+    job_id      uuid        not null,
+    attempt     integer     not null,
+    status      integer,                             -- null: nobody answered
+    error_code  text,                                -- null: it was delivered
+    duration_ms integer     not null,
+    excerpt     text,                                -- of what was answered, redacted
+    at          timestamptz not null,
+    constraint tenant_named    check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint status_of_http  check (status between 100 and 999),
+    constraint answered        check (error_code is not null or (status is not null and status between 200 and 299)),
+    constraint excerpt_bounded check (coalesce(length(excerpt), 0) <= 1000 and length(message) <= 200 and length(type) <= 200)
+);
+create index webhook_delivery_newest on webhook_delivery (webhook_id, id);
+
+-- --- Limits, reservations, pauses and settings of queues ---
+
+create table job_limit (
+    tenant      text        not null,   -- whose jobs are counted; '*': those of every tenant together
+    scope       text        not null,
+    name        text        not null,   -- '*': each name by itself; the scope `all` has no other
+    concurrency integer,                -- at most so many are leased or in progress
+    rate        integer,                -- at most so many are begun
+    per         double precision,       -- in so many seconds
+    burst       integer,                -- and so many at once after a while without any
+    set_by      text        not null,
+    created_at  timestamptz not null,
+    updated_at  timestamptz not null,
+    primary key (tenant, scope, name),
+    constraint tenant_named     check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint scope_known      check (scope in ('all', 'queue', 'kind', 'key', 'resource', 'agent', 'tenant')),
+    constraint name_named       check (ascii(name) > 32 and length(name) <= 255 and (scope <> 'all' or name = '*')),
+    constraint limits_something check (concurrency is not null or rate is not null),
+    constraint concurrency_bounded check (concurrency between 0 and 1000000),
+    constraint rate_whole       check ((rate is null) = (per is null) and (rate is null) = (burst is null)),
+    constraint rate_bounded     check (rate between 1 and 1000000 and per between 0.001 and 31622400 and burst between 1 and 1000000)
+);
+
+-- One row per held job and concurrency limit. Written with the claim, deleted with the transition that frees the job.
+create table occupied_slot (
+    tenant text not null,
+    scope  text not null,
+    name   text not null,
+    job_id uuid not null,
+    primary key (tenant, scope, name, job_id)
+);
+create index occupied_slot_by_job on occupied_slot (job_id);
+
+-- The tokens of a rate limit. A bucket without a row is full. `wake_at`: jobs wait, and then there is a token again.
+create table rate_meter (
+    tenant  text             not null,
+    scope   text             not null,
+    name    text             not null,
+    tokens  double precision not null,
+    at      timestamptz      not null,
+    wake_at timestamptz,
+    primary key (tenant, scope, name)
+);
+create index rate_meter_wake on rate_meter (wake_at) where wake_at is not null;
+
+-- An exclusive right to use a queue, a kind or a resource: no job starts in its scope meanwhile.
+create table reservation (
+    id          uuid        not null primary key,
+    tenant      text        not null,   -- whose jobs are kept from it; '*': everybody's
+    scope       text        not null,
+    name        text        not null,
+    state       text        not null default 'waiting',
+    holder      text        not null,
+    reason      text,
+    asked_at    timestamptz not null,
+    reserved_at timestamptz,
+    expires_at  timestamptz not null,
+    ended_at    timestamptz,
+    ended_by    text,
+    ended_why   text,
+    constraint tenant_named  check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint scope_known   check (scope in ('all', 'queue', 'resource')),
+    constraint name_named    check (ascii(name) > 32 and length(name) <= 255 and (scope <> 'all' or name = '*')),
+    constraint holder_named  check (ascii(holder) > 32),
+    constraint state_known   check (state in ('waiting', 'active', 'released', 'expired', 'withdrawn')),
+    constraint ended_iff_over check ((state in ('released', 'expired', 'withdrawn')) = (ended_at is not null)),
+    constraint why_iff_ended check ((ended_at is null) = (ended_why is null)),
+    constraint active_since  check (state <> 'active' or reserved_at is not null)
+);
+-- The rule itself: one at a time.
+create unique index reservation_active on reservation (tenant, scope, name) where state = 'active';
+create index reservation_open on reservation (asked_at) where state in ('waiting', 'active');
+create index reservation_by_tenant on reservation (tenant, asked_at);
+
+-- Queues in which waiting raises the priority of a job.
+create table queue_setting (
+    tenant     text             not null,
+    queue      text             not null,
+    aging      double precision not null,   -- seconds of waiting for one step
+    aging_step smallint         not null default 1,
+    aging_most smallint         not null default 100,   -- no job is raised above this priority
+    set_by     text             not null,
+    updated_at timestamptz      not null,
+    primary key (tenant, queue),
+    constraint tenant_named check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint queue_named  check (ascii(queue) > 32 and length(queue) <= 100),
+    constraint aging_bounded check (aging between 0.001 and 31622400),
+    constraint step_bounded check (aging_step between 1 and 32767)
+);
+
+-- Pauses: of everything, a queue, a kind or an agent, for every tenant or one, until it is resumed or until a time. Resuming
+-- deletes the row.
+create table pause (
+    tenant         text        not null,   -- whose jobs; '*': everybody's
+    scope          text        not null,
+    name           text        not null,   -- the scope `all` has no other than '*'
+    reason         text        not null,
+    refuse_enqueue boolean     not null,   -- whether new jobs are refused as well
+    set_by         text        not null,
+    since          timestamptz not null,
+    until          timestamptz,            -- it comes back by itself
+    primary key (tenant, scope, name),
+    constraint tenant_named check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint scope_known  check (scope in ('all', 'queue', 'kind', 'agent')),
+    constraint name_named   check (ascii(name) > 32 and length(name) <= 255 and (scope = 'all') = (name = '*')),
+    constraint reason_given check (reason ~ '\S'),
+    constraint set_by_named check (ascii(set_by) > 32),
+    constraint until_later  check (until > since)
+);
+
+create type limited as (
+    tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer
+);
+
+-- Jobs under the same limits: one of them as a sample, and all of them.
+create type alike as (sample tid, jobs uuid[]);
+
+-- --- Schedules and templates ---
+
+-- Every version of every template. Rows never change: a change is a new version, and so is a removal.
+create table template (
+    tenant     text        not null,
+    name       text        not null,
+    version    integer     not null,
+    kind       text        not null,
+    payload    json        not null default '{}',   -- defaults
+    options    jsonb       not null default '{}',   -- what a job is given besides: queue, priority, retry, …
+    removed    boolean     not null default false,
+    created_by text        not null,
+    created_at timestamptz not null,
+    primary key (tenant, name, version),
+    constraint tenant_named      check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint name_named        check (ascii(name) > 32 and length(name) <= 100),
+    constraint version_counted   check (version >= 1),
+    constraint kind_named        check (ascii(kind) > 32 and length(kind) <= 100),
+    constraint payload_is_object check (json_typeof(payload) = 'object'),
+    constraint options_is_object check (jsonb_typeof(options) = 'object'),
+    constraint created_by_named  check (ascii(created_by) > 32)
+);
+
+-- Schedules. Python computes their times; the row is advanced together with the jobs it makes.
+create table schedule (
+    id             uuid             not null primary key,
+    tenant         text             not null,
+    name           text             not null,
+    state          text             not null default 'active',
+    timing         text             not null,   -- 0 9 * * MON-FRI, @daily, every 90s, at 2027-01-31 09:00
+    zone           text             not null,
+    kind           text             not null,
+    template       text,
+    payload        json             not null default '{}',
+    options        jsonb            not null default '{}',
+    missed         text             not null default 'once',
+    overlap        text             not null default 'allow',
+    jitter         double precision not null default 0,   -- seconds
+    declared_by    text,                        -- the program whose code says it; null: made in the database
+    declared_hash  text,                        -- what that code said last
+    undeclared_at  timestamptz,                 -- since when that code does not say it any more
+    revision       integer          not null default 1,
+    anchor_at      timestamptz      not null,   -- what an interval counts from
+    next_fire_at   timestamptz,
+    attend_at      timestamptz,                 -- when a worker must look at it next; null: never
+    last_fire_at   timestamptz,
+    problem        text,
+    created_by     text             not null,
+    created_at     timestamptz      not null,
+    updated_by     text             not null,
+    updated_at     timestamptz      not null,
+    constraint tenant_named      check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint name_named        check (ascii(name) > 32 and length(name) <= 100),
+    constraint state_known       check (state in ('active', 'paused', 'ended', 'deleted')),
+    constraint timing_bounded    check (length(timing) between 1 and 200 and length(zone) between 1 and 100),
+    constraint kind_named        check (ascii(kind) > 32 and length(kind) <= 100),
+    constraint payload_is_object check (json_typeof(payload) = 'object'),
+    constraint options_is_object check (jsonb_typeof(options) = 'object'),
+    constraint missed_known      check (missed in ('skip', 'once', 'all')),
+    constraint overlap_known     check (overlap in ('allow', 'skip', 'queue')),
+    constraint jitter_bounded    check (jitter between 0 and 86400),
+    constraint attended_iff_active check ((state = 'active') = (attend_at is not null))
+);
+create unique index schedule_name on schedule (tenant, name) where state <> 'deleted';
+create index schedule_attend on schedule (attend_at) where attend_at is not null;
+create index schedule_held on schedule (kind) where problem = 'unknown_kind';   -- until a worker knows the kind
+create index schedule_declared on schedule (tenant, declared_by, name) where declared_by is not null;
+
+-- The result of each time of a schedule. The key makes it one, however many processes fire it.
+create table fire (
+    schedule_id   uuid        not null,
+    due_at        timestamptz not null,
+    manual        boolean     not null default false,   -- run by hand
+    tenant        text        not null,
+    status        text        not null,
+    job_id        uuid,
+    count         integer     not null default 1,       -- a row of missed times stands for several
+    since_at      timestamptz,                          -- the first of them
+    error_code    text,
+    error_message text,
+    actor         text        not null,
+    at            timestamptz not null,
+    ended         boolean     not null default false,   -- its job is known to be over
+    primary key (schedule_id, due_at, manual),
+    constraint status_known   check (status in ('fired', 'skipped', 'waiting', 'missed', 'failed')),
+    constraint job_iff_made   check ((status in ('fired', 'skipped')) = (job_id is not null)),
+    constraint error_iff_failed check ((status = 'failed') = (error_code is not null)),
+    constraint missed_counted check (count >= 1 and (count = 1 or status = 'missed'))
+);
+create index fire_running on fire (schedule_id) where status = 'fired' and not ended;
+create index fire_waiting on fire (schedule_id, due_at) where status = 'waiting';
+
+-- What a job was made from: a version of a template, a time of a schedule.
+create table made_from (
+    job_id           uuid        not null primary key,
+    tenant           text        not null,
+    template         text,
+    template_version integer,
+    schedule_id      uuid,
+    schedule         text,
+    due_at           timestamptz,
+    constraint something check (template is not null or schedule_id is not null),
+    constraint version_of_template check ((template is null) = (template_version is null)),
+    constraint time_of_schedule check ((schedule_id is null) = (due_at is null) and (schedule_id is null) = (schedule is null))
+);
+create index made_from_schedule on made_from (tenant, schedule_id, due_at) where schedule_id is not null;
+
+-- --- Subscriptions and consumers ---
+
+create table consumer (
+    tenant     text        not null,
+    name       text        not null,
+    cursor     text        not null,
+    updated_at timestamptz not null,
+    primary key (tenant, name)
+);
+
+-- Which events make which jobs. Each row keeps its cursor, as a consumer does.
+create table subscription (
+    id            uuid        not null primary key,
+    tenant        text        not null,            -- whose events; '*' is every tenant's, and the job is the event's tenant's
+    name          text        not null,
+    pattern       text        not null,            -- job.<verb>, or the name of an application event; * is anything
+    kind          text,                            -- of the job whose event it is
+    match         json,                            -- values that the event must have
+    job_kind      text        not null,
+    job_options   json        not null default '{}',   -- queue, priority, payload, … of the jobs made
+    max_depth     smallint    not null,
+    cursor        text,                            -- null: at the beginning
+    declared      boolean     not null,            -- in a program, which sees to it
+    paused_at     timestamptz,
+    paused_by     text,
+    paused_reason text,
+    failure       text,                            -- why the last look came to nothing
+    failed_at     timestamptz,
+    made          bigint      not null default 0,
+    refused       bigint      not null default 0,
+    created_by    text        not null,
+    created_at    timestamptz not null,
+    updated_at    timestamptz not null,
+    constraint name_named     check (ascii(name) > 32 and length(name) <= 100),
+    constraint tenant_named   check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint pattern_named  check (ascii(pattern) > 32 and length(pattern) <= 500),
+    constraint job_kind_named check (ascii(job_kind) > 32 and length(job_kind) <= 100),
+    constraint job_is_object  check (json_typeof(job_options) = 'object'),
+    constraint depth_bounded  check (max_depth between 1 and 100),
+    constraint paused_by_whom check ((paused_at is null) = (paused_by is null)),
+    constraint failure_dated  check ((failure is null) = (failed_at is null))
+);
+create unique index subscription_named on subscription (tenant, name);
+
+-- The result of an event that a subscription wanted: a job or a refusal. The key keeps it to one.
+create table delivery (
+    subscription_id uuid        not null,
+    event           text        not null,          -- its number in the ledger, or the id of an application event
+    tenant          text        not null,
+    job_id          uuid,
+    refusal         text,
+    depth           smallint    not null,
+    at              timestamptz not null,
+    primary key (subscription_id, event),
+    constraint one_fate check ((job_id is null) = (refusal is not null))
+);
+create index delivery_newest on delivery (subscription_id, at, event);
+create index delivery_refused on delivery (subscription_id, at, event) where refusal is not null;
+-- A job that is purged takes along the record that an event made it.
+create index delivery_by_job on delivery (job_id) where job_id is not null;
+
+-- --- Tenants ---
+
+-- Registered tenants: how many of their jobs may wait, and their share where queues are shared fairly. How many may run,
+-- and how often, are limits of the scope `tenant`.
+create table tenant (
+    tenant      text        not null primary key,
+    title       text,
+    max_pending integer,                -- at most so many jobs wait; more are refused
+    weight      integer,                -- its share against others; null is 1
+    set_by      text        not null,
+    created_at  timestamptz not null,
+    updated_at  timestamptz not null,
+    constraint tenant_named    check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint title_bounded   check (length(title) between 1 and 200),
+    constraint pending_bounded check (max_pending between 0 and 100000000),
+    constraint weight_bounded  check (weight between 1 and 1000)
+);
+
+-- How many jobs of a tenant with a cap wait. An enqueue for it locks this row and adds up the changes since.
+create table tenant_load (
+    tenant     text        not null primary key,
+    pending    bigint      not null,
+    counted_at timestamptz not null   -- when they were last counted one by one
+);
+
+-- The changes since: transitions of jobs, which must not wait for that lock.
+create table pending_change (
+    tenant text    not null,
+    change integer not null
+);
+create index pending_change_by_tenant on pending_change (tenant);
+
+-- The tenant served last in a queue that is shared fairly, and how much of its share was left.
+create table fair_place (
+    tenant    text    not null default '*',
+    queue     text    not null,
+    kinds     text    not null,   -- whom it is kept for: those who take these kinds; '' is any
+    last      text    not null,
+    left_over integer not null default 0,
+    primary key (tenant, queue, kinds)
+);
+
+-- --- API tokens ---
+
+-- API tokens and the sessions opened with them. Kept for good: the ledger names them.
+create table api_token (
+    id           uuid        primary key,
+    tenant       text        not null,   -- whose it acts for; '*': everybody's
+    name         text        not null,   -- whom the ledger names
+    roles        text[]      not null,
+    scopes       text[]      not null,   -- of what the roles allow no more than these; empty: all of it
+    hash         text        not null,   -- SHA-256 of the token, which is nowhere
+    prefix       text        not null,   -- how it begins, to recognise it by
+    parent_id    uuid,                   -- of a session: the token that it was opened with
+    created_at   timestamptz not null,
+    created_by   text        not null,
+    expires_at   timestamptz,
+    last_used_at timestamptz,            -- to the minute
+    revoked_at   timestamptz,
+    revoked_by   text,
+    unique (hash),
+    unique (tenant, id),
+    constraint parent_there  foreign key (tenant, parent_id) references api_token (tenant, id),
+    constraint tenant_named  check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint name_named    check (ascii(name) > 32 and length(name) <= 100),
+    constraint roles_known   check (roles <> '{}' and roles <@ array['viewer', 'producer', 'operator', 'approver', 'executor', 'admin']),
+    constraint scopes_known  check (scopes <@ array['read', 'enqueue', 'operate', 'decide', 'work', 'admin']),
+    constraint hash_hex      check (hash ~ '^[0-9a-f]{64}$'),
+    constraint prefix_short  check (length(prefix) <= 12),
+    constraint created_named check (ascii(created_by) > 32),
+    constraint expires_later check (expires_at > created_at),
+    constraint revoked_named check ((revoked_at is null) = (revoked_by is null) and (revoked_by is null or ascii(revoked_by) > 32)),
+    constraint session_ends  check (parent_id is null or expires_at is not null)
+);
+create index api_token_sessions on api_token (parent_id) where parent_id is not null;
+create index api_token_listed on api_token (tenant, id);
+
+-- --- Workflows ---
+
+-- Every change of a node keeps the counts, so that the status is read from one row, however many jobs there are.
+create table workflow (
+    id             uuid        not null primary key,
+    tenant         text        not null,
+    kind           text        not null,
+    generator      text        not null,               -- who planned it, and runs none of it
+    on_failure     text        not null default 'skip',
+    key            text,                               -- started twice with the same key, it is one
+    plan_hash      text        not null default '',
+    correlation_id text,
+    parent_id      uuid,                               -- the job that started it
+    enqueued_by    text        not null,
+    source_system  text        not null,
+    created_at     timestamptz not null,
+    finished_at    timestamptz,
+    cancelled_at   timestamptz,
+    stopped        boolean     not null default false, -- a failure holds back all that waits
+    total          integer     not null default 0,
+    open           integer     not null default 0,
+    succeeded      integer     not null default 0,
+    failed         integer     not null default 0,
+    dead           integer     not null default 0,     -- failed, and may be redriven
+    cancelled      integer     not null default 0,
+    skipped        integer     not null default 0,
+    constraint kind_named         check (ascii(kind) > 32 and length(kind) <= 100),
+    constraint tenant_named       check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint generator_named    check (ascii(generator) > 32 and length(generator) <= 255),
+    constraint on_failure_known   check (on_failure in ('stop', 'continue', 'skip')),
+    constraint counts_add_up      check (total = open + succeeded + failed + dead + cancelled + skipped
+        and least(open, succeeded, failed, dead, cancelled, skipped) >= 0),
+    constraint finished_when_over check ((finished_at is not null) = (total > 0 and open = 0))
+);
+create index workflow_by_tenant on workflow (tenant, id);
+create unique index workflow_by_key on workflow (tenant, kind, key) where key is not null;
+
+-- A job of a workflow: its standing, and how many parents it still waits for.
+create table node (
+    job_id      uuid    not null primary key,
+    tenant      text    not null,
+    workflow_id uuid    not null,
+    name        text,                                  -- null: joined by being a child of one of its jobs
+    part        text,                                  -- the group or sub-workflow it is in: images, or images.large
+    standing    text    not null default 'open',
+    unmet       integer not null default 0,
+    fatal       boolean not null default false,        -- its failure stops the workflow
+    stops       boolean not null default false,        -- and has
+    constraint standing_known check (standing in ('open', 'succeeded', 'failed', 'dead', 'cancelled', 'skipped')),
+    constraint unmet_counted  check (unmet >= 0)
+);
+create index node_by_workflow on node (workflow_id, job_id);
+create unique index node_by_name on node (workflow_id, name) where name is not null;
+
+create table dependency (
+    child      uuid    not null,
+    parent     uuid    not null,
+    tenant     text    not null,
+    on_failure text    not null,
+    met        boolean not null default false,         -- the child does not wait for this parent (any more)
+    primary key (child, parent),
+    constraint on_failure_known check (on_failure in ('stop', 'continue', 'skip')),
+    constraint not_of_itself    check (child <> parent)
+);
+create index dependency_unmet on dependency (parent) where not met;
+create index dependency_by_parent on dependency (parent, child);
+
+-- --- The audit trail ---
+
+create sequence action_seq;
+
+-- One row per change of the configuration, whoever made it: the ledger of everything that is not a job.
+create table action (
+    seq       bigint      not null primary key default nextval('action_seq'),
+    xid       bigint      not null default pg_current_xact_id()::text::bigint,
+    tenant    text        not null,
+    at        timestamptz not null,
+    actor     text        not null,
+    verb      text        not null,
+    subject   text        not null,   -- what kind of thing: limit, agent, schedule, …
+    name      text        not null,   -- which
+    changed   jsonb,                  -- {"column": value}, or [before, after]
+    first_seq bigint,                 -- of a purge: the smallest and the greatest number of the events that went
+    last_seq  bigint,
+    constraint range_of_purge check ((verb = 'purge') = (first_seq is not null) and (first_seq is null) = (last_seq is null))
+);
+create index action_by_tenant on action (tenant, seq);
+create index action_by_xid on action (xid);
+create index action_of_purge on action (last_seq, first_seq) where first_seq is not null;
+-- Re-encryptions are found by their job.
+create index action_of_reseal on action (name) where verb = 'reseal';
+
+-- A block of committed events and actions, hashed together with the block before. What is sealed so far: every event up to
+-- `floor` that `snapshot` sees (and all up to `base`, where the database was moved to another server), actions likewise.
+create table seal (
+    number       bigint      not null primary key,
+    tenant       text        not null default '*',
+    previous     text        not null,   -- the digest of the one before; of the first: zeros
+    digest       text        not null,
+    events       bytea       not null,   -- for each event its number in 8 bytes and its digest in 32
+    actions      bytea       not null,
+    event_count  integer     not null,
+    action_count integer     not null,
+    first_seq    bigint,
+    last_seq     bigint,
+    floor        bigint      not null,
+    action_floor bigint      not null,
+    base         bigint      not null,
+    snapshot     text,
+    sealed_at    timestamptz not null,
+    version      text        not null,   -- of the library that sealed
+    xid          bigint,
+    contents     bytea,                  -- digests of payloads and results, by the event that brought them
+    cut          integer,                -- whether there was more to seal
+    constraint of_all          check (tenant = '*'),
+    constraint number_counted  check (number > 0),
+    constraint digests_whole   check (length(previous) = 64 and length(digest) = 64),
+    constraint events_counted  check (octet_length(events) = 40 * event_count),
+    constraint actions_counted check (octet_length(actions) = 40 * action_count),
+    constraint something       check (event_count + action_count > 0)
+);
+alter table seal alter column events set storage external, alter column actions set storage external,
+    alter column contents set storage external;   -- nothing to compress
+create index seal_by_seq on seal (last_seq);
+
+-- --- Dead letters and operations on many jobs ---
+
+-- Failures of the same kind, by fingerprint (engine/settlement.py). Triggers keep the counts.
+create table dead_letter_group (
+    tenant        text        not null,
+    fingerprint   text        not null,
+    kind          text        not null,
+    error_code    text        not null,
+    error_message text        not null,   -- of the sample
+    frame         text,                   -- where in the user's code: module:function
+    sample_job    uuid        not null,   -- the one that was buried last
+    first_at      timestamptz not null,
+    last_at       timestamptz not null,
+    times         bigint      not null,   -- how often a job was buried for it
+    open          bigint      not null,   -- how many of them nobody has resolved
+    note          text,
+    noted_by      text,
+    noted_at      timestamptz,
+    last_job      uuid        not null,   -- the one that changed the counts last
+    primary key (tenant, fingerprint),
+    constraint counted     check (open between 0 and times),
+    constraint note_whole  check ((note is null) = (noted_by is null) and (note is null) = (noted_at is null)),
+    constraint note_short  check (length(note) <= 2000)
+);
+create index dead_letter_group_newest on dead_letter_group (tenant, last_at desc, fingerprint desc) where open > 0;
+create index dead_letter_group_largest on dead_letter_group (tenant, open desc, fingerprint desc);
+create index dead_letter_group_all on dead_letter_group (tenant, last_at desc, fingerprint desc);
+
+-- Open dead letters, and the group of each.
+create table dead_letter (
+    job_id      uuid        not null primary key,
+    tenant      text        not null,
+    fingerprint text        not null,
+    kind        text        not null,
+    queue       text        not null,
+    buried_at   timestamptz not null
+);
+create index dead_letter_by_group on dead_letter (tenant, fingerprint, job_id desc);
+create index dead_letter_by_queue on dead_letter (tenant, queue, fingerprint);
+
+-- Operations of people on many jobs. Workers carry them out in small batches; a batch and its progress are one transaction.
+create table operation (
+    id           uuid        not null primary key,
+    tenant       text        not null,            -- '*': of every tenant
+    verb         text        not null,
+    wanted       text        not null,            -- which jobs, as JSON
+    reason       text,
+    max_retries  integer,
+    rate         double precision,                -- at most so many jobs a second
+    state        text        not null default 'running',
+    total        bigint      not null,            -- as counted when it began
+    capped       boolean     not null,            -- there were more than were counted
+    done         bigint      not null default 0,
+    refused      bigint      not null default 0,
+    refusals     jsonb       not null default '{}',
+    place        uuid,                            -- the last job that was looked at; they go by id, newest first
+    next_at      timestamptz not null,            -- no batch before
+    created_by   text        not null,
+    created_at   timestamptz not null,
+    updated_at   timestamptz not null,
+    finished_at  timestamptz,
+    cancelled_by text,
+    cancelled_reason text,
+    constraint tenant_named   check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint created_named  check (ascii(created_by) > 32),
+    constraint verb_known     check (verb in ('cancel', 'redrive', 'discard')),
+    constraint reason_given   check (verb <> 'discard' or reason ~ '\S'),
+    constraint limit_bounded  check (max_retries is null or max_retries between 0 and 100 and verb = 'redrive'),
+    constraint rate_bounded   check (rate between 0.001 and 1000000),
+    constraint state_known    check (state in ('running', 'done', 'cancelled')),
+    constraint ended_iff_over check ((state = 'running') = (finished_at is null)),
+    constraint who_cancelled  check ((state = 'cancelled') = (cancelled_by is not null)),
+    constraint counted        check (total >= 0 and done >= 0 and refused >= 0)
+);
+create index operation_running on operation (next_at) where state = 'running';
+create index operation_by_tenant on operation (tenant, id desc);
+
+-- Dead letters that were redriven with another payload, and the new job of each.
+create table redriven_as (
+    job_id uuid        not null primary key,
+    tenant text        not null,
+    new_id uuid        not null unique,
+    by     text        not null,
+    at     timestamptz not null
+);
+
+-- --- Payload rules ---
+
+create table payload_rule (
+    tenant           text        not null,   -- '*': of every tenant
+    kind             text        not null,   -- '*': each kind
+    declared_by      text        not null default '',   -- the program that has it in its code; '': an operator's
+    signal_only      boolean     not null default false,
+    forbidden        text[]      not null default
+        '{body,content,raw,vector,embedding,secret,token,password,ssn,personal_data}',   -- keys, in lower case
+    classification   text        not null default 'safe_metadata',
+    max_bytes        integer,
+    max_result_bytes integer,
+    store            boolean,                -- what is larger goes to the artifact store; null: nothing is said of it
+    set_by           text        not null,
+    created_at       timestamptz not null,
+    updated_at       timestamptz not null,
+    primary key (tenant, kind, declared_by),
+    constraint tenant_named         check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint kind_named           check (ascii(kind) > 32 and length(kind) <= 100),
+    constraint declared_by_bounded  check (length(declared_by) <= 100),
+    constraint classification_known check (classification in ('safe_metadata', 'restricted')),
+    constraint forbidden_named      check (cardinality(forbidden) between 1 and 200 and array_position(forbidden, null) is null
+        and array_position(forbidden, '') is null and lower(forbidden::text) = forbidden::text),
+    constraint sizes_bounded        check (max_bytes >= 256 and max_result_bytes >= 256),
+    constraint says_something       check (signal_only or classification = 'restricted'
+        or coalesce(max_bytes, max_result_bytes, store::integer) is not null)
+);
+
+-- URIs of the input: only for jobs that were enqueued with one.
+create table reference (
+    job_id      uuid not null primary key,
+    tenant      text not null,
+    source_ref  text,
+    target_ref  text,
+    payload_ref text,
+    constraint something    check (coalesce(source_ref, target_ref, payload_ref) is not null),
+    constraint refs_bounded check (length(source_ref) <= 4000 and length(target_ref) <= 4000 and length(payload_ref) <= 4000)
+);
+
+-- Payloads sealed with another key: the one change of `job` that is allowed. Written before it; each row admits one.
+create table resealed (
+    job_id   uuid        not null,
+    tenant   text        not null,
+    n        integer     not null,   -- 1, 2, 3, … of the job
+    from_key text        not null,
+    to_key   text        not null,
+    actor    text        not null,
+    at       timestamptz not null,
+    primary key (job_id, n),
+    constraint another_key check (from_key <> to_key and ascii(from_key) > 32 and ascii(to_key) > 32)
+);
+
+-- --- Retention and usage ---
+
+-- The most specific rule decides alone (features/retention/model.py). Seconds after the end of a job; null is for ever.
+create table retention (
+    tenant      text             not null,   -- '*': every tenant's jobs
+    kind        text             not null,   -- '*': any
+    state       text             not null,   -- '*': any but dead letters, which are named or stay
+    clean_after double precision,
+    purge_after double precision,
+    declared    boolean          not null default false,   -- in a program; what an operator sets stands before it
+    set_by      text             not null,
+    created_at  timestamptz      not null,
+    updated_at  timestamptz      not null,
+    primary key (tenant, kind, state),
+    constraint tenant_named  check (ascii(tenant) > 32 and length(tenant) <= 100),
+    constraint kind_named    check (ascii(kind) > 32 and length(kind) <= 100),
+    constraint state_known   check (state in ('*', 'succeeded', 'failed', 'cancelled', 'dead_letter')),
+    constraint ages_bounded  check (clean_after between 0 and 3162240000 and purge_after between 0 and 3162240000),
+    constraint clean_first   check (clean_after <= purge_after),
+    constraint set_by_named  check (ascii(set_by) > 32)
+);
+
+-- A pass walks jobs in the order of their ids, which is that of creation, a slice at a time; `reached` is how far it has
+-- come. The pass with the earliest `again_at` is next.
+create table retention_pass (
+    tenant   text        not null,
+    kind     text        not null,
+    state    text        not null,
+    verb     text        not null,
+    reached  uuid        not null default '00000000-0000-0000-0000-000000000000',
+    looked   bigint      not null default 0,   -- since it began at the first job
+    again_at timestamptz not null,
+    restart_at timestamptz,                    -- when it begins at the first job again: some end long after they were made
+    held     bigint      not null default 0,   -- since it began: due, and their ledger not read by all who read it
+    held_by  text,
+    primary key (tenant, kind, state, verb),
+    constraint verb_known check (verb in ('clean', 'purge'))
+);
+create index retention_next on retention_pass (again_at);
+
+-- When bookkeeping tables are pruned next. One row.
+create table upkeep (
+    id       boolean     not null primary key default true check (id),
+    prune_at timestamptz not null
+);
+insert into upkeep (prune_at) values ('epoch');
+
+-- Sums by day, UTC, in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs go.
+create table usage (
+    tenant    text   not null,
+    day       date   not null,
+    kind      text   not null,
+    enqueued  bigint not null default 0,
+    started   bigint not null default 0,
+    succeeded bigint not null default 0,
+    failed    bigint not null default 0,
+    crashed   bigint not null default 0,
+    dead      bigint not null default 0,
+    cancelled bigint not null default 0,
+    expired   bigint not null default 0,
+    run_time  bigint not null default 0,
+    wait_time bigint not null default 0,
+    cost      bigint not null default 0,
+    primary key (tenant, day, kind)
+);
+
+-- How far the ledger has been counted. No row: usage was never asked for, and nothing is counted.
+create table usage_place (
+    id         boolean     not null primary key default true check (id),
+    cursor     text,
+    updated_at timestamptz not null
+);
+
+-- Files of cleaned jobs in the artifact store: recorded in the transaction that cleans the job, removed when the file has
+-- been deleted there.
+create table leftover (
+    tenant   text        not null,
+    ref      text        not null,
+    job_id   uuid        not null,   -- whose it was; it is part of the reference
+    at       timestamptz not null,
+    again_at timestamptz not null,   -- nobody tries before
+    primary key (tenant, ref),
+    constraint tenant_named check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
+    constraint ref_of_job   check (ref like 'artifact://%/' || job_id || '/%' and length(ref) <= 4000)
+);
+create index leftover_next on leftover (again_at);

@@ -1,0 +1,432 @@
+-- Limits (SC-16): how many jobs run at once, and how many are begun in a time, counted by queue, kind, key and so on.
+--
+-- A job is limited when it is taken. `exchange` has picked and locked it; `admit` counts what its limits have room for, in
+-- queue order, and parks the rest: they are out of the claim index, and say in `held_by` which limit was full. A step
+-- out of a worker's hands frees the places (record_transition calls free_places, whoever made the step), and as many
+-- are un-parked as there is room for. Un-parking promises nothing: a claim counts again.
+--
+-- Nothing of this is looked at while `dispatch.limited` is false. Whoever takes jobs holds a shared lock on `lock_dispatch`
+-- from the beginning of its exchange; whoever sets a limit holds it exclusively, and so finds all that was taken without.
+-- Nobody who has locked jobs waits for that lock, so the setter may wait for jobs.
+
+create or replace function stop_dispatch() returns void language plpgsql set search_path from current as $$
+begin
+    lock table lock_dispatch in exclusive mode;
+end $$;
+
+-- What is counted together, as text: ["default","key","customer-7"].
+create or replace function bucket(p_tenant text, p_scope text, p_name text) returns text language sql stable
+return concat('[', to_json(p_tenant), ',', to_json(p_scope), ',', to_json(p_name), ']');
+
+-- The row of `mutex` that whoever counts a bucket holds.
+create or replace function bucket_mutex(p_tenant text, p_scope text, p_name text) returns integer language sql stable
+return case when p_scope not in ('all', 'queue') then mutex_of(1024, 4096, bucket(p_tenant, p_scope, p_name))
+            else mutex_of(256 * ((p_scope = 'queue')::integer + 2 * (p_tenant <> '*')::integer), 256, bucket(p_tenant, p_scope, p_name)) end;
+
+-- The limits that jobs are under, one row a job and limit; of a limit for one name and one for each the first counts.
+-- What is reserved is a limit of none. Most jobs of a batch are alike: what is looked up is looked up once for all that are.
+create or replace function limits_on(p_rows tid[])
+returns table (ord bigint, job_id uuid, bucket text, tenant text, scope text, name text, concurrency integer, rate integer,
+               per double precision, burst integer)
+language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off set enable_mergejoin = off set jit = off as $$
+#variable_conflict use_column
+begin
+    return query
+    with picked as materialized (
+        select r.ord, s.id, s.tenant, s.queue, s.kind, coalesce(s.agent, '') as agent,
+               coalesce((select j.uses from job j where j.id = s.id), '{}') as uses
+          from unnest(p_rows) with ordinality as r(ctid, ord) join job_state s on s.ctid = r.ctid
+    ), live as materialized (
+        -- Where anything is limited or reserved at all: mostly in one scope or two, and only there is looked further.
+        select t.tenant as of_tenant, whose.tenant, k.scope
+          from (select distinct p.tenant from picked p) t
+         cross join lateral (values ('*'), (t.tenant)) whose(tenant)
+         cross join (values ('all'), ('queue'), ('kind'), ('tenant'), ('agent'), ('key'), ('resource')) k(scope)
+         where exists (select from job_limit l where l.tenant = whose.tenant and l.scope = k.scope)
+            or k.scope = 'resource' and exists (select from reservation r
+                   where r.tenant = whose.tenant and r.scope = 'resource' and r.state = 'active')
+    ), alike as materialized (
+        select distinct p.tenant, p.queue, p.kind, p.agent, p.uses from picked p
+    ), ruled as materialized (
+        select a.queue, a.kind, a.agent, a.uses, a.tenant as of_tenant, bucket(x.tenant, v.scope, w.name) as bucket,
+               x.tenant, v.scope, w.name, x.concurrency, x.rate, x.per, x.burst
+          from alike a
+          join live v on v.of_tenant = a.tenant
+         cross join lateral (
+            select case v.scope when 'all' then '*' when 'queue' then a.queue when 'kind' then a.kind
+                                when 'tenant' then a.tenant when 'agent' then nullif(a.agent, '') end
+             where v.scope not in ('key', 'resource')
+            union all
+            select substr(u, strpos(u, ':') + 1) from unnest(a.uses) u
+             where v.scope in ('key', 'resource') and split_part(u, ':', 1) = v.scope) w(name)
+         cross join lateral (
+            (select l.tenant, l.concurrency, l.rate, l.per, l.burst from job_limit l
+              where l.tenant = v.tenant and l.scope = v.scope and l.name in (w.name, '*')
+              order by l.name = '*' limit 1)
+            union all
+            select r.tenant, 0, null, null, null from reservation r
+             where v.scope = 'resource' and r.tenant = v.tenant and r.scope = 'resource' and r.name = w.name
+               and r.state = 'active' and r.expires_at > clock_now()) x
+         where w.name is not null
+    )
+    select p.ord, p.id, r.bucket, r.tenant, r.scope, r.name, r.concurrency, r.rate, r.per, r.burst
+      from picked p join ruled r on r.of_tenant = p.tenant and r.queue = p.queue and r.kind = p.kind and r.agent = p.agent
+       and r.uses = p.uses;
+end $$;
+
+create or replace function tokens_now(p_tokens double precision, p_at timestamptz, p_rate integer, p_per double precision,
+                                      p_burst integer, p_now timestamptz) returns double precision language sql immutable
+return least(p_burst, coalesce(p_tokens + greatest(extract(epoch from p_now - p_at)::float8, 0) * p_rate / p_per, p_burst));
+
+-- How many more may be taken: null without a limit.
+create or replace function room_in(p_tenant text, p_scope text, p_name text, p_concurrency integer, p_rate integer,
+                                   p_per double precision, p_burst integer, p_now timestamptz) returns integer
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_room   integer;
+    v_tokens double precision;
+begin
+    if p_concurrency is not null then
+        v_room := greatest(p_concurrency - (select count(*) from occupied_slot p
+            where p.tenant = p_tenant and p.scope = p_scope and p.name = p_name), 0);
+    end if;
+    if p_rate is not null then
+        v_tokens := tokens_now((select m.tokens from rate_meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name),
+                               (select m.at from rate_meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name),
+                               p_rate, p_per, p_burst, p_now);
+        v_room := least(v_room, floor(v_tokens + 1e-9)::integer);
+    end if;
+    return v_room;
+end $$;
+
+-- What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked. Null: no limit
+-- for it as a whole. Locks come in the order all before queue, every tenant's before one's, both before the rest; a
+-- second queue of the same exchange only tries.
+create or replace function room_for_queue(p_queue text, p_scope text, p_now timestamptz, p_wait boolean) returns integer
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_whose text := p_scope;
+    v_limit record;
+    v_room  integer;
+begin
+    if p_scope = '*' then
+        -- Where there is but one tenant, its limits are those of all.
+        select j.tenant into v_whose from job j order by j.tenant limit 1;
+        if v_whose is distinct from (select j.tenant from job j order by j.tenant desc limit 1) then
+            v_whose := '*';
+        end if;
+    end if;
+    for v_limit in
+        select l.tenant, l.scope, w.name, l.concurrency, l.rate, l.per, l.burst
+          from (values ('*', 'all', '*', 1), ('*', 'queue', p_queue, 2),
+                       (nullif(v_whose, '*'), 'all', '*', 3), (nullif(v_whose, '*'), 'queue', p_queue, 4)) w(tenant, scope, name, n)
+         cross join lateral (select * from job_limit l where l.tenant = w.tenant and l.scope = w.scope
+                                and l.name in (w.name, '*') order by l.name = '*' limit 1) l
+         order by w.n
+    loop
+        if p_wait then
+            perform lock_mutex(bucket_mutex(v_limit.tenant, v_limit.scope, v_limit.name));
+        else
+            perform from mutex m where m.n = bucket_mutex(v_limit.tenant, v_limit.scope, v_limit.name) for update skip locked;
+            if not found then
+                return 0;
+            end if;
+        end if;
+        v_room := least(v_room, room_in(v_limit.tenant, v_limit.scope, v_limit.name, v_limit.concurrency, v_limit.rate,
+                                        v_limit.per, v_limit.burst, p_now));
+        if v_room <= 0 and v_limit.rate is not null then
+            perform wake_later(v_limit.tenant, v_limit.scope, v_limit.name, v_limit.rate, v_limit.per, v_limit.burst, p_now);
+        end if;
+        exit when v_room <= 0;
+    end loop;
+    return v_room;
+end $$;
+
+-- Somebody waits for the next token: have it remembered when that will be.
+create or replace function wake_later(p_tenant text, p_scope text, p_name text, p_rate integer, p_per double precision,
+                                      p_burst integer, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+begin
+    update rate_meter m set wake_at = p_now + make_interval(secs =>
+               greatest(1 - tokens_now(m.tokens, m.at, p_rate, p_per, p_burst, p_now), 0) * p_per / p_rate)
+     where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
+       and (m.wake_at is null or m.wake_at <= p_now);
+end $$;
+
+-- What is left of a limit, by count and by tokens; null without a number of either.
+create or replace function limit_room(p_tenant text, p_scope text, p_name text, p_concurrency integer, p_rate integer,
+                                      p_per double precision, p_burst integer, p_now timestamptz) returns integer
+language sql stable
+begin atomic
+    select least(
+        p_concurrency - (select count(*) from occupied_slot p where p.tenant = p_tenant and p.scope = p_scope and p.name = p_name),
+        (select floor(tokens_now(max(m.tokens), max(m.at), p_rate, p_per, p_burst, p_now) + 1e-9)
+           from rate_meter m where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
+         having p_rate is not null))::integer;
+end;
+
+create or replace function take_tokens(p_tenant text, p_scope text, p_name text, p_rate integer, p_per double precision,
+                                       p_burst integer, p_taken integer, p_now timestamptz) returns void
+language plpgsql as $$
+begin
+    insert into rate_meter as m (tenant, scope, name, tokens, at)
+    select p_tenant, p_scope, p_name, tokens_now(k.tokens, k.at, p_rate, p_per, p_burst, p_now) - p_taken, p_now
+      from (values (1)) one left join rate_meter k on k.tenant = p_tenant and k.scope = p_scope and k.name = p_name
+    on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
+end $$;
+
+-- The locks of limits, each once, in ascending order. Answers the buckets that somebody else is counting, where this exchange
+-- must not wait.
+create or replace function lock_limits(p_buckets text[], p_limits limited[], p_wait boolean) returns text[]
+language plpgsql as $$
+declare
+    v_rows integer[];
+    v_got  integer[];
+begin
+    select array_agg(distinct bucket_mutex(u.tenant, u.scope, u.name)) into v_rows
+      from unnest(p_limits) u(tenant, scope, name, concurrency, rate, per, burst);
+    if p_wait then
+        select array_agg(g.n) into v_got from (
+            select m.n from mutex m where m.n = any (v_rows) order by m.n for update) g;
+        if cardinality(v_got) is distinct from cardinality(v_rows) then
+            perform lock_mutex(n) from unnest(v_rows) n;   -- says which is missing
+        end if;
+        return null;
+    end if;
+    select array_agg(g.n) into v_got from (
+        select m.n from mutex m where m.n = any (v_rows) order by m.n for update skip locked) g;
+    return (select array_agg(distinct u.bucket)
+              from unnest(p_buckets, p_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
+             where not bucket_mutex(u.tenant, u.scope, u.name) = any (coalesce(v_got, '{}')));
+end $$;
+
+-- Jobs of a few sorts, and room for all of them: nearly always so where limits are wide. What is looked up and counted
+-- is then looked up and counted for each sort, not for each job. False: it is not so, and nothing was taken.
+create or replace function admit_alike(p_rows tid[], p_now timestamptz, p_wait boolean) returns boolean
+language plpgsql as $$
+declare
+    v_sorts   alike[];
+    v_ords    bigint[];
+    v_buckets text[];
+    v_limits  limited[];
+begin
+    if exists (select from job_limit l where l.scope in ('key', 'resource'))
+       or exists (select from reservation r where r.scope = 'resource' and r.state = 'active') then
+        return false;   -- each job may be of a sort of its own
+    end if;
+    select array_agg(row(g.sample, g.jobs)::alike) into v_sorts from (
+        select (array_agg(r.ctid))[1] as sample, array_agg(s.id) as jobs
+          from unnest(p_rows) r(ctid) join job_state s on s.ctid = r.ctid
+         group by s.tenant, s.queue, s.kind, s.agent) g;
+    if cardinality(v_sorts) > 8 then
+        return false;
+    end if;
+    select array_agg(l.ord), array_agg(l.bucket),
+           array_agg(row(l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst)::limited)
+      into v_ords, v_buckets, v_limits from limits_on(array(select a.sample from unnest(v_sorts) a)) l;
+    if v_ords is null then
+        return true;
+    end if;
+    if lock_limits(v_buckets, v_limits, p_wait) is not null then
+        return false;
+    end if;
+    -- In a statement of its own: what those who had the locks before have left.
+    if not (select bool_and(r.room >= r.times) from (
+        select sum(cardinality(v_sorts[u.ord].jobs)) as times, limit_room(u.tenant, u.scope, u.name, min(u.concurrency),
+               max(u.rate), max(u.per), max(u.burst), p_now) as room
+          from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
+         group by u.tenant, u.scope, u.name) r) then
+        return false;
+    end if;
+    insert into occupied_slot (tenant, scope, name, job_id)
+    select u.tenant, u.scope, u.name, j.id
+      from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst),
+           unnest(v_sorts[u.ord].jobs) as j(id)
+     where u.concurrency is not null;   -- a job that is about to be taken has no place: to ask costs more than to insert
+    perform take_tokens(u.tenant, u.scope, u.name, u.rate, u.per, u.burst, sum(cardinality(v_sorts[u.ord].jobs))::integer, p_now)
+       from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
+      where u.rate is not null group by u.tenant, u.scope, u.name, u.rate, u.per, u.burst;
+    return true;
+end $$;
+
+-- Of the rows that an exchange has picked and locked, in queue order, those that their limits have room for, at most so many;
+-- their places and tokens are taken. Who has no room is parked, except under a limit that somebody else is counting just now while this
+-- exchange must not wait.
+create or replace function admit(p_rows tid[], p_now timestamptz, p_wait boolean, p_most integer) returns tid[]
+language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
+    set enable_hashjoin = on set enable_mergejoin = off set enable_seqscan = on set jit = off as $$
+declare
+    v_ords    bigint[];
+    v_jobs    uuid[];
+    v_buckets text[];
+    v_limits  limited[];
+    v_rooms   jsonb := '{}';
+    v_fits    boolean := true;
+    v_not_got text[];
+    v_row     record;
+    v_put_off bigint[] := '{}';   -- which rows
+    v_by      text[] := '{}';
+    v_busy    bigint[] := '{}';
+    v_taken   integer := 0;
+    v_full    text;
+begin
+    if cardinality(p_rows) <= p_most and admit_alike(p_rows, p_now, p_wait) then
+        return p_rows;
+    end if;
+    select array_agg(l.ord), array_agg(l.job_id), array_agg(l.bucket),
+           array_agg(row(l.tenant, l.scope, l.name, l.concurrency, l.rate, l.per, l.burst)::limited)
+      into v_ords, v_jobs, v_buckets, v_limits from limits_on(p_rows) l;
+    if v_ords is null then
+        return p_rows[:p_most];
+    end if;
+    v_not_got := lock_limits(v_buckets, v_limits, p_wait);
+    v_fits := v_not_got is null;
+    -- In a statement of its own: what those who had the locks before have left. Where something is both limited and
+    -- reserved, that it is reserved counts.
+    select jsonb_object_agg(r.bucket, case when r.bucket = any (v_not_got) then -1 else r.room end),
+           v_fits and bool_and(r.room >= r.times) into v_rooms, v_fits from (
+        select u.bucket, count(*) as times, limit_room(u.tenant, u.scope, u.name, min(u.concurrency), max(u.rate), max(u.per),
+                                                       max(u.burst), p_now) as room
+          from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
+         group by u.bucket, u.tenant, u.scope, u.name) r;
+    if not v_fits or cardinality(p_rows) > p_most then
+        for v_row in
+            select r.ord, array_agg(u.bucket) filter (where u.bucket is not null) as buckets
+              from generate_series(1, cardinality(p_rows)) r(ord) left join unnest(v_ords, v_buckets) u(ord, bucket) on u.ord = r.ord
+             group by r.ord order by r.ord
+        loop
+            if v_taken >= p_most then
+                v_busy := v_busy || v_row.ord::bigint;   -- not wanted any more
+                continue;
+            end if;
+            select b into v_full from unnest(v_row.buckets) b where (v_rooms ->> b)::integer <= 0
+             order by (v_rooms ->> b)::integer = -1 desc limit 1;
+            if v_full is null then
+                v_taken := v_taken + 1;
+                select v_rooms || coalesce(jsonb_object_agg(b, (v_rooms ->> b)::integer - 1), '{}') into v_rooms from unnest(v_row.buckets) b;
+            elsif v_full = any (v_not_got) then
+                v_busy := v_busy || v_row.ord;
+            else
+                v_put_off := v_put_off || v_row.ord;
+                v_by := v_by || v_full;
+            end if;
+        end loop;
+    end if;
+
+    insert into occupied_slot (tenant, scope, name, job_id)
+    select distinct u.tenant, u.scope, u.name, u.job_id
+      from unnest(v_ords, v_jobs, v_limits) u(ord, job_id, tenant, scope, name, concurrency, rate, per, burst)
+     where u.concurrency is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
+    on conflict do nothing;
+    perform take_tokens(u.tenant, u.scope, u.name, u.rate, u.per, u.burst, count(distinct u.ord)::integer, p_now)
+       from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
+      where u.rate is not null and not u.ord = any (v_put_off) and not u.ord = any (v_busy)
+      group by u.tenant, u.scope, u.name, u.rate, u.per, u.burst;
+
+    if v_put_off <> '{}' then
+        update job_state s set due_at = 'infinity', note = jsonb_build_object('held', 'limit', 'by', o.by), held_by = o.by
+          from unnest(v_put_off, v_by) o(ord, by) where s.ctid = p_rows[o.ord];
+        perform wake_later(l.tenant, l.scope, l.name, l.rate, l.per, l.burst, p_now)
+           from (select distinct u.tenant, u.scope, u.name, u.rate, u.per, u.burst
+                   from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
+                  where u.bucket = any (v_by) and u.rate is not null) l;
+    end if;
+    if v_put_off = '{}' and v_busy = '{}' then
+        return p_rows;
+    end if;
+    return array(select r.ctid from unnest(p_rows) with ordinality r(ctid, ord)
+                  where not r.ord = any (v_put_off) and not r.ord = any (v_busy) order by r.ord);
+end $$;
+
+-- Whether everything of every tenant is paused: then maintenance touches nothing either.
+create or replace function halted() returns boolean
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    return exists (select from pause w where w.tenant = '*' and w.scope = 'all' and w.name = '*'
+                      and (w.until is null or w.until > clock_now()));
+end $$;
+
+-- Whether what is counted together here is paused as a whole.
+create or replace function paused(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    return exists (select from pause w where w.tenant = p_tenant and w.scope = p_scope and w.name = p_name
+                      and (w.until is null or w.until > p_now));
+end $$;
+
+-- Let as many go on as these limits have room for now, each in queue order; answers how many.
+create or replace function unpark_all(p_tenants text[], p_scopes text[], p_names text[], p_now timestamptz, p_want integer default 1000)
+returns integer
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_jobs   uuid[];
+    v_queues text[];
+    v_count  integer := 0;
+begin
+    select array_agg(k.id) into v_jobs from (
+        -- Asked once a limit, not once a job: there may be a million that are paused.
+        select n.id from (select * from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name)
+                           where not closed(u.tenant, u.scope, u.name, p_now) offset 0) u
+         cross join lateral (
+            select s.id from job_state s
+             where s.held_by = bucket(u.tenant, u.scope, u.name) and s.held_by is not null and s.due_at is not null
+               and s.state = 'queued'
+             order by s.priority desc, s.position, s.id
+             limit least(p_want, coalesce((
+                select greatest(room_in(u.tenant, u.scope, u.name, l.concurrency, l.rate, l.per, l.burst, p_now), 0)
+                  from job_limit l where l.tenant = u.tenant and l.scope = u.scope and l.name in (u.name, '*')
+                 order by l.name = '*' limit 1), p_want))
+               for update skip locked) n
+         limit p_want) k;
+    if v_jobs is not null then
+        with freed as (
+            update job_state s set due_at = null, note = null, held_by = null where s.id = any (v_jobs) returning s.queue
+        )
+        select count(*), array_agg(distinct queue) into v_count, v_queues from freed;
+        -- With a space: they stand where they stood, which may be before the place that a worker looks behind.
+        perform notify_listeners(' ' || q) from unnest(v_queues) q;
+    end if;
+    -- Nobody is parked where a whole queue is limited, and those who look into it are asleep.
+    perform notify_listeners(w.queue) from (
+        select distinct case u.scope when 'queue' then u.name else '' end as queue
+          from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name) where u.scope in ('all', 'queue')) w;
+    return v_count;
+end $$;
+
+create or replace function unpark(p_tenant text, p_scope text, p_name text, p_now timestamptz, p_want integer default 1000)
+returns integer language sql set search_path from current
+return unpark_all(array[p_tenant], array[p_scope], array[p_name], p_now, p_want);
+
+-- Whether it is reserved, or paused.
+create or replace function closed(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
+language plpgsql stable set search_path from current as $$
+begin
+    return p_scope = 'resource' and exists (select from reservation r where r.tenant = p_tenant and r.scope = 'resource'
+               and r.name = p_name and r.state = 'active' and r.expires_at > p_now)
+        or paused(p_tenant, p_scope, p_name, p_now);
+end $$;
+
+-- These jobs have left a worker's hands.
+create or replace function free_places(p_jobs uuid[]) returns void
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+declare
+    v_tenants text[];
+    v_scopes  text[];
+    v_names   text[];
+begin
+    with freed as (delete from occupied_slot p where p.job_id = any (p_jobs) returning p.tenant, p.scope, p.name),
+    once as (select distinct f.tenant, f.scope, f.name from freed f)
+    select array_agg(o.tenant), array_agg(o.scope), array_agg(o.name) into v_tenants, v_scopes, v_names from once o
+     where o.scope in ('all', 'queue')   -- and was full: somebody may be asleep over it. (What is freed still counts here.)
+           and (select count(*) from occupied_slot p where p.tenant = o.tenant and p.scope = o.scope and p.name = o.name)
+               >= (select l.concurrency from job_limit l where l.tenant = o.tenant and l.scope = o.scope
+                      and l.name in (o.name, '*') order by l.name = '*' limit 1)
+        or exists (select from job_state s where s.held_by = bucket(o.tenant, o.scope, o.name) and s.held_by is not null
+                      and s.due_at is not null and s.state = 'queued');
+    if v_tenants is not null then
+        perform unpark_all(v_tenants, v_scopes, v_names, clock_now());
+    end if;
+end $$;

@@ -1,0 +1,233 @@
+-- One job at a time, for psql and for other languages. A refusal is an answer, never an exception (DP-3):
+--   select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}');
+--   select * from holdfast.claim('default', 'my-worker');
+--   select * from holdfast.succeed(job, lease);
+
+create or replace function enqueue(kind text, payload json default '{}', queue text default 'default',
+    key text default null, priority integer default 0, process_after timestamptz default null,
+    deadline_at timestamptz default null, tags text[] default '{}', parent_id uuid default null,
+    correlation_id text default null, external_ref text default null, agent text default null,
+    max_retries integer default null, backoff jsonb default null, enqueued_by text default null,
+    source_system text default 'sql', for_tenant text default null)
+returns table (id uuid, state state, created boolean, refused boolean, reason text, detail text)
+language sql security definer set search_path from current as $$
+    select e.id, e.state, e.created, not e.created and e.reason not in ('duplicate_key', 'duplicate_content'), e.reason, e.detail
+      from enqueue_many(json_build_array(json_build_object(
+               'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'process_after', $6, 'deadline_at', $7,
+               'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_retries', $13,
+               'backoff', $14, 'enqueued_by', $15, 'source_system', $16)), $17) e;
+$$;
+
+-- Claim and begin one job under a lease of its own.
+create or replace function claim(queue text, holder text, ttl interval default '30 s', kinds text[] default null,
+                                 for_tenant text default null)
+returns table (id uuid, lease uuid, attempt integer, kind text, payload json, until timestamptz, refused boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_lease record;
+begin
+    select * into v_lease from open_lease(claim.holder, claim.ttl, 'job', v_scope);
+    return query
+    select c.id, v_lease.lease, c.attempt, c.kind, c.payload::json, v_lease.until, false, null::text
+      from claim_many(v_lease.lease, array[claim.queue], 1, true, claim.kinds, v_scope) c;
+    if not found then
+        delete from lease l where l.id = v_lease.lease;
+        return query select null::uuid, null::uuid, null::integer, null::text, null::json, null::timestamptz, true, 'nothing_to_do';
+    end if;
+end $$;
+
+create or replace function settle_one(p_job uuid, p_lease uuid, p_outcome text, p_detail jsonb, p_tenant text)
+returns table (id uuid, state state, refused boolean, reason text)
+language plpgsql set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(p_tenant);
+    v_row   record;
+begin
+    select s.state, s.attempt, s.lease into v_row from job_state s
+     where s.id = p_job and (v_scope = '*' or s.tenant = v_scope);
+    if not found then
+        return query select p_job, null::state, true, 'not_found';
+    elsif v_row.lease is distinct from p_lease or not exists (select from lease l where l.id = p_lease and l.tenant = v_scope)
+       or exists (select from settle_many(p_lease, array[p_job], array[v_row.attempt], array[p_outcome], array[p_detail::json], v_scope)) then
+        return query select p_job, s.state, true, 'stale_lease' from job_state s where s.id = p_job;
+    else
+        update lease l set ended_at = clock_now(), ended_why = 'settled', swept_at = clock_now()
+         where l.id = p_lease and l.name = 'job' and l.ended_at is null;
+        return query select p_job, s.state, false, null::text from job_state s where s.id = p_job;
+    end if;
+end $$;
+
+create or replace function succeed(job uuid, lease uuid, result jsonb default null, result_ref text default null,
+                                   for_tenant text default null)
+returns table (id uuid, state state, refused boolean, reason text)
+language sql security definer set search_path from current as $$
+    select * from settle_one($1, $2, 'succeeded',
+        jsonb_strip_nulls(jsonb_build_object('result_ref', $4))
+        || case when $3 is null then '{}' else jsonb_build_object('result', $3) end, $5);
+$$;
+
+-- The attempt failed. Tried again by the job's own policy while it has tries left; buried when it has none or
+-- when the failure is permanent.
+create or replace function fail(job uuid, lease uuid, code text, message text, permanent boolean default false,
+                                for_tenant text default null)
+returns table (id uuid, state state, refused boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope   text := enter(for_tenant);   -- before anything is read: no tenant, no rows
+    v_backoff jsonb;
+    v_retry   integer;
+    v_bury    boolean;
+    v_delay   interval;
+begin
+    select j.backoff, s.retries + 1, fail.permanent or s.retries >= s.max_retries into v_backoff, v_retry, v_bury
+      from job_state s join job j on j.id = s.id where s.id = fail.job;
+    begin
+        v_delay := least(greatest(backoff_delay(v_backoff, v_retry), '0'), '30 days');   -- the bounds of a policy
+    exception when data_exception then
+        v_delay := backoff_delay(null, v_retry);   -- somebody wrote one that makes no sense; it must end all the same
+    end;
+    return query
+    select * from settle_one(fail.job, fail.lease, case when v_bury then 'bury' else 'retry' end,
+        jsonb_build_object('code', fail.code, 'message', fail.message, 'delay', extract(epoch from v_delay)), v_scope);
+end $$;
+
+create or replace function renew(lease uuid, ttl interval default '30 s', for_tenant text default null)
+returns table (lease uuid, refused boolean, reason text)
+language sql security definer set search_path from current as $$
+    select $1, not kept, case when not kept then 'stale_lease' end from renew_lease($1, $2, $3) kept;
+$$;
+
+create or replace function progress(job uuid, lease uuid, value jsonb, name text default 'progress', for_tenant text default null)
+returns table (id uuid, refused boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_saved boolean := false;
+begin
+    if exists (select from lease l where l.id = progress.lease and l.tenant = v_scope) then
+        select save_checkpoint(progress.job, progress.lease, s.attempt, progress.name, progress.value::json, v_scope) into v_saved
+          from job_state s where s.id = progress.job;
+    end if;
+    v_saved := coalesce(v_saved, false);
+    return query select progress.job, not v_saved, case when not v_saved then 'stale_lease' end;
+end $$;
+
+create or replace function release(job uuid, lease uuid, for_tenant text default null)
+returns table (id uuid, refused boolean, reason text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(for_tenant);
+    v_done  boolean := false;
+begin
+    if exists (select from lease l where l.id = release.lease and l.tenant = v_scope) then
+        v_done := exists (select from release_many(release.lease, array[release.job], v_scope));
+    end if;
+    return query select release.job, not v_done, case when not v_done then 'stale_lease' end;
+end $$;
+
+create or replace function cancel(job uuid, reason text default null, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language sql security definer set search_path from current as $$ select * from cancel_many(array[$1], $2, $3, $4) $$;
+
+create or replace function redrive(job uuid, reason text default null, actor text default null,
+                                   max_retries integer default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language sql security definer set search_path from current as $$ select * from redrive_many(array[$1], $2, $3, $4, $5) $$;
+
+create or replace function reschedule(job uuid, at timestamptz default null, delay interval default null,
+                                      max_retries integer default null, reason text default null,
+                                      actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language sql security definer set search_path from current as $$ select * from reschedule_many(array[$1], $2, $3, $4, $5, $6, $7) $$;
+
+create or replace function discard(job uuid, reason text, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language sql security definer set search_path from current as $$ select * from discard_many(array[$1], $2, $3, $4) $$;
+
+-- Reading by function, for callers that bind no tenant to their transaction themselves.
+create or replace function get_job(job uuid, for_tenant text default null) returns setof jobs
+language plpgsql set search_path from current as $$
+declare v_scope text := enter(for_tenant);
+begin return query select j.* from jobs j where j.id = get_job.job and (v_scope = '*' or j.tenant = v_scope); end $$;
+
+create or replace function list_jobs(in_state state default null, of_kind text default null, before uuid default null,
+                                     want integer default 50, for_tenant text default null) returns setof jobs
+language plpgsql set search_path from current as $$
+declare v_scope text := enter(for_tenant);
+begin
+    return query select j.* from jobs j
+     where (v_scope = '*' or j.tenant = v_scope) and (in_state is null or j.state = in_state)
+       and (of_kind is null or j.kind = of_kind) and (before is null or j.id < before)
+     order by j.id desc limit list_jobs.want;
+end $$;
+
+create or replace function history(job uuid, for_tenant text default null)
+returns table (seq bigint, at timestamptz, verb text, from_state state, to_state state, attempt integer, actor text, meta jsonb)
+language plpgsql set search_path from current as $$
+declare v_scope text := enter(for_tenant);
+begin
+    return query select e.seq, e.at, e.verb, e.from_state, e.to_state, e.attempt, e.actor, e.meta from event e
+     where e.job_id = history.job and (v_scope = '*' or e.tenant = v_scope) order by e.seq;
+end $$;
+
+-- How the work stands, for other languages: each number is counted up to ten thousand, so that a look costs no more the
+-- more there is. The verdict with its reasons is the command line's and Python's.
+create or replace function health(for_tenant text default null) returns jsonb
+language plpgsql security definer set search_path from current as $$
+declare
+    v_scope text := enter(for_tenant);
+    v_now   timestamptz := clock_now();
+    v_cap   constant integer := 10000;
+begin
+    return jsonb_build_object(
+        'backlog', (select count(*) from (select from job_state s
+                     where s.state = 'queued' and s.due_at is null and (v_scope = '*' or s.tenant = v_scope) limit v_cap) c),
+        'in_progress', (select count(*) from (select from job_state s
+                     where s.state in ('leased', 'in_progress') and (v_scope = '*' or s.tenant = v_scope) limit v_cap) c),
+        'dead_letter_open', (select count(*) from (select from job_state s where s.state = 'dead_letter'
+                     and s.state not in ('leased', 'in_progress') and (v_scope = '*' or s.tenant = v_scope) limit v_cap) c),
+        'oldest_queued_age_s', (select extract(epoch from v_now - min(
+                         -- A job that has run before waits since it came back, not since it was made.
+                         case when s.attempt = 0 then greatest(j.created_at, j.process_after)
+                              else (select e.at from event e where e.job_id = s.id order by e.seq desc limit 1) end))::float8
+                     from (select s.id, s.attempt from job_state s
+                            where s.state = 'queued' and s.due_at is null and (v_scope = '*' or s.tenant = v_scope)
+                            limit v_cap) s join job j on j.id = s.id),
+        'lease_active', (select count(*) from lease l where l.ended_at is null and l.until > v_now
+                     and (v_scope = '*' or l.tenant in (v_scope, '*'))),
+        'gate_open', (select count(*) from (select from approval g
+                     where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope) limit v_cap) c),
+        'oldest_gate_age_s', (select extract(epoch from v_now - min(g.opened_at))::float8
+                     from approval g where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope)),
+        'paused', coalesce((select jsonb_agg(pause_says(w) order by w.scope, w.name, w.tenant) from pause w
+                     where (w.until is null or w.until > v_now) and (v_scope = '*' or w.tenant in (v_scope, '*'))), '[]'));
+end $$;
+
+-- The jobs of a chain, in the order of the tries, whichever of them is asked for.
+create or replace function chain(job uuid, for_tenant text default null) returns setof jobs
+language plpgsql set search_path from current as $$
+declare
+    v_scope text := enter(chain.for_tenant);
+    v_ids   uuid[] := array[chain.job];
+    v_next  uuid := chain.job;
+begin
+    while array_length(v_ids, 1) < 500 loop
+        select j.retry_of into v_next from job j where j.id = v_ids[1] and (v_scope = '*' or j.tenant = v_scope);
+        exit when v_next is null;
+        v_ids := v_next || v_ids;
+    end loop;
+    while array_length(v_ids, 1) < 500 loop
+        select j.id into v_next from job j
+         where j.retry_of = v_ids[array_upper(v_ids, 1)] and (v_scope = '*' or j.tenant = v_scope);
+        exit when v_next is null;
+        v_ids := v_ids || v_next;
+    end loop;
+    return query select j.* from unnest(v_ids) with ordinality as o(id, n) join jobs j on j.id = o.id
+     where v_scope = '*' or j.tenant = v_scope order by o.n;
+end $$;

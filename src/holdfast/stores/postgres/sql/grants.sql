@@ -1,0 +1,103 @@
+-- Who may do what (DP-17). Roles belong to the whole server, so they may exist already; creating them is the one
+-- thing that may need somebody else. Without them the owner alone can call the functions.
+do $$
+declare
+    v_role text;
+begin
+    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
+        if not exists (select from pg_roles where rolname = v_role) then
+            begin
+                execute format('create role %I nologin', v_role);
+            exception
+                when duplicate_object or unique_violation then null;   -- another database is being migrated just now
+                when insufficient_privilege then
+                    raise notice 'role % could not be created; ask an administrator to', v_role;
+            end;
+        end if;
+    end loop;
+end $$;
+
+do $$
+declare
+    v_schema  text := current_schema();
+    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'worker_standings',
+                              'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
+                              'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
+                              'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'hides', 'withheld',
+                              'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session'];   -- each needs the hash of a token
+    v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
+                              'start_workflow', 'add_to_workflow', 'cancel_workflow'];
+    v_execute text[] := array['every_tenant', 'open_lease', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'exchange', 'recalls', 'holdings', 'start_many',
+                              'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
+                              'add_artifact', 'due_work', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
+                              'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'brought_payloads', 'save_steps', 'send_event', 'attend_gates',
+                              'keep_gate_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
+                              'start_workflow', 'add_to_workflow', 'attend_limits', 'age_queues', 'reserve', 'release_reservation',
+                              'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
+                              'sweep_retention', 'declare_retention', 'count_usage', 'leftovers', 'forget_leftovers',
+                              'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_webhook_delivery', 'disable_webhook'];
+    v_approve text[] := array['decide_gate', 'approve_gate', 'deny_gate', 'gate_hashes', 'gate_token_of', 'keep_gate_token', 'said'];
+    v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
+                              'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
+                              'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
+                              'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
+                              'add_executor', 'remove_executor', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
+                              'set_retention', 'delete_retention', 'find_leftovers', 'set_registered_only',
+                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
+                              'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
+                              'issue_token', 'revoke_token',
+                              'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',
+                              'set_connector', 'remove_connector'];
+    v_routine record;
+    v_role    text;
+begin
+    execute format('revoke all on schema %I from public', v_schema);
+    execute format('revoke all on all tables in schema %I from public', v_schema);
+    for v_routine in
+        select p.oid::regprocedure as signature, p.proname as name
+          from pg_proc p where p.pronamespace = v_schema::regnamespace
+    loop
+        execute format('revoke all on function %s from public', v_routine.signature);
+        foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
+            continue when not exists (select from pg_roles where rolname = v_role);
+            if v_routine.name = any (v_reads)
+               or v_role = 'holdfast_producer' and v_routine.name = any (v_produce)
+               or v_role = 'holdfast_executor' and v_routine.name = any (v_execute)
+               or v_role = 'holdfast_approver' and v_routine.name = any (v_approve)
+               or v_role = 'holdfast_admin' and v_routine.name = any (v_produce || v_execute || v_approve || v_admin) then
+                execute format('grant execute on function %s to %I', v_routine.signature, v_role);
+            end if;
+        end loop;
+    end loop;
+    foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
+        continue when not exists (select from pg_roles where rolname = v_role);
+        execute format('grant usage on schema %I to %I', v_schema, v_role);
+        -- Of a job everything but its payload, which may be restricted: `jobs` and shown_payload() have it where it is not.
+        execute format('revoke select on job from %I', v_role);
+        execute format('grant select (%s) on job to %I', (
+            select string_agg(quote_ident(a.attname), ', ') from pg_attribute a
+             where a.attrelid = 'job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'payload'), v_role);
+        execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
+            ' backlog, in_progress, dead_letter_open,'
+            ' step, app_event, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
+            ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
+            ' retention, retention_pass, usage, usage_place, upkeep, action, leftover,'
+            ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
+            ' connector, quarantine to %I', v_role);
+        execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
+        -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
+        execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
+        if v_role in ('holdfast_executor', 'holdfast_admin') then
+            execute format('grant select on seal to %I', v_role);
+        end if;
+        if v_role = 'holdfast_admin' then   -- who may do what over HTTP, without the hashes
+            execute format('grant select (id, tenant, name, roles, scopes, prefix, parent_id, created_at, created_by, expires_at,'
+                ' last_used_at, revoked_at, revoked_by) on api_token to %I', v_role);
+        end if;
+        -- Everything but the tokens.
+        execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
+            ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
+            ' held_by) on job_state to %I', v_role);
+        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds, queues, slots) on lease to %I', v_role);
+    end loop;
+end $$;

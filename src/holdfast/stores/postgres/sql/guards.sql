@@ -1,0 +1,159 @@
+-- What may not be done to the tables at all, whoever asks (CX-3, CX-4, SC-5).
+
+-- Rows of job_state and event come from triggers only: at depth 1 somebody is inserting by hand.
+create or replace function refuse_insert() returns trigger language plpgsql as $$
+begin
+    if pg_trigger_depth() < 2 then
+        raise exception '% is written by triggers only', tg_table_name
+            using errcode = 'ZH002', hint = 'Insert into job, or call enqueue(…).';
+    end if;
+    return null;
+end $$;
+
+create or replace trigger refuse_insert before insert on job_state for each statement execute function refuse_insert();
+create or replace trigger refuse_insert before insert on event for each statement execute function refuse_insert();
+
+create or replace function refuse_change() returns trigger language plpgsql as $$
+begin
+    raise exception '%: rows are never changed (% refused)', tg_table_name, lower(tg_op) using errcode = 'ZH002';
+end $$;
+
+create or replace trigger refuse_update before update on event for each statement execute function refuse_change();
+create or replace trigger refuse_update before update on artifact for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on job for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on job_state for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on event for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on artifact for each statement execute function refuse_change();
+
+-- A job's facts are fixed; retention may empty the payload of a cleaned one, and a payload that is sealed may be sealed with
+-- another key, as was written down before (`resealed`). Nothing else.
+create or replace function judge_job_update() returns trigger language plpgsql set search_path from current as $$
+begin
+    if to_jsonb(new) - 'payload' <> to_jsonb(old) - 'payload'
+       or not (new.payload::text = '{}' and exists (select from job_state s where s.id = old.id and s.state = 'cleaned')
+               or resealed_so(old.id, old.payload, new.payload)) then
+        raise exception 'job %: what was asked for never changes (the payload neither)', old.id using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+
+create or replace trigger judge_update before update on job for each row execute function judge_job_update();
+
+-- A job leaves whole or not at all: first its state (cleaned only), then its facts, then its ledger.
+create or replace function judge_state_delete() returns trigger language plpgsql as $$
+begin
+    if old.state <> 'cleaned' then
+        raise exception 'job %: only a cleaned job can be purged, this one is %', old.id, old.state using errcode = 'ZH002';
+    end if;
+    return old;
+end $$;
+
+create or replace trigger judge_delete before delete on job_state for each row execute function judge_state_delete();
+
+create or replace function judge_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from job_state s join gone g on s.id = g.job_id) then
+        raise exception '%: rows are never deleted while their job exists', tg_table_name
+            using errcode = 'ZH002', hint = 'Retention purges a cleaned job as a whole.';
+    end if;
+    return null;
+end $$;
+
+create or replace function judge_job_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from job_state s where s.id = old.id) then
+        raise exception 'job %: never deleted while it has a state', old.id
+            using errcode = 'ZH002', hint = 'Retention purges a cleaned job as a whole.';
+    end if;
+    return old;
+end $$;
+
+create or replace trigger judge_delete after delete on event
+    referencing old table as gone for each statement execute function judge_delete();
+create or replace trigger judge_delete before delete on job for each row execute function judge_job_delete();
+
+-- A result is written once, when its job succeeds. Retention takes it from a cleaned job; one that is sealed may be sealed with
+-- another key (features/payloads/postgres.sql). Nothing else.
+create or replace function judge_result_update() returns trigger language plpgsql set search_path from current as $$
+begin
+    if (old.job_id, old.tenant) is distinct from (new.job_id, new.tenant) or not coalesce(
+           new.value::jsonb = jsonb_build_object('$holdfast', new.value -> '$holdfast')
+           and (new.value -> '$holdfast')::jsonb - array['key', 'sealed', 'stored'] = '{}'
+           and old.value -> '$holdfast' ->> 'key' <> new.value -> '$holdfast' ->> 'key'
+           and (old.value -> '$holdfast' -> 'stored' is null) = (new.value -> '$holdfast' -> 'stored' is null)
+           and length(old.value -> '$holdfast' ->> 'sealed') is not distinct from length(new.value -> '$holdfast' ->> 'sealed')
+           and new.ref is not distinct from case when old.ref like 'artifact://%'
+               then coalesce(new.value -> '$holdfast' ->> 'stored', old.ref) else old.ref end, false) then
+        raise exception 'job %: a result never changes', old.job_id using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_update before update on result for each row execute function judge_result_update();
+create or replace trigger refuse_truncate before truncate on result for each statement execute function refuse_change();
+
+create or replace function judge_result_insert() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from added a left join job_state s on s.id = a.job_id and s.tenant = a.tenant
+                where (s.state = 'succeeded') is not true) then
+        raise exception 'result: written once, when its job succeeds' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_insert after insert on result
+    referencing new table as added for each statement execute function judge_result_insert();
+
+create or replace function judge_result_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
+        raise exception 'result: only retention takes results away, from cleaned jobs' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on result
+    referencing old table as gone for each statement execute function judge_result_delete();
+
+-- A lease is renewed, ended once and swept when no job names it. What it was opened as never changes; one that has ended
+-- stays ended; and it is not taken away under the jobs it holds.
+create or replace function judge_lease_change() returns trigger language plpgsql set search_path from current as $$
+begin
+    if tg_op = 'UPDATE' and ((old.id, old.tenant, old.holder, old.opened_at) is distinct from (new.id, new.tenant, new.holder, new.opened_at)
+           or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at)
+              is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at)
+           or old.swept_at is not null and new.swept_at is distinct from old.swept_at) then
+        raise exception 'lease %: what it was opened as and its end never change', old.id
+            using errcode = 'ZH002', hint = 'Open another lease, or end this one: select end_lease(…).';
+    elsif (tg_op = 'DELETE' or new.swept_at is not null and old.swept_at is null)
+          and exists (select from job_state s where s.lease = old.id) then
+        raise exception 'lease %: jobs are held under it', old.id
+            using errcode = 'ZH002', hint = 'End it: select end_lease(…); the next sweep frees its jobs.';
+    end if;
+    return coalesce(new, old);
+end $$;
+create or replace trigger judge_change before update or delete on lease for each row execute function judge_lease_change();
+create or replace trigger refuse_truncate before truncate on lease for each statement execute function refuse_change();
+
+-- --- values sealed with another key ---
+
+-- What is sealed names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" where the sealed text lies elsewhere. Of
+-- the text itself nothing can be judged here but its length, which another key does not change. That it is the same inside,
+-- and this very job's, is for the seal to say: whoever has no key cannot make one.
+create or replace function sealed_alike(p_old json, p_new json) returns boolean
+language sql immutable set search_path from current as $$
+    select (p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
+                'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
+            and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key'
+            and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')) is true
+$$;
+
+create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
+language plpgsql stable set search_path from current as $$
+declare
+    v_old json := p_old -> '$holdfast';
+    v_new json := p_new -> '$holdfast';
+begin
+    return (p_new::jsonb - '$holdfast' = '{}' and v_new::jsonb - array['key', 'sealed', 'stored'] = '{}'
+            and (v_old -> 'sealed' is null) = (v_new -> 'sealed' is null) and (v_old -> 'stored' is null) = (v_new -> 'stored' is null)
+            and length(v_old ->> 'sealed') is not distinct from length(v_new ->> 'sealed')
+            and (select (r.from_key, r.to_key) = (v_old ->> 'key', v_new ->> 'key') from resealed r
+                  where r.job_id = p_job order by r.n desc limit 1)) is true;
+end $$;

@@ -1,0 +1,73 @@
+-- An id for rows inserted by hand (CX-2): UUIDv7, so that it sorts by creation like the application's own.
+create or replace function uuid7() returns uuid language sql volatile
+return encode(
+    overlay(
+        overlay(uuid_send(gen_random_uuid())
+            placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+            from 1 for 6)
+        placing set_byte(substring(uuid_send(gen_random_uuid()) from 7 for 1), 0,
+            get_byte(uuid_send(gen_random_uuid()), 6) & 15 | 112)
+        from 7 for 1),
+    'hex')::uuid;
+
+-- Who is calling. Inside a SECURITY DEFINER function current_user is the owner; the role setting and
+-- session_user still name the caller.
+create or replace function caller() returns name language sql stable
+return coalesce(nullif(current_setting('role', true), 'none'), session_user)::name;
+
+create or replace function actor() returns text language sql stable
+return coalesce(nullif(current_setting('holdfast.actor', true), ''), caller()::text);
+
+-- Whoever may execute this function may ask for every tenant at once (tenant '*'). It does nothing.
+create or replace function every_tenant() returns void language sql immutable return null::void;
+
+-- The tenant of this transaction, '*' for every tenant, or null: and null sees no row (JF-2).
+-- holdfast.tenant is set with set_config(…, true), for one transaction only.
+create or replace function scope() returns text language sql stable
+return case nullif(current_setting('holdfast.tenant', true), '')
+    when '*' then case when has_function_privilege(caller(), 'every_tenant()'::regprocedure, 'execute') then '*' end
+    else nullif(current_setting('holdfast.tenant', true), '')
+end;
+
+-- The time that decides: the server's, never a worker's. Tests may shift or stop it through the table `clock`.
+create or replace function clock_now() returns timestamptz language sql volatile
+begin atomic
+    select coalesce(stopped, clock_timestamp() + shift) from clock;
+end;
+
+-- The first line of every gated function: bind this transaction to a tenant (or '*') and an actor, and answer
+-- the scope. The functions compare it with each row themselves, so that tenants stay apart even where the
+-- schema belongs to a superuser, for whom row-level security does not hold.
+create or replace function enter(p_tenant text, p_actor text default null) returns text
+language plpgsql set search_path from current as $$
+declare
+    v_scope text;
+begin
+    perform set_config('holdfast.tenant', coalesce(p_tenant, scope(), 'default'), true);
+    if p_actor is not null then
+        perform set_config('holdfast.actor', p_actor, true);
+    end if;
+    v_scope := scope();
+    if v_scope is null then
+        raise exception 'role % may not act for every tenant', caller()
+            using errcode = 'ZH004', hint = 'Name a tenant, or use a role that was granted holdfast_executor or holdfast_admin.';
+    end if;
+    return v_scope;
+end $$;
+
+-- The same for whoever acts under a lease: its scope must be the one the lease was opened in, and its holder is
+-- the actor. A lease that is not there settles nothing: the writes that follow compare the token row by row.
+create or replace function act_under(p_lease uuid, p_tenant text) returns text
+language plpgsql set search_path from current as $$
+declare
+    v_scope  text := enter(p_tenant);
+    v_holder text;
+begin
+    select l.holder into v_holder from lease l where l.id = p_lease and l.tenant = v_scope;
+    if not found then
+        raise exception 'lease % is not known here', p_lease
+            using errcode = 'ZH003', hint = 'Use the lease you were given, in the tenant it was opened for.';
+    end if;
+    perform set_config('holdfast.actor', v_holder, true);
+    return v_scope;
+end $$;

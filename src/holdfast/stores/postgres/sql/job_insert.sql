@@ -1,0 +1,98 @@
+-- Give each new job its state and the first event of its ledger.
+--
+-- Mostly it is one plain job, and then it is not the row that costs but each statement, each aggregate in it, each call
+-- of a function: the server prepares them anew every time. So the first look asks only whether there is anything to look
+-- at (docs/adr/0033). Rules of features are hooks (`*_on_insert`), called with the ids of the new jobs, whose rows are
+-- in `job` by then. Their order decides which refusal is reported.
+create or replace function on_job_insert() returns trigger language plpgsql set search_path from current as $$
+declare
+    v_now timestamptz;
+    v_xid bigint := pg_current_xact_id()::text::bigint;
+    v_special boolean;
+    v_tagged boolean;
+    v_agented boolean;
+    v_flowing boolean;
+    v_retried boolean;
+    v_ruled   boolean;
+    v_broken boolean;
+    v_later  boolean;
+    v_long   boolean;
+    v_count  bigint;
+    v_queue  text;
+    v_told   text;
+    v_key    text;
+begin
+    select (select d.ruled from dispatch d), (select d.signal_key from dispatch d),
+           (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- as clock_now() says: here without a call
+           bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes)
+                   or a.uses is not null or a.retry_as is not null or a.depth is not null
+                   or a.tags <> '{}' or a.agent is not null or a.workflow_id is not null
+                   or a.retry_of is not null or a.process_after is not null or a.deadline_at is not null or a.backoff is not null),
+           min(a.queue), bool_or(length(a.payload::text) > 200)
+      into v_ruled, v_key, v_now, v_special, v_queue, v_long from added a;
+    if v_long then   -- shorter ones cannot be deep
+        perform refuse_deep(a.id) from added a where length(a.payload::text) > 200 and too_deep(a.payload::text);
+    end if;
+    if v_ruled then
+        perform registration_on_insert(array(select a.id from added a));
+        perform pauses_on_insert(array(select a.id from added a), v_now);
+    end if;
+    if v_special then
+        select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
+               bool_or(a.retry_of is not null), bool_or(a.process_after is not null),
+               bool_or(broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes,
+                                   a.uses, a.retry_as, a.depth, a.tags, a.process_after, a.deadline_at, a.backoff) is not null)
+          into v_tagged, v_agented, v_flowing, v_retried, v_later, v_broken from added a;
+        if v_broken then
+            perform refuse_row('job', b.rule) from added a, broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by,
+                    a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth, a.tags, a.process_after, a.deadline_at,
+                    a.backoff) as b(rule) where b.rule is not null;
+        end if;
+    end if;
+    if v_ruled then
+        perform tenants_on_insert(array(select a.id from added a), v_now);
+    end if;
+    if v_flowing is not true then
+        insert into job_state (id, tenant, kind, queue, state, priority,
+                               max_retries, max_crashes, due_at, deadline_at, agent)
+        select id, tenant, kind, queue, 'queued', priority,
+               max_retries, max_crashes, case when process_after > v_now then process_after end, deadline_at, agent
+          from added;
+    else
+        perform workflows_on_insert(array(select a.id from added a), v_now);
+    end if;
+    insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
+    select v_xid, id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
+      from added;
+    get diagnostics v_count = row_count;
+    if v_special then
+        if v_tagged then
+            insert into job_tag (tenant, tag, job_id)
+            select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag)
+             where t.tag not like 'trace:%' and t.tag not like 'tracestate:%';   -- nobody looks for them (docs/adr/0030)
+        end if;
+        if v_retried then
+            perform take_over(a.id, a.tenant, a.kind, a.retry_of) from added a where a.retry_of is not null;
+        end if;
+        if v_agented then
+            perform agents_on_insert(array(select a.id from added a), v_now);
+        end if;
+    end if;
+    if v_ruled then
+        perform payloads_on_insert(array(select a.id from added a));
+    end if;
+    if v_count > 1 or v_later then
+        perform notify_listeners(q.queue) from (select distinct a.queue from added a
+                                      where a.process_after is null or a.process_after <= v_now) q;
+    elsif v_count = 1 and current_setting('holdfast.notify', true) is distinct from 'off' then
+        v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- as notify_listeners(v_queue) does, and no statement of its own
+    end if;
+    return null;
+end $$;
+
+create or replace trigger on_insert after insert on job
+    referencing new table as added
+    for each statement execute function on_job_insert();
+
+-- By the column and not in the insert: a sequence within what is selected keeps the planner from reading it as one.
+alter table job_state alter column position set default nextval('position_seq') * 100;

@@ -1,0 +1,130 @@
+-- What people do to jobs. Each takes ids and answers one row an id; a refusal is an answer (DP-3).
+
+create or replace function check_limit(max_retries integer) returns void language plpgsql immutable as $$
+begin
+    if check_limit.max_retries not between 0 and 100 then
+        raise exception 'max_retries is from 0 to 100, not %', check_limit.max_retries using errcode = 'ZH010';
+    end if;
+end $$;
+
+create or replace function operate(p_verb text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
+                                   p_max_retries integer default null, p_operation uuid default null)
+returns table (id uuid, state state, refused boolean, reason text)
+language plpgsql set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(p_tenant, p_actor);
+    v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', nullif(p_reason, ''),
+                                                        'max_retries', p_max_retries, 'operation', p_operation));
+    v_done  uuid[];
+    v_leases uuid[];
+begin
+    perform check_limit(p_max_retries);
+    select array_agg(h.id) into v_done from (
+        select s.id from job_state s
+         where s.id = any (p_jobs) and (v_scope = '*' or s.tenant = v_scope)
+           and case when p_verb = 'cancel'
+                    then s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
+                    else s.state = 'dead_letter' end
+         order by s.id for update) h;
+    -- Whoever runs them is told that they are no longer theirs.
+    with recalled as (
+        insert into recall as r (lease, times)
+        select distinct s.lease, 1 from job_state s where s.id = any (v_done) and s.lease is not null order by 1
+        on conflict (lease) do update set times = r.times + 1
+        returning r.lease)
+    select array_agg(lease) into v_leases from recalled;
+    perform notify_listeners(l::text) from unnest(v_leases) l;
+    update job_state s
+       set state = case p_verb when 'redrive' then 'queued' else 'cancelled' end::state,
+           lease = null, due_at = null, approval_id = null, note = nullif(v_note, '{}'),
+           finished_at = case p_verb when 'redrive' then null else v_now end,
+           -- A redriven job has its full number of tries before it again.
+           retries = case p_verb when 'redrive' then 0 else s.retries end,
+           max_retries = coalesce(p_max_retries, s.max_retries),
+           crashes = case p_verb when 'redrive' then 0 else s.crashes end,
+           error_code = case p_verb when 'redrive' then null else s.error_code end,
+           error_message = case p_verb when 'redrive' then null else s.error_message end
+     where s.id = any (v_done);
+    if p_verb = 'redrive' then
+        perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
+    end if;
+    return query
+    select o.id, s.state, not coalesce(o.id = any (v_done), false),
+           case when s.id is null then 'not_found'
+                when not coalesce(o.id = any (v_done), false) then
+                    case p_verb when 'cancel' then 'already_finished' else 'not_dead' end end
+      from unnest(p_jobs) with ordinality as o(id, ord)
+      left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)
+     order by o.ord;
+end $$;
+
+create or replace function cancel_many(jobs uuid[], reason text default null, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
+begin return query select * from operate('cancel', jobs, cancel_many.reason, cancel_many.actor, for_tenant); end $$;
+
+create or replace function redrive_many(jobs uuid[], reason text default null, actor text default null,
+                                        max_retries integer default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
+begin return query select * from operate('redrive', jobs, redrive_many.reason, redrive_many.actor, for_tenant, redrive_many.max_retries); end $$;
+
+create or replace function discard_many(jobs uuid[], reason text, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
+begin
+    if coalesce(discard_many.reason, '') !~ '\S' then
+        return query select o.id, null::state, true, 'reason_required' from unnest(jobs) o(id);
+    else
+        return query select * from operate('discard', jobs, discard_many.reason, discard_many.actor, for_tenant);
+    end if;
+end $$;
+
+-- Give waiting jobs another time (JF-5): `at` a moment, after a `delay` by the server's clock, or with neither at once;
+-- and another limit, which may not be below the retries there have been. A job that waited for its retry is queued
+-- from then on. Either way the ledger says who did it: the note is what record_transition looks at.
+create or replace function reschedule_many(jobs uuid[], at timestamptz default null, delay interval default null,
+                                           max_retries integer default null, reason text default null,
+                                           actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(reschedule_many.for_tenant, reschedule_many.actor);
+    v_due   timestamptz := coalesce(reschedule_many.at, v_now + reschedule_many.delay, v_now);
+    v_note  jsonb;
+    v_done  uuid[];
+begin
+    if out_of_time(v_due) then
+        perform refuse_time('the time');
+    end if;
+    perform check_limit(reschedule_many.max_retries);
+    v_due := case when v_due > v_now then v_due end;
+    v_note := jsonb_strip_nulls(jsonb_build_object(
+        'rescheduled', coalesce(to_char(v_due at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'now'),
+        'by', actor(), 'reason', nullif(reschedule_many.reason, ''), 'max_retries', reschedule_many.max_retries));
+    select array_agg(h.id) into v_done from (
+        select s.id from job_state s
+         where s.id = any (reschedule_many.jobs) and (v_scope = '*' or s.tenant = v_scope)
+           and s.state in ('queued', 'retry_waiting') and s.due_at is distinct from 'infinity'
+           and (reschedule_many.max_retries is null or s.retries <= reschedule_many.max_retries)
+         order by s.id for update) h;
+    update job_state s
+       set state = 'queued', due_at = v_due, note = v_note,
+           max_retries = coalesce(reschedule_many.max_retries, s.max_retries)
+     where s.id = any (v_done);
+    if v_due is null then
+        perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
+    end if;
+    return query
+    select o.id, s.state, not coalesce(o.id = any (v_done), false),
+           case when s.id is null then 'not_found'
+                when not coalesce(o.id = any (v_done), false) then
+                    case when s.state in ('queued', 'retry_waiting') and s.due_at = 'infinity' then 'job_held'
+                         when s.state in ('queued', 'retry_waiting') then 'limit_too_low' else 'not_waiting' end end
+      from unnest(reschedule_many.jobs) with ordinality as o(id, ord)
+      left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)
+     order by o.ord;
+end $$;

@@ -1,0 +1,280 @@
+-- What happened, told from the row alone, so that a step taken by hand is named as well as one of ours.
+create or replace function event_type(was state, now_is state, error_code text, note jsonb) returns text
+language sql immutable
+return case now_is
+    when 'in_progress' then case was when 'queued' then 'take' else 'start' end
+    when 'succeeded' then 'succeed'
+    when 'leased' then 'claim'
+    when 'failed' then case was
+        when 'in_progress' then case error_code when 'worker_lost' then 'lapse' when 'process_died' then 'crash' else 'fail' end
+        when 'waiting_for_approval' then case when error_code in ('deadline_passed', 'gate_expired') then 'expire' else 'deny' end
+        else 'expire' end
+    when 'retry_waiting' then case was when 'failed' then 'retry' when 'retry_waiting' then 'move' else 'snooze' end
+    when 'queued' then case was
+        when 'leased' then case when note ->> 'reason' = 'lease_lapsed' then 'lapse' else 'release' end
+        when 'retry_waiting' then case when note ? 'rescheduled' then 'reschedule' else 'due' end
+        when 'queued' then case when note ? 'moved' then 'move' else 'reschedule' end
+        when 'dead_letter' then 'redrive'
+        else case note ->> 'verdict' when 'denied' then 'deny' when 'expired' then 'expire' else 'approve' end end
+    when 'dead_letter' then 'bury'
+    when 'cancelled' then case was when 'dead_letter' then 'discard' else 'cancel' end
+    when 'waiting_for_approval' then 'ask'
+    when 'cleaned' then 'clean'
+end;
+
+-- What every row must be, and what an update of a state row may do (CX-1). One expression each, which the statements
+-- that write the ledger have as part of their plan. The pairs are those of engine/states.py: a test tries every
+-- ordered pair.
+
+-- Whether a time is outside of the UTC years 1 to 9999, which is what every client can hold (engine/times.py).
+create or replace function out_of_time(p_time timestamptz) returns boolean language sql immutable
+return p_time < '0001-01-01 00:00:00+00' or p_time >= '10000-01-01 00:00:00+00';
+
+-- The nearest time within them: for sums, which one event that was written by hand must not stop.
+create or replace function in_time(p_time timestamptz) returns timestamptz language sql immutable
+return case when p_time is not null then least(greatest(p_time, '0001-01-01 00:00:00+00'), '9999-12-31 00:00:00+00') end;
+
+-- Seconds as a span of time, of at most a hundred years: a number that is none must not stop what goes by it, nor let
+-- anything go early.
+create or replace function span(p_seconds double precision) returns interval language sql immutable
+return make_interval(secs => case when p_seconds >= 0 and p_seconds < 3162240000 then p_seconds
+                                  when p_seconds is not null then 3162240000 end);
+
+create or replace function refuse_time(p_what text) returns void language plpgsql as $$
+begin
+    raise exception '% is out of range', p_what using errcode = 'ZH090', hint = 'Use a time in the years 1 to 9999, in UTC.';
+end $$;
+
+-- Whether JSON is nested more than 100 deep, as engine/payload.py counts. Short text, or text with few brackets, is not.
+-- What is left of the rest without its strings is brackets; taking away the innermost pairs 100 times leaves what is deeper.
+create or replace function too_deep(p_json text) returns boolean language plpgsql immutable as $$
+declare
+    v_left text;
+begin
+    if length(p_json) <= 200 or length(p_json) - length(translate(p_json, '[{', '')) <= 100 then
+        return false;
+    end if;
+    v_left := regexp_replace(p_json, '"([^"\\]|\\.)*"', '', 'g');
+    v_left := translate(regexp_replace(v_left, '[^][{}]', '', 'g'), '{}', '[]');
+    for v_level in 1 .. 100 loop
+        v_left := replace(v_left, '[]', '');
+        exit when v_left = '';
+    end loop;
+    return v_left <> '';
+end $$;
+
+create or replace function refuse_deep(p_job uuid) returns void language plpgsql as $$
+begin
+    raise exception 'the payload of job % is nested more than 100 deep', p_job
+        using errcode = 'ZH091', hint = 'Make it flatter, or store it elsewhere and send a reference.';
+end $$;
+
+-- The rule that a job's facts break, or null. A name begins with something to see: the space is character 32.
+create or replace function broken_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
+                                       max_retries smallint, max_crashes smallint, uses text[], retry_as text, depth smallint,
+                                       tags text[] default null, process_after timestamptz default null,
+                                       deadline_at timestamptz default null, backoff jsonb default null)
+returns text language sql stable   -- as array_to_string is: or it would be called, not read
+return case
+    when ascii(kind) <= 32 or length(kind) > 100 then 'kind_named'
+    when ascii(queue) <= 32 or length(queue) > 100 then 'queue_named'
+    when ascii(tenant) <= 32 or length(tenant) > 100 or tenant = '*' then 'tenant_named'
+    when ascii(enqueued_by) <= 32 then 'enqueued_by_named'
+    when ascii(source_system) <= 32 then 'source_system_named'
+    when max_retries < 0 or max_retries > 100 then 'retries_bounded'
+    when max_crashes < 0 or max_crashes > 100 then 'crashes_bounded'
+    when uses is not null and (coalesce(cardinality(uses), 0) not between 1 and 20 or array_position(uses, null) is not null
+                               or length(array_to_string(uses, '')) > 4000) then 'uses_named'
+    when retry_as <> 'new_job' then 'retry_as_known'
+    when depth < 1 or depth > 1000 then 'depth_counted'
+    when tags <> '{}' and (array_ndims(tags) > 1 or array_position(tags, null) is not null) then 'tags_named'
+    when out_of_time(process_after) or out_of_time(deadline_at) then 'time_in_range'
+    when jsonb_typeof(backoff) <> 'object' or too_deep(backoff::text) then 'backoff_object'
+end;
+
+-- Whether one of the first of these rules might be broken. What it asks of a few functions for the names and numbers
+-- together takes a third of the time; where it says yes, broken_fact has the word. A name that begins with * or what
+-- stands before it (42 and less) is looked at, and so are a retry limit and a crash limit whose bits together make 101.
+create or replace function odd_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
+                                    max_retries smallint, max_crashes smallint)
+returns boolean language sql immutable
+return least(ascii(kind), ascii(queue), ascii(tenant), ascii(enqueued_by), ascii(source_system)) <= 42
+    or greatest(length(kind), length(queue), length(tenant)) > 100
+    or (max_retries | max_crashes) < 0::smallint or (max_retries | max_crashes) > 100::smallint;
+
+-- The same of where a job is. What nearly every row is comes first, in as few comparisons as it takes: it breaks none of
+-- the rules below (a test compares the two ways).
+create or replace function broken_state(state state, finished boolean, explained boolean, due boolean, gated boolean,
+                                        held boolean, settled boolean, retries smallint, max_retries smallint,
+                                        crashes smallint, max_crashes smallint)
+returns text language sql immutable
+return case
+    when case state when 'in_progress' then held and not finished and not settled
+                    when 'succeeded' then finished and not held end
+         and retries >= 0 and retries <= max_retries and max_retries <= 100
+         and crashes >= 0 and max_crashes >= 0 and max_crashes <= 100 then null
+    when finished <> (state in ('succeeded', 'failed', 'dead_letter', 'cancelled', 'cleaned')) then 'finished_iff_terminal'
+    when held <> (state in ('leased', 'in_progress')) then 'lease_iff_held'
+    when not explained and state in ('failed', 'dead_letter') then 'error_when_failed'
+    when not due and state = 'retry_waiting' then 'due_when_retry_waiting'
+    when not gated and state = 'waiting_for_approval' then 'approval_when_waiting'
+    when held and settled then 'unsettled_while_held'
+    when retries < 0 or retries > max_retries or max_retries > 100 then 'retries_within_limit'
+    when crashes < 0 or max_crashes < 0 or max_crashes > 100 then 'crashes_counted'
+end;
+
+create or replace function legal(was state, now_is state) returns boolean language sql immutable
+return was = now_is or case was
+    when 'queued' then now_is in ('leased', 'in_progress', 'failed', 'cancelled')
+    when 'leased' then now_is in ('in_progress', 'queued', 'cancelled')
+    when 'in_progress' then now_is in ('succeeded', 'failed', 'waiting_for_approval', 'retry_waiting', 'cancelled')
+    when 'waiting_for_approval' then now_is in ('queued', 'failed', 'cancelled')
+    when 'failed' then now_is in ('retry_waiting', 'dead_letter', 'cleaned')
+    when 'retry_waiting' then now_is in ('queued', 'failed', 'cancelled')
+    when 'dead_letter' then now_is in ('queued', 'cancelled')
+    when 'succeeded' then now_is = 'cleaned'
+    when 'cancelled' then now_is = 'cleaned'
+    else false
+end;
+
+-- Whether a job of that state waits to be run.
+create or replace function waits(p_state state) returns boolean language sql immutable
+return p_state in ('queued', 'retry_waiting');
+
+-- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
+create or replace function unfenced(was state, now_is state, held_by uuid, shown uuid, error_code text)
+returns boolean language sql immutable
+return was = 'in_progress' and shown is distinct from held_by
+    and now_is not in ('in_progress', 'cancelled')
+    and (now_is <> 'failed' or error_code is distinct from 'worker_lost');
+
+-- Whether a row is one of those that nearly all are: taken from its queue under that lease, or settled as succeeded by
+-- whoever held it, with nothing to be told beside and none of the rules above broken (a test tries what breaks them).
+create or replace function plain(wanted state, was state, now_is state, lease uuid, held_by uuid, taken_by uuid, shown uuid,
+                                 finished_at timestamptz, more_attempts integer, same boolean, retries smallint,
+                                 max_retries smallint, crashes smallint, max_crashes smallint, odd integer)
+returns boolean language sql immutable
+return now_is = wanted and same and odd = 0
+    and case was when 'queued' then now_is = 'in_progress' and taken_by = lease and shown is null and finished_at is null
+                                    and more_attempts = 1
+                 when 'in_progress' then now_is = 'succeeded' and shown = held_by and taken_by is null
+                                         and finished_at is not null and more_attempts = 0 end
+    and retries >= 0 and retries <= max_retries and max_retries <= 100
+    and crashes >= 0 and max_crashes >= 0 and max_crashes <= 100;
+
+-- The numbers of a job's events. The event that says a job was cleaned lists them, and a purge is checked against that list.
+create or replace function events_of(p_job uuid) returns text
+language sql stable set search_path from current set enable_seqscan = off set jit = off as $$
+    select string_agg(e.seq::text, ',' order by e.seq) from event e where e.job_id = p_job
+$$;
+
+-- What an event says beside its type. Read as part of the statement that writes it, and inlined there: each value by
+-- itself, since for a row as a whole a copy would be made of every row that is read.
+create or replace function event_meta(was state, now_is state, note jsonb, id uuid, error_code text, error_message text,
+                                      due_at timestamptz)
+returns jsonb language sql stable
+return case
+    when note is null and (now_is = 'in_progress' or now_is = 'succeeded') then null
+    when was = now_is and note ? 'moved' then note -> 'moved'
+    when now_is in ('failed', 'dead_letter') then
+        coalesce(note, '{}') || jsonb_build_object('error_code', error_code, 'error_message', error_message)
+    when now_is = 'retry_waiting' then
+        coalesce(note, '{}') || jsonb_build_object('due_at', to_char(due_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+    when now_is = 'cleaned' then coalesce(note, '{}') || jsonb_build_object('events', events_of(id))
+    else note end;
+
+-- Finds the words for what was seen to be wrong. It answers never; the type is for the place where it is called. Each
+-- value by itself: for a row as a whole, a copy of it would be made of every row that is read, wrong or not (0034).
+create or replace function refuse_transition(id uuid, was state, now_is state, held_by uuid, taken_by uuid, shown uuid,
+                                             error_code text, attempts integer, attempt integer, broken text)
+returns boolean language plpgsql set search_path from current as $$
+#variable_conflict use_variable
+begin
+    if not legal(was, now_is) then
+        raise exception 'job %: illegal transition % -> %', id, was, now_is
+            using errcode = 'ZH001', hint = 'The states and their ways are in docs/reference/states.md.';
+    elsif unfenced(was, now_is, held_by, shown, error_code) then
+        raise exception 'job %: % -> % needs the lease token of its holder', id, was, now_is
+            using errcode = 'ZH003', hint = 'Call the function of that verb with the lease you were given.';
+    elsif attempt <> attempts + (case when now_is = 'in_progress' and was <> 'in_progress' then 1 else 0 end) then
+        raise exception 'job %: attempt % -> % is not how attempts are counted', id, attempts, attempt
+            using errcode = 'ZH002', hint = 'Starting a job adds one; nothing else changes it.';
+    elsif taken_by <> held_by then
+        raise exception 'job %: a held job does not change hands', id using errcode = 'ZH003';
+    elsif was is not null and broken is not null then
+        perform refuse_row('job_state', broken);
+    end if;
+    raise exception 'job %: id, tenant, kind, agent and crash limit, queue and deadline never change', id using errcode = 'ZH002';
+end $$;
+
+create or replace function refuse_row(p_table text, p_rule text) returns void language plpgsql as $$
+begin
+    if p_rule = 'time_in_range' then
+        perform refuse_time('process_after or deadline_at');
+    end if;
+    raise exception 'new row for relation "%" violates "%"', p_table, p_rule
+        using errcode = '23514', constraint = p_rule, table = p_table, schema = current_schema();
+end $$;
+
+-- --- changes that are no step ---
+--
+-- What decides how a job is run may not change without a row of the ledger that says so. An update that keeps the state writes
+-- one only if a job was moved or rescheduled; otherwise nothing but what holds a waiting job back may change. A step has its row,
+-- which does not tell the counts: they change as steps change them, and in no other way.
+
+-- Whether there is something in an update that refuse_quiet has to look at.
+create or replace function quiet(was state, now_is state, old_note jsonb, new_note jsonb, ranked boolean, placed boolean,
+                                 counted boolean, due boolean, started boolean, ended boolean)
+returns boolean language sql immutable
+return ranked or placed or counted
+    or case when was = now_is then due or started or ended else started and now_is <> 'in_progress' end;
+
+create or replace function refuse_quiet(old job_state, new job_state, p_moved boolean, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+declare
+    v_same   boolean := new.state = old.state;
+    v_moved  boolean := v_same and coalesce(new.note ? 'moved' and new.note -> 'moved' is distinct from old.note -> 'moved', false);
+    v_timed  boolean := new.state = 'queued' and coalesce(new.note ? 'rescheduled' and new.note is distinct from old.note, false);
+    v_anew   boolean := v_same and coalesce(new.note ? 'retried_as', false) and not coalesce(old.note ? 'retried_as', false);
+    v_before job_state;
+    v_what   text;
+begin
+    if new.priority <> old.priority and not v_moved then
+        v_what := 'priority';
+    elsif new.position <> old.position and not p_moved then   -- those beside the job that is moved make room
+        v_what := 'position';
+    elsif (new.started_at is distinct from old.started_at) and (v_same or new.state <> 'in_progress') then
+        v_what := 'started_at';
+    elsif v_same and (old.finished_at, old.settled_by, old.error_code, old.error_message)
+                     is distinct from (new.finished_at, new.settled_by, new.error_code, new.error_message) then
+        v_what := 'the end of an attempt';
+    elsif v_same and new.due_at is distinct from old.due_at and not v_timed and not coalesce(
+              -- Held back, by something that is named.
+              new.note ->> 'held' = 'parents' and new.workflow_id is not null
+              or new.note ->> 'held' = 'agent_disabled' and new.agent is not null and isfinite(new.due_at)
+              or new.note ->> 'held' = 'limit' and new.held_by = new.note ->> 'by'
+              -- Let go again, or its time has come.
+              or new.due_at is null and (old.due_at <= p_now or old.held_by is not null or old.note ? 'held')
+              or old.note ->> 'held' = 'parents', false) then
+        v_what := 'due_at';
+    elsif (new.retries, new.crashes, new.max_retries) <> (old.retries, old.crashes, old.max_retries)
+          and not (old.state = 'dead_letter' and new.state = 'queued')   -- redriven, with new counts
+          and (new.max_retries <> old.max_retries and not v_timed
+               or new.retries <> old.retries
+                  and not (new.retries = old.retries + 1 and old.state = 'failed' and (new.state = 'retry_waiting' or v_anew))
+               or new.crashes <> old.crashes
+                  and not (new.crashes = old.crashes + 1
+                           and (old.state = 'in_progress' and new.state = 'failed'
+                                or old.state = 'failed' and (not v_same or v_anew)))) then
+        -- A retry that is a job of its own goes on with the counts of the one before.
+        select s.* into v_before from job j join job_state s on s.id = j.retry_of where j.id = new.id;
+        if not (v_same and new.state = 'queued' and new.attempt = 0 and coalesce(
+               (new.retries, new.crashes, new.max_retries) = (v_before.retries, v_before.crashes, v_before.max_retries), false)) then
+            v_what := 'retries, crashes or max_retries';
+        end if;
+    end if;
+    if v_what is not null then
+        raise exception 'job %: % does not change without a step that says so', new.id, v_what
+            using errcode = 'ZH002', hint = 'Use reschedule(…), move(…) or redrive(…), which are recorded.';
+    end if;
+end $$;

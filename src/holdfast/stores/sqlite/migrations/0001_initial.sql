@@ -1,0 +1,1242 @@
+-- The schema, ordered by feature, under the names it has on every store. Times are microseconds since 1970, UTC; ids are
+-- text, so that a person with the sqlite3 shell can use them.
+--
+--   job         what was asked for. Written once.
+--   job_state   where it is now. Shares its number `n` with job.
+--   event       the ledger: one row per transition, written by triggers.
+--   lease       one row per worker process; a job names the lease that holds it.
+--
+-- Rows enter `job` only; triggers make the state row and the first event (job_insert.sql).
+-- A name is not blank: trim() alone would take off spaces only, hence the list of white characters.
+
+-- --- Jobs, their states and their ledger ---
+
+CREATE TABLE job (
+    n                INTEGER PRIMARY KEY CHECK (n > 0),
+    -- A UUIDv7, for rows inserted by hand.
+    id               TEXT    NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
+        CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) >> 16,
+        CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) & 0xffff,
+        random() & 0xfff, random() & 0x3fff | 0x8000, random() & 0xffffffffffff)),
+    tenant           TEXT    NOT NULL DEFAULT 'default',
+    kind             TEXT    NOT NULL,
+    queue            TEXT    NOT NULL DEFAULT 'default',
+    payload          TEXT    NOT NULL DEFAULT '{}',
+    priority         INTEGER NOT NULL DEFAULT 0,
+    process_after    INTEGER,
+    deadline_at      INTEGER,
+    max_retries      INTEGER NOT NULL DEFAULT 4,
+    max_crashes      INTEGER NOT NULL DEFAULT 3,
+    backoff          TEXT,
+    idempotency_key  TEXT,
+    content_key      TEXT,
+    tags             TEXT    NOT NULL DEFAULT '[]',
+    agent            TEXT,
+    correlation_id   TEXT,
+    causation_id     TEXT,
+    parent_id        TEXT,
+    workflow_id      TEXT,
+    external_ref     TEXT,
+    enqueued_by      TEXT    NOT NULL DEFAULT 'sql',
+    source_system    TEXT    NOT NULL DEFAULT 'sql',
+    created_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
+    -- What the job counts against besides its queue and kind, as JSON: ["key:customer-7", "resource:gpu-0"].
+    uses             TEXT CONSTRAINT uses_named CHECK (json_array_length(uses) BETWEEN 1 AND 20 AND length(uses) <= 6000),
+    -- A job is retried in place, or with retry_as by a successor that names it in retry_of. `depth` is how many
+    -- subscriptions lie behind it. All three are null for nearly every job, and take next to no space.
+    retry_as         TEXT CHECK (retry_as = 'new_job'),
+    retry_of         TEXT,
+    depth            INTEGER CHECK (depth BETWEEN 1 AND 1000),
+    -- A name begins with something to see: '!' is the first character after the space.
+    CONSTRAINT kind_named          CHECK (kind >= '!' AND length(kind) <= 100),
+    CONSTRAINT queue_named         CHECK (queue >= '!' AND length(queue) <= 100),
+    CONSTRAINT tenant_named        CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT enqueued_by_named   CHECK (enqueued_by >= '!'),
+    CONSTRAINT source_system_named CHECK (source_system >= '!'),
+    CONSTRAINT payload_is_json     CHECK (json_valid(payload)),
+    CONSTRAINT priority_bounded    CHECK (priority BETWEEN -32768 AND 32767),
+    CONSTRAINT retries_bounded     CHECK (max_retries BETWEEN 0 AND 100),
+    CONSTRAINT crashes_bounded     CHECK (max_crashes BETWEEN 0 AND 100)
+) STRICT;
+CREATE INDEX job_by_external_ref ON job (tenant, external_ref) WHERE external_ref IS NOT NULL;
+-- Ascending, though lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index
+-- and fill its pages. A scan for the newest runs backwards. All jobs of a tenant are listed by their states.
+CREATE INDEX job_by_kind ON job (tenant, kind, id);
+CREATE INDEX job_by_queue ON job (tenant, queue, id);
+CREATE INDEX job_by_agent ON job (tenant, agent, id) WHERE agent IS NOT NULL;
+CREATE INDEX job_by_correlation ON job (tenant, correlation_id, id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX job_by_parent ON job (tenant, parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX job_by_workflow ON job (tenant, workflow_id, id) WHERE workflow_id IS NOT NULL;
+CREATE UNIQUE INDEX retried_once ON job (retry_of) WHERE retry_of IS NOT NULL;
+
+CREATE TABLE job_tag (
+    tenant TEXT NOT NULL,
+    tag    TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    PRIMARY KEY (tenant, tag, job_id)
+) STRICT, WITHOUT ROWID;
+
+-- The checks and triggers say `a OR b`, never `IN (a, b, …)`: SQLite builds a little table for a list of more than
+-- two each time it meets one, which made a batch of inserts take twice as long.
+CREATE TABLE job_state (
+    n              INTEGER PRIMARY KEY,
+    id             TEXT    NOT NULL UNIQUE,
+    tenant         TEXT    NOT NULL,
+    kind           TEXT    NOT NULL,
+    queue          TEXT    NOT NULL,
+    state          TEXT    NOT NULL,
+    priority       INTEGER NOT NULL,
+    position       INTEGER NOT NULL,
+    attempt        INTEGER NOT NULL DEFAULT 0,
+    retries        INTEGER NOT NULL DEFAULT 0,
+    crashes        INTEGER NOT NULL DEFAULT 0,
+    max_retries    INTEGER NOT NULL,
+    max_crashes    INTEGER NOT NULL,
+    due_at         INTEGER,   -- not claimable before; null when claimable now
+    deadline_at    INTEGER,
+    lease          TEXT,      -- who holds it
+    settled_by     TEXT,      -- the lease that ended the last attempt
+    approval_id        TEXT,
+    started_at     INTEGER,
+    finished_at    INTEGER,
+    error_code     TEXT,
+    error_message  TEXT,
+    note           TEXT,      -- the context of the last transition, copied into its event
+    agent          TEXT,      -- a claim must know it before it reads `job`
+    workflow_id    TEXT,      -- of jobs of workflows: the trigger that sees a job end must know without a look
+    held_by        TEXT,      -- the full limit that a parked job waits for: [tenant, scope, name] as JSON
+    CONSTRAINT finished_iff_terminal CHECK (
+        (state = 'succeeded' OR state = 'failed' OR state = 'dead_letter' OR state = 'cancelled' OR state = 'cleaned')
+        = (finished_at IS NOT NULL)),
+    CONSTRAINT error_when_failed CHECK (
+        (state <> 'failed' AND state <> 'dead_letter') OR (error_code IS NOT NULL AND error_message IS NOT NULL)),
+    CONSTRAINT due_when_retry_waiting CHECK (state <> 'retry_waiting' OR due_at IS NOT NULL),
+    CONSTRAINT approval_when_waiting CHECK (state <> 'waiting_for_approval' OR approval_id IS NOT NULL),
+    CONSTRAINT lease_iff_held CHECK ((state = 'leased' OR state = 'in_progress') = (lease IS NOT NULL)),
+    CONSTRAINT unsettled_while_held CHECK (lease IS NULL OR settled_by IS NULL),
+    CONSTRAINT retries_within_limit CHECK (retries BETWEEN 0 AND max_retries AND max_retries <= 100),
+    CONSTRAINT crashes_counted CHECK (crashes >= 0 AND max_crashes BETWEEN 0 AND 100),
+    CONSTRAINT attempt_counted CHECK (attempt >= 0)
+) STRICT;
+CREATE INDEX claimable ON job_state (queue, priority DESC, position) WHERE state = 'queued' AND due_at IS NULL;
+CREATE INDEX not_yet_due ON job_state (due_at) WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
+-- Held jobs are few, and found by `held`: to enter and leave by_state too was a sixth of the cost of a job. The
+-- predicates speak of states because readers may not see leases.
+CREATE INDEX by_state ON job_state (tenant, state, id) WHERE state NOT IN ('leased', 'in_progress');
+CREATE INDEX held ON job_state (lease) WHERE state IN ('leased', 'in_progress');
+CREATE INDEX waiting_by_agent ON job_state (tenant, agent, due_at)
+    WHERE agent IS NOT NULL AND state IN ('queued', 'retry_waiting');
+CREATE INDEX past_deadline ON job_state (deadline_at)
+    WHERE deadline_at IS NOT NULL AND state IN ('queued', 'retry_waiting', 'waiting_for_approval');
+-- The positions of jobs that wait and are not due. Those that are due have theirs in `claimable`; moving a job reads
+-- both, and jobs that never wait for a time are not in this one.
+CREATE INDEX postponed ON job_state (queue, priority DESC, position)
+    WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
+CREATE INDEX parked ON job_state (held_by, priority DESC, position)
+    WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued';
+
+CREATE TABLE event (
+    seq        INTEGER PRIMARY KEY,  -- never used twice: the newest row cannot be deleted (guards.sql)
+    job_id     TEXT    NOT NULL,
+    tenant     TEXT    NOT NULL,
+    kind       TEXT    NOT NULL,
+    verb       TEXT    NOT NULL,
+    from_state TEXT,
+    to_state   TEXT    NOT NULL,
+    attempt    INTEGER NOT NULL,
+    at         INTEGER NOT NULL,
+    actor      TEXT    NOT NULL,
+    meta       TEXT
+) STRICT;
+CREATE INDEX event_by_job ON event (job_id, seq, to_state);
+
+CREATE TABLE idempotency (
+    tenant       TEXT NOT NULL,
+    kind         TEXT NOT NULL,
+    key          TEXT NOT NULL,
+    job_id       TEXT NOT NULL,
+    payload_hash TEXT NOT NULL,
+    PRIMARY KEY (tenant, kind, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE content (
+    tenant TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    PRIMARY KEY (tenant, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE result (
+    job_id TEXT NOT NULL PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    value  TEXT,
+    ref    TEXT,
+    CONSTRAINT something CHECK (value IS NOT NULL OR ref IS NOT NULL)
+) STRICT;
+
+CREATE TABLE checkpoint (
+    job_id   TEXT    NOT NULL,
+    tenant   TEXT    NOT NULL,
+    name     TEXT    NOT NULL,
+    value    TEXT    NOT NULL,
+    attempt  INTEGER NOT NULL,
+    saved_at INTEGER NOT NULL,
+    PRIMARY KEY (job_id, name)
+) STRICT;
+
+CREATE TABLE artifact (
+    job_id  TEXT    NOT NULL,
+    tenant  TEXT    NOT NULL,
+    attempt INTEGER NOT NULL,
+    name    TEXT    NOT NULL,
+    ref     TEXT    NOT NULL,
+    meta    TEXT,
+    at      INTEGER NOT NULL,
+    PRIMARY KEY (job_id, attempt, name)
+) STRICT;
+
+-- --- Leases, and what claims look at first ---
+
+CREATE TABLE lease (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    tenant     TEXT    NOT NULL,           -- the scope its jobs were claimed in; '*' is every tenant
+    name       TEXT    NOT NULL,
+    holder     TEXT    NOT NULL,
+    until      INTEGER NOT NULL,
+    opened_at  INTEGER NOT NULL,
+    renewed_at INTEGER NOT NULL,
+    ended_at   INTEGER,
+    ended_why  TEXT,
+    swept_at   INTEGER,                    -- nothing names it any more
+    kinds      TEXT,                       -- that the worker has handlers for; null: any
+    queues     TEXT,                       -- that it serves; null: not known
+    slots      INTEGER,                    -- how many jobs it runs at a time; null: not known
+    CONSTRAINT name_named CHECK (name >= '!'),
+    CONSTRAINT holder_named CHECK (holder >= '!'),
+    CONSTRAINT why_iff_ended CHECK ((ended_at IS NULL) = (ended_why IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lease_live ON lease (until) WHERE ended_at IS NULL;
+CREATE INDEX lease_unswept ON lease (ended_at) WHERE ended_at IS NOT NULL AND swept_at IS NULL;
+
+-- How often a job was taken from under a lease (cancelled): its worker looks here, at one row, not at its jobs.
+CREATE TABLE recall (
+    lease TEXT    NOT NULL PRIMARY KEY,
+    times INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What a claim looks at first. One row: nothing is limited or reserved until it says so.
+CREATE TABLE dispatch (
+    id      INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+    limited INTEGER NOT NULL DEFAULT 0,
+    swept   TEXT    NOT NULL DEFAULT '',   -- how far the last look at parked jobs came
+    -- Whether an enqueue has to look at more than its own row: payload rules, caps of tenants, pauses.
+    ruled      INTEGER NOT NULL DEFAULT 0,
+    fair       TEXT,                           -- queues that tenants share fairly, as JSON; ["*"] is all; null is none
+    registered INTEGER NOT NULL DEFAULT 0      -- only registered tenants may have jobs
+) STRICT;
+INSERT INTO dispatch (id) VALUES (1);
+
+-- Jobs whose rows the database refuses to move: claims pass over them until then, so that they hold up no other.
+CREATE TABLE quarantine (
+    job_id TEXT    NOT NULL PRIMARY KEY,
+    tenant TEXT    NOT NULL,
+    why    TEXT    NOT NULL,   -- what the database said
+    at     INTEGER NOT NULL,
+    until  INTEGER NOT NULL    -- then it is tried again
+) STRICT, WITHOUT ROWID;
+
+-- --- Steps and application events ---
+
+-- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its place in the order of
+-- the handler's calls, from 1 (0 is the approval before the handler). Written once; one that is not over yet (a wait, a
+-- step to be tried again) has no ended_at, and is finished later by a second write.
+CREATE TABLE step (
+    job_id     TEXT    NOT NULL,
+    n          INTEGER NOT NULL,
+    tenant     TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    kind       TEXT    NOT NULL,
+    value      TEXT,
+    error      TEXT,                     -- {"type", "message"}: it failed, and its handler went on
+    tries      INTEGER NOT NULL DEFAULT 1,
+    attempt    INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    wake_at    INTEGER,                  -- when a sleep is over, a wait given up, a try made
+    ended_at   INTEGER,
+    shape      TEXT,                     -- of a wait: the names an event must have, as JSON …
+    wanted     TEXT,                     -- … and their values, as canonical JSON
+    PRIMARY KEY (job_id, n),
+    CONSTRAINT n_counted CHECK (n >= 0),
+    CONSTRAINT kind_known CHECK (kind = 'step' OR kind = 'sleep' OR kind = 'event' OR kind = 'approval' OR kind = 'patch'),
+    CONSTRAINT tries_counted CHECK (tries >= 1),
+    CONSTRAINT value_is_json CHECK (value IS NULL OR json_valid(value)),
+    CONSTRAINT error_is_json CHECK (error IS NULL OR json_valid(error)),
+    CONSTRAINT wanted_of_event CHECK (wanted IS NULL OR kind = 'event')
+) STRICT, WITHOUT ROWID;
+-- Who waits for an event of this name, by what it must have: an event finds its waits without reading the others.
+CREATE INDEX waiting ON step (tenant, name, shape, wanted) WHERE kind = 'event' AND ended_at IS NULL;
+
+-- Events that applications send, and jobs may wait for. Not the ledger, which is about jobs.
+CREATE TABLE app_event (
+    id      TEXT    NOT NULL PRIMARY KEY DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
+        CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) >> 16,
+        CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) & 0xffff,
+        random() & 0xfff, random() & 0x3fff | 0x8000, random() & 0xffffffffffff)),
+    tenant  TEXT    NOT NULL,
+    name    TEXT    NOT NULL,
+    data    TEXT    NOT NULL,
+    key     TEXT,                        -- sent twice with the same key, it is one event
+    job_id  TEXT,                        -- meant for this job alone
+    sent_by TEXT    NOT NULL,
+    sent_at INTEGER NOT NULL,
+    seq     INTEGER,                     -- given by a trigger: events can be read in commit order, as the ledger can
+    cause_id TEXT,                       -- the job whose handler sent it
+    CONSTRAINT name_named CHECK (name >= '!' AND length(name) <= 100),
+    CONSTRAINT tenant_named CHECK (tenant >= '!' AND tenant <> '*'),
+    CONSTRAINT data_is_object CHECK (json_valid(data) AND json_type(data) = 'object')
+) STRICT;
+CREATE INDEX app_event_by_name ON app_event (tenant, name, sent_at, id);
+CREATE UNIQUE INDEX app_event_by_key ON app_event (tenant, name, key) WHERE key IS NOT NULL;
+CREATE UNIQUE INDEX app_event_in_order ON app_event (seq);
+CREATE INDEX app_event_by_job ON app_event (job_id) WHERE job_id IS NOT NULL;
+
+-- --- The clock, the migrations, locks ---
+
+-- The clock, one row. Tests shift or stop it; everywhere else it is the machine's own. The other columns tell the
+-- triggers who is writing, at what time, and from which number on jobs are new: a verb fills them in its own
+-- transaction and empties them before commit, so that other eyes only ever see them empty and a step made by hand
+-- is signed 'sql'.
+CREATE TABLE clock (
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    shift   INTEGER NOT NULL DEFAULT 0,
+    stopped INTEGER,
+    actor   TEXT,
+    now     INTEGER,
+    floor   INTEGER
+) STRICT;
+INSERT INTO clock (id) VALUES (1);
+
+CREATE TABLE migration (
+    name       TEXT    NOT NULL PRIMARY KEY,
+    digest     TEXT    NOT NULL,
+    applied_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+) STRICT;
+
+-- --- Agents and executors ---
+
+CREATE TABLE agent (
+    tenant            TEXT    NOT NULL,
+    id                TEXT    NOT NULL,   -- what jobs say
+    name              TEXT    NOT NULL,   -- what people say
+    kind              TEXT,               -- the only kind of its jobs; null: any
+    max_retries       INTEGER,            -- of this and the next two, null is the kind's own
+    max_crashes       INTEGER,
+    backoff           TEXT,
+    max_payload_bytes INTEGER,
+    max_wait          REAL,               -- seconds that a job may wait to be started, from when it may be
+    requires_approval INTEGER NOT NULL DEFAULT 0,
+    disabled_at       INTEGER,
+    disabled_by       TEXT,
+    disabled_reason   TEXT,
+    created_at        INTEGER NOT NULL,
+    updated_at        INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id),
+    CONSTRAINT tenant_named      CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT id_named          CHECK (id >= '!' AND length(id) <= 255),
+    CONSTRAINT name_named        CHECK (name >= '!' AND length(name) <= 255),
+    CONSTRAINT kind_named        CHECK (kind >= '!' AND length(kind) <= 100),
+    CONSTRAINT retries_bounded   CHECK (max_retries BETWEEN 0 AND 100),
+    CONSTRAINT crashes_bounded   CHECK (max_crashes BETWEEN 0 AND 100),
+    CONSTRAINT backoff_is_object CHECK (json_type(backoff) = 'object'),
+    CONSTRAINT payload_bounded   CHECK (max_payload_bytes BETWEEN 2 AND 1073741824),
+    CONSTRAINT wait_bounded      CHECK (max_wait BETWEEN 0.001 AND 3153600000),
+    CONSTRAINT yes_or_no         CHECK (requires_approval = 0 OR requires_approval = 1),
+    CONSTRAINT disabled_by_whom  CHECK ((disabled_at IS NULL) = (disabled_by IS NULL)),
+    CONSTRAINT disabled_for_what CHECK ((disabled_at IS NULL) = (disabled_reason IS NULL)),
+    CONSTRAINT disabled_by_named CHECK (disabled_by >= '!'),
+    CONSTRAINT reason_given      CHECK (trim(disabled_reason, char(9, 10, 11, 12, 13, 32)) <> '')
+) STRICT, WITHOUT ROWID;
+
+-- Labels of workers that may take jobs. Empty: every worker may. One list for all tenants.
+CREATE TABLE executor (
+    label    TEXT    NOT NULL PRIMARY KEY,
+    tenant   TEXT    NOT NULL DEFAULT '*',
+    role     TEXT    NOT NULL,
+    added_by TEXT    NOT NULL,
+    added_at INTEGER NOT NULL,
+    CONSTRAINT label_named CHECK (label >= '!' AND length(label) <= 100),
+    CONSTRAINT of_all      CHECK (tenant = '*'),
+    CONSTRAINT role_known  CHECK (role = 'executor' OR role = 'generator')
+) STRICT, WITHOUT ROWID;
+
+-- --- Approvals ---
+
+-- A request for approval. The job that asked waits in waiting_for_approval and names it. Spans are microseconds.
+CREATE TABLE approval (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    tenant        TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    n             INTEGER NOT NULL,
+    name          TEXT    NOT NULL,
+    summary       TEXT    NOT NULL,
+    data          TEXT,
+    form          TEXT,                  -- what an approval must say: a JSON schema
+    approvers     TEXT    NOT NULL DEFAULT '[]',        -- empty: anybody
+    quorum        INTEGER NOT NULL DEFAULT 1,
+    requester     TEXT    NOT NULL,
+    not_requester INTEGER NOT NULL DEFAULT 0,
+    on_deny       TEXT    NOT NULL DEFAULT 'fail',
+    on_expire     TEXT    NOT NULL DEFAULT 'deny',
+    expires_in    INTEGER,
+    expires_at    INTEGER,
+    remind_every  INTEGER,
+    remind_at     INTEGER,
+    reminders     INTEGER NOT NULL DEFAULT 0,
+    escalate_at   INTEGER,
+    escalate_to   TEXT    NOT NULL DEFAULT '[]',
+    escalated_at  INTEGER,
+    notify        TEXT,                  -- the kind of job that tells people about it
+    content_hash  TEXT    NOT NULL,      -- of what is asked: what tokens are bound to
+    state         TEXT    NOT NULL DEFAULT 'open',
+    opened_at     INTEGER NOT NULL,
+    decided_at    INTEGER,
+    CONSTRAINT state_known CHECK (state IN ('open', 'approved', 'denied', 'expired', 'withdrawn')),
+    CONSTRAINT decided_iff_closed CHECK ((state = 'open') = (decided_at IS NULL)),
+    CONSTRAINT quorum_possible CHECK (quorum BETWEEN 1 AND 100
+        AND (approvers = '[]' OR quorum <= json_array_length(approvers) + json_array_length(escalate_to))),
+    CONSTRAINT on_deny_known CHECK (on_deny IN ('fail', 'resume')),
+    CONSTRAINT on_expire_known CHECK (on_expire IN ('deny', 'approve', 'remind')),
+    CONSTRAINT expiry_whole CHECK ((expires_at IS NULL) = (expires_in IS NULL)),
+    CONSTRAINT reminders_whole CHECK ((remind_at IS NULL) = (remind_every IS NULL))
+) STRICT;
+-- The inbox, in pages: ids are UUIDv7 and sort by the time of the request.
+CREATE INDEX approval_inbox ON approval (tenant, id) WHERE state = 'open';
+CREATE UNIQUE INDEX asked_once ON approval (job_id) WHERE state = 'open';   -- a job waits for one at a time
+CREATE INDEX approval_by_job ON approval (job_id, id);
+CREATE INDEX approval_by_state ON approval (tenant, state, id);
+-- What a duty has to look at next; one that has nothing to wait for is at the end of time.
+CREATE INDEX approval_due ON approval (min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),
+                                   coalesce(escalate_at, 9223372036854775807))) WHERE state = 'open';
+
+-- Decisions of people: one per person and approval.
+CREATE TABLE vote (
+    approval_id TEXT    NOT NULL,
+    tenant  TEXT    NOT NULL,
+    person  TEXT    NOT NULL,
+    verdict TEXT    NOT NULL,
+    how     TEXT    NOT NULL,
+    comment TEXT,
+    data    TEXT,
+    at      INTEGER NOT NULL,
+    PRIMARY KEY (approval_id, person),
+    CONSTRAINT person_named CHECK (person >= '!' AND length(person) <= 255),
+    CONSTRAINT verdict_known CHECK (verdict IN ('approve', 'deny')),
+    CONSTRAINT how_named CHECK (how >= '!')
+) STRICT, WITHOUT ROWID;
+
+-- Tokens that let their holder decide an approval: only their hashes, and each works once.
+CREATE TABLE approval_token (
+    hash       TEXT    NOT NULL PRIMARY KEY,
+    tenant     TEXT    NOT NULL,
+    approval_id    TEXT    NOT NULL,
+    person     TEXT,                     -- whose it is; null: its holder gives a name
+    issued_by  TEXT    NOT NULL,
+    issued_at  INTEGER NOT NULL,
+    expires_at INTEGER,
+    used_at    INTEGER
+) STRICT;
+CREATE INDEX approval_token_by_approval ON approval_token (approval_id);
+
+-- --- Connectors ---
+
+-- Settings of connectors by tenant: hosts they may reach, headers, and secrets by name only.
+CREATE TABLE connector (
+    tenant     TEXT    NOT NULL,   -- one tenant's; there are no settings for all
+    name       TEXT    NOT NULL,   -- the connector: http.request
+    enabled    INTEGER NOT NULL DEFAULT 1,
+    hosts      TEXT    NOT NULL DEFAULT '[]',   -- if there are any, the only ones
+    headers    TEXT    NOT NULL DEFAULT '{}',   -- name: text, or {"secret": NAME}
+    secrets    TEXT    NOT NULL DEFAULT '[]',   -- the names that jobs may use
+    timeout    REAL,                            -- seconds
+    max_bytes  INTEGER,
+    set_by     TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name),
+    CONSTRAINT tenant_named      CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT name_named        CHECK (name >= '!' AND length(name) <= 100),
+    CONSTRAINT enabled_known     CHECK (enabled IN (0, 1)),
+    CONSTRAINT hosts_bounded     CHECK (json_valid(hosts) AND json_type(hosts) = 'array' AND json_array_length(hosts) <= 200
+        AND length(hosts) <= 60000),
+    CONSTRAINT headers_bounded   CHECK (json_valid(headers) AND json_type(headers) = 'object' AND length(headers) <= 600000),
+    CONSTRAINT secrets_bounded   CHECK (json_valid(secrets) AND json_type(secrets) = 'array'
+        AND json_array_length(secrets) <= 200),
+    CONSTRAINT timeout_bounded   CHECK (timeout > 0 AND timeout <= 600),
+    CONSTRAINT max_bytes_bounded CHECK (max_bytes > 0 AND max_bytes <= 268435456),
+    CONSTRAINT set_by_named      CHECK (set_by >= '!')
+) STRICT, WITHOUT ROWID;
+
+-- --- Webhooks ---
+
+-- Receivers of events over HTTP. Each reads its events through subscriptions of its own, endpoint:<name> and
+-- endpoint:<name>:told. A secret is stored by name only.
+CREATE TABLE webhook (
+    id              TEXT    NOT NULL PRIMARY KEY,
+    tenant          TEXT    NOT NULL,
+    name            TEXT    NOT NULL,
+    url             TEXT    NOT NULL,
+    secrets         TEXT    NOT NULL,             -- names, the newest first; a message is signed with each
+    wants           TEXT    NOT NULL,
+    kind            TEXT,                         -- of the jobs whose events it wants; null: any
+    job_options     TEXT    NOT NULL DEFAULT '{}',   -- queue, priority, retry, … of its deliveries
+    disabled_at     INTEGER,
+    disabled_by     TEXT,
+    disabled_reason TEXT,
+    created_by      TEXT    NOT NULL,
+    created_at      INTEGER NOT NULL,
+    updated_at      INTEGER NOT NULL,
+    CONSTRAINT tenant_named   CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT name_plain     CHECK (length(name) BETWEEN 1 AND 60 AND name NOT GLOB '*[^a-z0-9._-]*' AND name GLOB '[a-z0-9]*'),
+    CONSTRAINT url_plain      CHECK ((url GLOB 'http://[^/?# ]*' OR url GLOB 'https://[^/?# ]*') AND instr(url, '@') = 0
+                                     AND length(url) <= 2000),
+    CONSTRAINT secrets_named  CHECK (json_valid(secrets) AND json_type(secrets) = 'array' AND json_array_length(secrets) BETWEEN 1 AND 5
+                                     AND secrets NOT GLOB '*[^][A-Z0-9_", ]*' AND secrets NOT GLOB '*"[0-9_"]*'
+                                     AND instr(secrets, '__') = 0),
+    CONSTRAINT wants_some     CHECK (json_valid(wants) AND json_type(wants) = 'array' AND json_array_length(wants) BETWEEN 1 AND 100),
+    CONSTRAINT job_is_object  CHECK (json_valid(job_options) AND json_type(job_options) = 'object'),
+    CONSTRAINT disabled_whole CHECK ((disabled_at IS NULL) = (disabled_by IS NULL) AND (disabled_at IS NULL) = (disabled_reason IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX webhook_named ON webhook (tenant, name);
+
+-- The result of each attempt to deliver a message; the newest thousand of each webhook, for a month.
+CREATE TABLE webhook_delivery (
+    id          TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL,
+    webhook_id TEXT    NOT NULL,
+    message     TEXT    NOT NULL,                 -- the webhook-id: the same in every attempt
+    type        TEXT    NOT NULL,
+    job_id      TEXT    NOT NULL,
+    attempt     INTEGER NOT NULL,
+    status      INTEGER,                          -- null: nobody answered
+    error_code  TEXT,                             -- null: it was delivered
+    duration_ms INTEGER NOT NULL,
+    excerpt     TEXT,                             -- of what was answered, redacted
+    at          INTEGER NOT NULL,
+    CONSTRAINT tenant_named    CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT status_of_http  CHECK (status BETWEEN 100 AND 999),
+    CONSTRAINT answered        CHECK (error_code IS NOT NULL OR status IS NOT NULL AND status BETWEEN 200 AND 299),
+    CONSTRAINT excerpt_bounded CHECK (coalesce(length(excerpt), 0) <= 1000 AND length(message) <= 200 AND length(type) <= 200)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX webhook_delivery_newest ON webhook_delivery (webhook_id, id);
+
+-- --- Limits, reservations, pauses and settings of queues ---
+
+CREATE TABLE job_limit (
+    tenant      TEXT    NOT NULL,   -- whose jobs are counted; '*': those of every tenant together
+    scope       TEXT    NOT NULL,
+    name        TEXT    NOT NULL,   -- '*': each name by itself; the scope `all` has no other
+    concurrency INTEGER,            -- at most so many are leased or in progress
+    rate        INTEGER,            -- at most so many are begun
+    per         REAL,               -- in so many seconds
+    burst       INTEGER,            -- and so many at once after a while without any
+    set_by      TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    PRIMARY KEY (tenant, scope, name),
+    CONSTRAINT tenant_named     CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT scope_known      CHECK (scope IN ('all', 'queue', 'kind', 'key', 'resource', 'agent', 'tenant')),
+    CONSTRAINT name_named       CHECK (name >= '!' AND length(name) <= 255 AND (scope <> 'all' OR name = '*')),
+    CONSTRAINT limits_something CHECK (concurrency IS NOT NULL OR rate IS NOT NULL),
+    CONSTRAINT concurrency_bounded CHECK (concurrency BETWEEN 0 AND 1000000),
+    CONSTRAINT rate_whole       CHECK ((rate IS NULL) = (per IS NULL) AND (rate IS NULL) = (burst IS NULL)),
+    CONSTRAINT rate_bounded     CHECK (rate BETWEEN 1 AND 1000000 AND per BETWEEN 0.001 AND 31622400 AND burst BETWEEN 1 AND 1000000)
+) STRICT, WITHOUT ROWID;
+
+-- One row per held job and concurrency limit. Written with the claim, deleted with the transition that frees the job.
+CREATE TABLE occupied_slot (
+    tenant TEXT NOT NULL,
+    scope  TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    PRIMARY KEY (tenant, scope, name, job_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX occupied_slot_by_job ON occupied_slot (job_id);
+
+-- The tokens of a rate limit. A bucket without a row is full. `wake_at`: jobs wait, and then there is a token again.
+CREATE TABLE rate_meter (
+    tenant  TEXT    NOT NULL,
+    scope   TEXT    NOT NULL,
+    name    TEXT    NOT NULL,
+    tokens  REAL    NOT NULL,
+    at      INTEGER NOT NULL,
+    wake_at INTEGER,
+    PRIMARY KEY (tenant, scope, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX rate_meter_wake ON rate_meter (wake_at) WHERE wake_at IS NOT NULL;
+
+-- An exclusive right to use a queue, a kind or a resource: no job starts in its scope meanwhile.
+CREATE TABLE reservation (
+    id          TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL,   -- whose jobs are kept from it; '*': everybody's
+    scope       TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    state       TEXT    NOT NULL DEFAULT 'waiting',
+    holder      TEXT    NOT NULL,
+    reason      TEXT,
+    asked_at    INTEGER NOT NULL,
+    reserved_at INTEGER,
+    expires_at  INTEGER NOT NULL,
+    ended_at    INTEGER,
+    ended_by    TEXT,
+    ended_why   TEXT,
+    CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT scope_known   CHECK (scope IN ('all', 'queue', 'resource')),
+    CONSTRAINT name_named    CHECK (name >= '!' AND length(name) <= 255 AND (scope <> 'all' OR name = '*')),
+    CONSTRAINT holder_named  CHECK (holder >= '!'),
+    CONSTRAINT state_known   CHECK (state IN ('waiting', 'active', 'released', 'expired', 'withdrawn')),
+    CONSTRAINT ended_iff_over CHECK ((state IN ('released', 'expired', 'withdrawn')) = (ended_at IS NOT NULL)),
+    CONSTRAINT why_iff_ended CHECK ((ended_at IS NULL) = (ended_why IS NULL)),
+    CONSTRAINT active_since  CHECK (state <> 'active' OR reserved_at IS NOT NULL)
+) STRICT;
+-- The rule itself: one at a time.
+CREATE UNIQUE INDEX reservation_active ON reservation (tenant, scope, name) WHERE state = 'active';
+CREATE INDEX reservation_open ON reservation (asked_at) WHERE state IN ('waiting', 'active');
+CREATE INDEX reservation_by_tenant ON reservation (tenant, asked_at);
+
+-- Queues in which waiting raises the priority of a job.
+CREATE TABLE queue_setting (
+    tenant     TEXT    NOT NULL,
+    queue      TEXT    NOT NULL,
+    aging      REAL    NOT NULL,   -- seconds of waiting for one step
+    aging_step INTEGER NOT NULL DEFAULT 1,
+    aging_most INTEGER NOT NULL DEFAULT 100,   -- no job is raised above this priority
+    set_by     TEXT    NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, queue),
+    CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT queue_named   CHECK (queue >= '!' AND length(queue) <= 100),
+    CONSTRAINT aging_bounded CHECK (aging BETWEEN 0.001 AND 31622400),
+    CONSTRAINT step_bounded  CHECK (aging_step BETWEEN 1 AND 32767),
+    CONSTRAINT most_bounded  CHECK (aging_most BETWEEN -32768 AND 32767)
+) STRICT, WITHOUT ROWID;
+
+-- Pauses: of everything, a queue, a kind or an agent, for every tenant or one, until it is resumed or until a time. Resuming
+-- deletes the row.
+CREATE TABLE pause (
+    tenant         TEXT    NOT NULL,   -- whose jobs; '*': everybody's
+    scope          TEXT    NOT NULL,
+    name           TEXT    NOT NULL,   -- the scope `all` has no other than '*'
+    reason         TEXT    NOT NULL,
+    refuse_enqueue INTEGER NOT NULL,   -- whether new jobs are refused as well
+    set_by         TEXT    NOT NULL,
+    since          INTEGER NOT NULL,
+    until          INTEGER,            -- it comes back by itself
+    PRIMARY KEY (tenant, scope, name),
+    CONSTRAINT tenant_named CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT scope_known  CHECK (scope IN ('all', 'queue', 'kind', 'agent')),
+    CONSTRAINT name_named   CHECK (name >= '!' AND length(name) <= 255 AND (scope = 'all') = (name = '*')),
+    CONSTRAINT reason_given CHECK (trim(reason) <> ''),
+    CONSTRAINT refuse_known CHECK (refuse_enqueue IN (0, 1)),
+    CONSTRAINT set_by_named CHECK (set_by >= '!'),
+    CONSTRAINT until_later  CHECK (until > since)
+) STRICT, WITHOUT ROWID;
+
+-- --- Schedules and templates ---
+
+-- Every version of every template. Rows never change: a change is a new version, and so is a removal.
+CREATE TABLE template (
+    tenant     TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    version    INTEGER NOT NULL,
+    kind       TEXT    NOT NULL,
+    payload    TEXT    NOT NULL DEFAULT '{}',   -- defaults
+    options    TEXT    NOT NULL DEFAULT '{}',   -- what a job is given besides: queue, priority, retry, …
+    removed    INTEGER NOT NULL DEFAULT 0,
+    created_by TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name, version),
+    CONSTRAINT tenant_named      CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT name_named        CHECK (name >= '!' AND length(name) <= 100),
+    CONSTRAINT version_counted   CHECK (version >= 1),
+    CONSTRAINT kind_named        CHECK (kind >= '!' AND length(kind) <= 100),
+    CONSTRAINT payload_is_object CHECK (json_valid(payload) AND json_type(payload) = 'object'),
+    CONSTRAINT options_is_object CHECK (json_valid(options) AND json_type(options) = 'object'),
+    CONSTRAINT yes_or_no         CHECK (removed = 0 OR removed = 1),
+    CONSTRAINT created_by_named  CHECK (created_by >= '!')
+) STRICT, WITHOUT ROWID;
+
+-- Schedules. Python computes their times; the row is advanced together with the jobs it makes.
+CREATE TABLE schedule (
+    id             TEXT    NOT NULL PRIMARY KEY,
+    tenant         TEXT    NOT NULL,
+    name           TEXT    NOT NULL,
+    state          TEXT    NOT NULL DEFAULT 'active',
+    timing         TEXT    NOT NULL,   -- 0 9 * * MON-FRI, @daily, every 90s, at 2027-01-31 09:00
+    zone           TEXT    NOT NULL,
+    kind           TEXT    NOT NULL,
+    template       TEXT,
+    payload        TEXT    NOT NULL DEFAULT '{}',
+    options        TEXT    NOT NULL DEFAULT '{}',
+    missed         TEXT    NOT NULL DEFAULT 'once',
+    overlap        TEXT    NOT NULL DEFAULT 'allow',
+    jitter         REAL    NOT NULL DEFAULT 0,   -- seconds
+    declared_by    TEXT,                         -- the program whose code says it; null: made in the database
+    declared_hash  TEXT,                         -- what that code said last
+    undeclared_at  INTEGER,                      -- since when that code does not say it any more
+    revision       INTEGER NOT NULL DEFAULT 1,
+    anchor_at      INTEGER NOT NULL,             -- what an interval counts from
+    next_fire_at   INTEGER,
+    attend_at      INTEGER,                      -- when a worker must look at it next; null: never
+    last_fire_at   INTEGER,
+    problem        TEXT,
+    created_by     TEXT    NOT NULL,
+    created_at     INTEGER NOT NULL,
+    updated_by     TEXT    NOT NULL,
+    updated_at     INTEGER NOT NULL,
+    CONSTRAINT tenant_named      CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT name_named        CHECK (name >= '!' AND length(name) <= 100),
+    CONSTRAINT state_known       CHECK (state IN ('active', 'paused', 'ended', 'deleted')),
+    CONSTRAINT timing_bounded    CHECK (length(timing) BETWEEN 1 AND 200 AND length(zone) BETWEEN 1 AND 100),
+    CONSTRAINT kind_named        CHECK (kind >= '!' AND length(kind) <= 100),
+    CONSTRAINT payload_is_object CHECK (json_valid(payload) AND json_type(payload) = 'object'),
+    CONSTRAINT options_is_object CHECK (json_valid(options) AND json_type(options) = 'object'),
+    CONSTRAINT missed_known      CHECK (missed IN ('skip', 'once', 'all')),
+    CONSTRAINT overlap_known     CHECK (overlap IN ('allow', 'skip', 'queue')),
+    CONSTRAINT jitter_bounded    CHECK (jitter BETWEEN 0 AND 86400),
+    CONSTRAINT attended_iff_active CHECK ((state = 'active') = (attend_at IS NOT NULL))
+) STRICT;
+CREATE UNIQUE INDEX schedule_name ON schedule (tenant, name) WHERE state <> 'deleted';
+CREATE INDEX schedule_attend ON schedule (attend_at) WHERE attend_at IS NOT NULL;
+CREATE INDEX schedule_held ON schedule (kind) WHERE problem = 'unknown_kind';   -- until a worker knows the kind
+CREATE INDEX schedule_declared ON schedule (tenant, declared_by, name) WHERE declared_by IS NOT NULL;
+
+-- The result of each time of a schedule. The key makes it one, however many processes fire it.
+CREATE TABLE fire (
+    schedule_id   TEXT    NOT NULL,
+    due_at        INTEGER NOT NULL,
+    manual        INTEGER NOT NULL DEFAULT 0,   -- run by hand
+    tenant        TEXT    NOT NULL,
+    status        TEXT    NOT NULL,
+    job_id        TEXT,
+    count         INTEGER NOT NULL DEFAULT 1,   -- a row of missed times stands for several
+    since_at      INTEGER,                      -- the first of them
+    error_code    TEXT,
+    error_message TEXT,
+    actor         TEXT    NOT NULL,
+    at            INTEGER NOT NULL,
+    ended         INTEGER NOT NULL DEFAULT 0,   -- its job is known to be over
+    PRIMARY KEY (schedule_id, due_at, manual),
+    CONSTRAINT status_known   CHECK (status IN ('fired', 'skipped', 'waiting', 'missed', 'failed')),
+    CONSTRAINT job_iff_made   CHECK ((status IN ('fired', 'skipped')) = (job_id IS NOT NULL)),
+    CONSTRAINT error_iff_failed CHECK ((status = 'failed') = (error_code IS NOT NULL)),
+    CONSTRAINT missed_counted CHECK (count >= 1 AND (count = 1 OR status = 'missed')),
+    CONSTRAINT yes_or_no      CHECK ((manual = 0 OR manual = 1) AND (ended = 0 OR ended = 1))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX fire_running ON fire (schedule_id) WHERE status = 'fired' AND NOT ended;
+CREATE INDEX fire_waiting ON fire (schedule_id, due_at) WHERE status = 'waiting';
+
+-- What a job was made from: a version of a template, a time of a schedule.
+CREATE TABLE made_from (
+    job_id           TEXT    NOT NULL PRIMARY KEY,
+    tenant           TEXT    NOT NULL,
+    template         TEXT,
+    template_version INTEGER,
+    schedule_id      TEXT,
+    schedule         TEXT,
+    due_at           INTEGER,
+    CONSTRAINT something CHECK (template IS NOT NULL OR schedule_id IS NOT NULL),
+    CONSTRAINT version_of_template CHECK ((template IS NULL) = (template_version IS NULL)),
+    CONSTRAINT time_of_schedule CHECK ((schedule_id IS NULL) = (due_at IS NULL) AND (schedule_id IS NULL) = (schedule IS NULL))
+) STRICT;
+CREATE INDEX made_from_schedule ON made_from (tenant, schedule_id, due_at) WHERE schedule_id IS NOT NULL;
+
+-- --- Subscriptions and consumers ---
+
+CREATE TABLE consumer (
+    tenant     TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    cursor     TEXT    NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+
+-- Which events make which jobs. Each row keeps its cursor, as a consumer does.
+CREATE TABLE subscription (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    tenant        TEXT    NOT NULL,           -- whose events; '*' is every tenant's, and the job is the event's tenant's
+    name          TEXT    NOT NULL,
+    pattern       TEXT    NOT NULL,           -- job.<verb>, or the name of an application event; * is anything
+    kind          TEXT,                       -- of the job whose event it is
+    match         TEXT,                       -- values that the event must have
+    job_kind      TEXT    NOT NULL,
+    job_options   TEXT    NOT NULL DEFAULT '{}',   -- queue, priority, payload, … of the jobs made
+    max_depth     INTEGER NOT NULL,
+    cursor        TEXT,                       -- null: at the beginning
+    declared      INTEGER NOT NULL,           -- in a program, which sees to it
+    paused_at     INTEGER,
+    paused_by     TEXT,
+    paused_reason TEXT,
+    failure       TEXT,                       -- why the last look came to nothing
+    failed_at     INTEGER,
+    made          INTEGER NOT NULL DEFAULT 0,
+    refused       INTEGER NOT NULL DEFAULT 0,
+    created_by    TEXT    NOT NULL,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    CONSTRAINT name_named     CHECK (name >= '!' AND length(name) <= 100),
+    CONSTRAINT tenant_named   CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT pattern_named  CHECK (pattern >= '!' AND length(pattern) <= 500),
+    CONSTRAINT job_kind_named CHECK (job_kind >= '!' AND length(job_kind) <= 100),
+    CONSTRAINT job_is_object  CHECK (json_valid(job_options) AND json_type(job_options) = 'object'),
+    CONSTRAINT depth_bounded  CHECK (max_depth BETWEEN 1 AND 100),
+    CONSTRAINT declared_or_not CHECK (declared = 0 OR declared = 1),
+    CONSTRAINT paused_by_whom CHECK ((paused_at IS NULL) = (paused_by IS NULL)),
+    CONSTRAINT failure_dated  CHECK ((failure IS NULL) = (failed_at IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX subscription_named ON subscription (tenant, name);
+
+-- The result of an event that a subscription wanted: a job or a refusal. The key keeps it to one.
+CREATE TABLE delivery (
+    subscription_id TEXT    NOT NULL,
+    event           TEXT    NOT NULL,         -- its number in the ledger, or the id of an application event
+    tenant          TEXT    NOT NULL,
+    job_id          TEXT,
+    refusal         TEXT,
+    depth           INTEGER NOT NULL,
+    at              INTEGER NOT NULL,
+    PRIMARY KEY (subscription_id, event),
+    CONSTRAINT one_fate CHECK ((job_id IS NULL) = (refusal IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX delivery_newest ON delivery (subscription_id, at, event);
+CREATE INDEX delivery_refused ON delivery (subscription_id, at, event) WHERE refusal IS NOT NULL;
+-- A job that is purged takes along the record that an event made it.
+CREATE INDEX delivery_by_job ON delivery (job_id) WHERE job_id IS NOT NULL;
+
+-- --- Tenants ---
+
+-- Registered tenants: how many of their jobs may wait, and their share where queues are shared fairly. How many may run,
+-- and how often, are limits of the scope `tenant`.
+CREATE TABLE tenant (
+    tenant      TEXT    NOT NULL PRIMARY KEY,
+    title       TEXT,
+    max_pending INTEGER,            -- at most so many jobs wait; more are refused
+    weight      INTEGER,            -- its share against others; null is 1
+    set_by      TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    CONSTRAINT tenant_named    CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT title_bounded   CHECK (length(title) BETWEEN 1 AND 200),
+    CONSTRAINT pending_bounded CHECK (max_pending BETWEEN 0 AND 100000000),
+    CONSTRAINT weight_bounded  CHECK (weight BETWEEN 1 AND 1000)
+) STRICT, WITHOUT ROWID;
+
+-- How many jobs of a tenant with a cap waited at a place in the ledger. What has changed since is told by the ledger.
+CREATE TABLE tenant_load (
+    tenant     TEXT    NOT NULL PRIMARY KEY,
+    pending    INTEGER NOT NULL,
+    seq        INTEGER NOT NULL,
+    counted_at INTEGER NOT NULL   -- when they were last counted one by one
+) STRICT, WITHOUT ROWID;
+
+-- The tenant served last in a queue that is shared fairly, and how much of its share was left.
+CREATE TABLE fair_place (
+    tenant    TEXT    NOT NULL DEFAULT '*',
+    queue     TEXT    NOT NULL,
+    kinds     TEXT    NOT NULL,   -- whom it is kept for: those who take these kinds; '' is any
+    last      TEXT    NOT NULL,
+    left_over INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, queue, kinds)
+) STRICT, WITHOUT ROWID;
+
+-- --- API tokens ---
+
+-- API tokens and the sessions opened with them. Kept for good: the ledger names them.
+CREATE TABLE api_token (
+    id           TEXT    PRIMARY KEY,
+    tenant       TEXT    NOT NULL,   -- whose it acts for; '*': everybody's
+    name         TEXT    NOT NULL,   -- whom the ledger names
+    roles        TEXT    NOT NULL,
+    scopes       TEXT    NOT NULL,   -- of what the roles allow no more than these; empty: all of it
+    hash         TEXT    NOT NULL,   -- SHA-256 of the token, which is nowhere
+    prefix       TEXT    NOT NULL,   -- how it begins, to recognise it by
+    parent_id    TEXT,               -- of a session: the token that it was opened with
+    created_at   INTEGER NOT NULL,
+    created_by   TEXT    NOT NULL,
+    expires_at   INTEGER,
+    last_used_at INTEGER,            -- to the minute
+    revoked_at   INTEGER,
+    revoked_by   TEXT,
+    UNIQUE (hash),
+    UNIQUE (tenant, id),
+    CONSTRAINT parent_there  FOREIGN KEY (tenant, parent_id) REFERENCES api_token (tenant, id),
+    CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT name_named    CHECK (name >= '!' AND length(name) <= 100),
+    CONSTRAINT roles_list    CHECK (json_valid(roles) AND json_type(roles) = 'array' AND json_array_length(roles) > 0),
+    CONSTRAINT scopes_list   CHECK (json_valid(scopes) AND json_type(scopes) = 'array'),
+    CONSTRAINT hash_hex      CHECK (length(hash) = 64 AND hash NOT GLOB '*[^0-9a-f]*'),
+    CONSTRAINT prefix_short  CHECK (length(prefix) <= 12),
+    CONSTRAINT created_named CHECK (created_by >= '!'),
+    CONSTRAINT expires_later CHECK (expires_at > created_at),
+    CONSTRAINT revoked_named CHECK ((revoked_at IS NULL) = (revoked_by IS NULL) AND (revoked_by IS NULL OR revoked_by >= '!')),
+    CONSTRAINT session_ends  CHECK (parent_id IS NULL OR expires_at IS NOT NULL)
+) STRICT;
+CREATE INDEX api_token_sessions ON api_token (parent_id) WHERE parent_id IS NOT NULL;
+
+-- --- Workflows ---
+
+-- Every change of a node keeps the counts, so that the status is read from one row, however many jobs there are.
+CREATE TABLE workflow (
+    id             TEXT    NOT NULL PRIMARY KEY,
+    tenant         TEXT    NOT NULL,
+    kind           TEXT    NOT NULL,
+    generator      TEXT    NOT NULL,             -- who planned it, and runs none of it
+    on_failure     TEXT    NOT NULL DEFAULT 'skip',
+    key            TEXT,                         -- started twice with the same key, it is one
+    plan_hash      TEXT    NOT NULL DEFAULT '',
+    correlation_id TEXT,
+    parent_id      TEXT,                         -- the job that started it
+    enqueued_by    TEXT    NOT NULL,
+    source_system  TEXT    NOT NULL,
+    created_at     INTEGER NOT NULL,
+    finished_at    INTEGER,
+    cancelled_at   INTEGER,
+    stopped        INTEGER NOT NULL DEFAULT 0,   -- a failure holds back all that waits
+    total          INTEGER NOT NULL DEFAULT 0,
+    open           INTEGER NOT NULL DEFAULT 0,
+    succeeded      INTEGER NOT NULL DEFAULT 0,
+    failed         INTEGER NOT NULL DEFAULT 0,
+    dead           INTEGER NOT NULL DEFAULT 0,   -- failed, and may be redriven
+    cancelled      INTEGER NOT NULL DEFAULT 0,
+    skipped        INTEGER NOT NULL DEFAULT 0,
+    CONSTRAINT kind_named         CHECK (kind >= '!' AND length(kind) <= 100),
+    CONSTRAINT tenant_named       CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT generator_named    CHECK (generator >= '!' AND length(generator) <= 255),
+    CONSTRAINT on_failure_known   CHECK (on_failure = 'stop' OR on_failure = 'continue' OR on_failure = 'skip'),
+    CONSTRAINT counts_add_up      CHECK (total = open + succeeded + failed + dead + cancelled + skipped
+        AND min(open, succeeded, failed, dead, cancelled, skipped) >= 0),
+    CONSTRAINT finished_when_over CHECK ((finished_at IS NOT NULL) = (total > 0 AND open = 0))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX workflow_by_tenant ON workflow (tenant, id);
+CREATE UNIQUE INDEX workflow_by_key ON workflow (tenant, kind, key) WHERE key IS NOT NULL;
+
+-- A job of a workflow: its standing, and how many parents it still waits for.
+CREATE TABLE node (
+    job_id      TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL,
+    workflow_id TEXT    NOT NULL,
+    name        TEXT,                            -- null: joined by being a child of one of its jobs
+    part        TEXT,                            -- the group or sub-workflow it is in: images, or images.large
+    standing    TEXT    NOT NULL DEFAULT 'open',
+    unmet       INTEGER NOT NULL DEFAULT 0,
+    fatal       INTEGER NOT NULL DEFAULT 0,      -- its failure stops the workflow
+    stops       INTEGER NOT NULL DEFAULT 0,      -- and has
+    CONSTRAINT standing_known CHECK (standing = 'open' OR standing = 'succeeded' OR standing = 'failed'
+        OR standing = 'dead' OR standing = 'cancelled' OR standing = 'skipped'),
+    CONSTRAINT unmet_counted  CHECK (unmet >= 0)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX node_by_workflow ON node (workflow_id, job_id);
+CREATE UNIQUE INDEX node_by_name ON node (workflow_id, name) WHERE name IS NOT NULL;
+
+CREATE TABLE dependency (
+    child      TEXT    NOT NULL,
+    parent     TEXT    NOT NULL,
+    tenant     TEXT    NOT NULL,
+    on_failure TEXT    NOT NULL,
+    met        INTEGER NOT NULL DEFAULT 0,       -- the child does not wait for this parent (any more)
+    PRIMARY KEY (child, parent),
+    CONSTRAINT on_failure_known CHECK (on_failure = 'stop' OR on_failure = 'continue' OR on_failure = 'skip'),
+    CONSTRAINT not_of_itself    CHECK (child <> parent)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dependency_by_parent ON dependency (parent, child);
+
+-- Scratch tables, empty but for the moment in which an operation signs off: the jobs of workflows that changed their state
+-- in it, the jobs that may be released for that, and a row whose insert works it out (features/workflows/sqlite.sql).
+CREATE TABLE moved (
+    job_id TEXT NOT NULL PRIMARY KEY,
+    was    TEXT,
+    now_is TEXT
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE ready (
+    job_id TEXT    NOT NULL PRIMARY KEY,
+    times  INTEGER NOT NULL DEFAULT 0   -- parents that have just ended
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE round (id INTEGER PRIMARY KEY CHECK (id = 1)) STRICT;
+
+-- --- The audit trail ---
+
+-- One row per change of the configuration, whoever made it: the ledger of everything that is not a job.
+CREATE TABLE action (
+    seq       INTEGER PRIMARY KEY,   -- never used twice: no row is ever deleted
+    tenant    TEXT    NOT NULL,
+    at        INTEGER NOT NULL,
+    actor     TEXT    NOT NULL,
+    verb      TEXT    NOT NULL,
+    subject   TEXT    NOT NULL,      -- what kind of thing: limit, agent, schedule, …
+    name      TEXT    NOT NULL,      -- which
+    changed   TEXT,                  -- {"column": value}, or [before, after]
+    first_seq INTEGER,               -- of a purge: the smallest and the greatest number of the events that went
+    last_seq  INTEGER,
+    CONSTRAINT range_of_purge CHECK ((verb = 'purge') = (first_seq IS NOT NULL) AND (first_seq IS NULL) = (last_seq IS NULL))
+) STRICT;
+CREATE INDEX action_by_tenant ON action (tenant, seq);
+CREATE INDEX action_of_purge ON action (last_seq, first_seq) WHERE first_seq IS NOT NULL;
+-- Re-encryptions are found by their job.
+CREATE INDEX action_of_reseal ON action (name) WHERE verb = 'reseal';
+
+-- A block of events and actions, hashed together with the block before. What is sealed so far: every event up to `floor`,
+-- every action up to `action_floor`. One writer at a time needs no snapshots.
+CREATE TABLE seal (
+    number       INTEGER PRIMARY KEY,
+    tenant       TEXT    NOT NULL DEFAULT '*',
+    previous     TEXT    NOT NULL,   -- the digest of the one before; of the first: zeros
+    digest       TEXT    NOT NULL,
+    events       BLOB    NOT NULL,   -- for each event its number in 8 bytes and its digest in 32
+    actions      BLOB    NOT NULL,
+    event_count  INTEGER NOT NULL,
+    action_count INTEGER NOT NULL,
+    first_seq    INTEGER,
+    last_seq     INTEGER,
+    floor        INTEGER NOT NULL,
+    action_floor INTEGER NOT NULL,
+    base         INTEGER NOT NULL DEFAULT 0,
+    snapshot     TEXT,
+    sealed_at    INTEGER NOT NULL,
+    version      TEXT    NOT NULL,   -- of the library that sealed
+    xid          INTEGER,
+    contents     BLOB,               -- digests of payloads and results, by the event that brought them
+    cut          INTEGER,            -- whether there was more to seal
+    CONSTRAINT of_all          CHECK (tenant = '*'),
+    CONSTRAINT number_counted  CHECK (number > 0),
+    CONSTRAINT digests_whole   CHECK (length(previous) = 64 AND length(digest) = 64),
+    CONSTRAINT events_counted  CHECK (length(events) = 40 * event_count),
+    CONSTRAINT actions_counted CHECK (length(actions) = 40 * action_count),
+    CONSTRAINT something       CHECK (event_count + action_count > 0)
+) STRICT;
+CREATE INDEX seal_by_seq ON seal (last_seq);
+
+-- --- Dead letters and operations on many jobs ---
+
+-- Failures of the same kind, by fingerprint (engine/settlement.py). Triggers keep the counts.
+CREATE TABLE dead_letter_group (
+    tenant        TEXT    NOT NULL,
+    fingerprint   TEXT    NOT NULL,
+    kind          TEXT    NOT NULL,
+    error_code    TEXT    NOT NULL,
+    error_message TEXT    NOT NULL,   -- of the sample
+    frame         TEXT,               -- where in the user's code: module:function
+    sample_job    TEXT    NOT NULL,   -- the one that was buried last
+    first_at      INTEGER NOT NULL,
+    last_at       INTEGER NOT NULL,
+    times         INTEGER NOT NULL,   -- how often a job was buried for it
+    open          INTEGER NOT NULL,   -- how many of them nobody has resolved
+    note          TEXT,
+    noted_by      TEXT,
+    noted_at      INTEGER,
+    last_job      TEXT    NOT NULL,   -- the one that changed the counts last
+    PRIMARY KEY (tenant, fingerprint),
+    CONSTRAINT counted    CHECK (open BETWEEN 0 AND times),
+    CONSTRAINT note_whole CHECK ((note IS NULL) = (noted_by IS NULL) AND (note IS NULL) = (noted_at IS NULL)),
+    CONSTRAINT note_short CHECK (length(note) <= 2000)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dead_letter_group_newest ON dead_letter_group (tenant, last_at DESC, fingerprint DESC) WHERE open > 0;
+CREATE INDEX dead_letter_group_largest ON dead_letter_group (tenant, open DESC, fingerprint DESC);
+CREATE INDEX dead_letter_group_all ON dead_letter_group (tenant, last_at DESC, fingerprint DESC);
+
+-- Open dead letters, and the group of each.
+CREATE TABLE dead_letter (
+    job_id      TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    kind        TEXT    NOT NULL,
+    queue       TEXT    NOT NULL,
+    buried_at   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dead_letter_by_group ON dead_letter (tenant, fingerprint, job_id DESC);
+CREATE INDEX dead_letter_by_queue ON dead_letter (tenant, queue, fingerprint);
+
+-- Operations of people on many jobs. Workers carry them out in small batches; a batch and its progress are one transaction.
+CREATE TABLE operation (
+    id           TEXT    NOT NULL PRIMARY KEY,
+    tenant       TEXT    NOT NULL,            -- '*': of every tenant
+    verb         TEXT    NOT NULL,
+    wanted       TEXT    NOT NULL,            -- which jobs, as JSON
+    reason       TEXT,
+    max_retries  INTEGER,
+    rate         REAL,                        -- at most so many jobs a second
+    state        TEXT    NOT NULL DEFAULT 'running',
+    total        INTEGER NOT NULL,            -- as counted when it began
+    capped       INTEGER NOT NULL,            -- there were more than were counted
+    done         INTEGER NOT NULL DEFAULT 0,
+    refused      INTEGER NOT NULL DEFAULT 0,
+    refusals     TEXT    NOT NULL DEFAULT '{}',
+    place        TEXT,                        -- the last job that was looked at; they go by id, newest first
+    next_at      INTEGER NOT NULL,            -- no batch before
+    created_by   TEXT    NOT NULL,
+    created_at   INTEGER NOT NULL,
+    updated_at   INTEGER NOT NULL,
+    finished_at  INTEGER,
+    cancelled_by TEXT,
+    cancelled_reason TEXT,
+    CONSTRAINT tenant_named   CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT created_named  CHECK (created_by >= '!'),
+    CONSTRAINT verb_known     CHECK (verb IN ('cancel', 'redrive', 'discard')),
+    CONSTRAINT reason_given   CHECK (verb <> 'discard' OR (reason IS NOT NULL AND trim(reason, ' ' || char(9, 10, 11, 12, 13)) <> '')),
+    CONSTRAINT limit_bounded  CHECK (max_retries IS NULL OR (max_retries BETWEEN 0 AND 100 AND verb = 'redrive')),
+    CONSTRAINT rate_bounded   CHECK (rate BETWEEN 0.001 AND 1000000),
+    CONSTRAINT state_known    CHECK (state IN ('running', 'done', 'cancelled')),
+    CONSTRAINT ended_iff_over CHECK ((state = 'running') = (finished_at IS NULL)),
+    CONSTRAINT who_cancelled  CHECK ((state = 'cancelled') = (cancelled_by IS NOT NULL)),
+    CONSTRAINT counted        CHECK (total >= 0 AND done >= 0 AND refused >= 0)
+) STRICT;
+CREATE INDEX operation_running ON operation (next_at) WHERE state = 'running';
+CREATE INDEX operation_by_tenant ON operation (tenant, id DESC);
+
+-- Dead letters that were redriven with another payload, and the new job of each.
+CREATE TABLE redriven_as (
+    job_id TEXT    NOT NULL PRIMARY KEY,
+    tenant TEXT    NOT NULL,
+    new_id TEXT    NOT NULL UNIQUE,
+    by     TEXT    NOT NULL,
+    at     INTEGER NOT NULL
+) STRICT;
+
+-- --- Payload rules ---
+
+CREATE TABLE payload_rule (
+    tenant           TEXT    NOT NULL,   -- '*': of every tenant
+    kind             TEXT    NOT NULL,   -- '*': each kind
+    declared_by      TEXT    NOT NULL DEFAULT '',   -- the program that has it in its code; '': an operator's
+    signal_only      INTEGER NOT NULL DEFAULT 0,
+    forbidden        TEXT    NOT NULL DEFAULT
+        '["body","content","raw","vector","embedding","secret","token","password","ssn","personal_data"]',   -- in lower case
+    classification   TEXT    NOT NULL DEFAULT 'safe_metadata',
+    max_bytes        INTEGER,
+    max_result_bytes INTEGER,
+    store            INTEGER,            -- what is larger goes to the artifact store; null: nothing is said of it
+    set_by           TEXT    NOT NULL,
+    created_at       INTEGER NOT NULL,
+    updated_at       INTEGER NOT NULL,
+    PRIMARY KEY (tenant, kind, declared_by),
+    CONSTRAINT tenant_named         CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT kind_named           CHECK (kind >= '!' AND length(kind) <= 100),
+    CONSTRAINT declared_by_bounded  CHECK (length(declared_by) <= 100),
+    CONSTRAINT classification_known CHECK (classification = 'safe_metadata' OR classification = 'restricted'),
+    CONSTRAINT forbidden_named      CHECK (json_valid(forbidden) AND json_type(forbidden) = 'array'
+        AND json_array_length(forbidden) BETWEEN 1 AND 200 AND lower(forbidden) = forbidden),
+    CONSTRAINT sizes_bounded        CHECK (max_bytes >= 256 AND max_result_bytes >= 256),
+    CONSTRAINT says_something       CHECK (signal_only OR classification = 'restricted'
+        OR coalesce(max_bytes, max_result_bytes, store) IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
+-- URIs of the input: only for jobs that were enqueued with one.
+CREATE TABLE reference (
+    job_id      TEXT NOT NULL PRIMARY KEY,
+    tenant      TEXT NOT NULL,
+    source_ref  TEXT,
+    target_ref  TEXT,
+    payload_ref TEXT,
+    CONSTRAINT something    CHECK (coalesce(source_ref, target_ref, payload_ref) IS NOT NULL),
+    CONSTRAINT refs_bounded CHECK (length(source_ref) <= 4000 AND length(target_ref) <= 4000 AND length(payload_ref) <= 4000)
+) STRICT, WITHOUT ROWID;
+
+-- Payloads sealed with another key: the one change of `job` that is allowed. Written before it; each row admits one.
+CREATE TABLE resealed (
+    job_id   TEXT    NOT NULL,
+    tenant   TEXT    NOT NULL,
+    n        INTEGER NOT NULL,   -- 1, 2, 3, … of the job
+    from_key TEXT    NOT NULL,
+    to_key   TEXT    NOT NULL,
+    actor    TEXT    NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (job_id, n),
+    CONSTRAINT another_key CHECK (from_key <> to_key AND from_key >= '!' AND to_key >= '!')
+) STRICT, WITHOUT ROWID;
+
+-- --- Retention and usage ---
+
+-- The most specific rule decides alone (features/retention/model.py). Seconds after the end of a job; null is for ever.
+CREATE TABLE retention (
+    tenant      TEXT    NOT NULL,   -- '*': every tenant's jobs
+    kind        TEXT    NOT NULL,   -- '*': any
+    state       TEXT    NOT NULL,   -- '*': any but dead letters, which are named or stay
+    clean_after REAL,
+    purge_after REAL,
+    declared    INTEGER NOT NULL DEFAULT 0,   -- in a program; what an operator sets stands before it
+    set_by      TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    PRIMARY KEY (tenant, kind, state),
+    CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
+    CONSTRAINT kind_named    CHECK (kind >= '!' AND length(kind) <= 100),
+    CONSTRAINT state_known   CHECK (state IN ('*', 'succeeded', 'failed', 'cancelled', 'dead_letter')),
+    CONSTRAINT ages_bounded  CHECK (clean_after BETWEEN 0 AND 3162240000 AND purge_after BETWEEN 0 AND 3162240000),
+    CONSTRAINT clean_first   CHECK (clean_after <= purge_after),
+    CONSTRAINT set_by_named  CHECK (set_by >= '!')
+) STRICT, WITHOUT ROWID;
+
+-- A pass walks jobs in the order of their ids, which is that of creation, a slice at a time; `reached` is how far it has
+-- come. The pass with the earliest `again_at` is next.
+CREATE TABLE retention_pass (
+    tenant   TEXT    NOT NULL,
+    kind     TEXT    NOT NULL,
+    state    TEXT    NOT NULL,
+    verb     TEXT    NOT NULL,
+    reached  TEXT    NOT NULL DEFAULT '',
+    looked   INTEGER NOT NULL DEFAULT 0,   -- since it began at the first job
+    again_at INTEGER NOT NULL,
+    restart_at INTEGER,                    -- when it begins at the first job again: some end long after they were made
+    held     INTEGER NOT NULL DEFAULT 0,   -- since it began: due, and their ledger not read by all who read it
+    held_by  TEXT,
+    PRIMARY KEY (tenant, kind, state, verb),
+    CONSTRAINT verb_known CHECK (verb IN ('clean', 'purge'))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX retention_next ON retention_pass (again_at);
+
+-- When bookkeeping tables are pruned next. One row.
+CREATE TABLE upkeep (
+    id       INTEGER PRIMARY KEY CHECK (id = 1),
+    prune_at INTEGER NOT NULL
+) STRICT;
+INSERT INTO upkeep (id, prune_at) VALUES (1, 0);
+
+-- Sums by day, UTC, in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs go.
+CREATE TABLE usage (
+    tenant    TEXT    NOT NULL,
+    day       TEXT    NOT NULL,
+    kind      TEXT    NOT NULL,
+    enqueued  INTEGER NOT NULL DEFAULT 0,
+    started   INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0,
+    failed    INTEGER NOT NULL DEFAULT 0,
+    crashed   INTEGER NOT NULL DEFAULT 0,
+    dead      INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    expired   INTEGER NOT NULL DEFAULT 0,
+    run_time  INTEGER NOT NULL DEFAULT 0,
+    wait_time INTEGER NOT NULL DEFAULT 0,
+    cost      INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, day, kind)
+) STRICT, WITHOUT ROWID;
+
+-- How far the ledger has been counted. No row: usage was never asked for, and nothing is counted.
+CREATE TABLE usage_place (
+    id         INTEGER PRIMARY KEY CHECK (id = 1),
+    cursor     TEXT,
+    updated_at INTEGER NOT NULL
+) STRICT;
+
+-- Files of cleaned jobs in the artifact store: recorded in the transaction that cleans the job, removed when the file has
+-- been deleted there.
+CREATE TABLE leftover (
+    tenant   TEXT    NOT NULL,
+    ref      TEXT    NOT NULL,
+    job_id   TEXT    NOT NULL,   -- whose it was; it is part of the reference
+    at       INTEGER NOT NULL,
+    again_at INTEGER NOT NULL,   -- nobody tries before
+    PRIMARY KEY (tenant, ref),
+    CONSTRAINT tenant_named CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
+    CONSTRAINT ref_of_job   CHECK (ref LIKE 'artifact://%/' || job_id || '/%' AND length(ref) <= 4000)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX leftover_next ON leftover (again_at);

@@ -1,1 +1,0 @@
--- Nothing: a statement is prepared once here, with the text of its checks, and they stay where they are.

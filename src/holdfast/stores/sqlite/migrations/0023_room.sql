@@ -1,1 +1,0 @@
--- Nothing: a row is changed where it lies here, and its key stays as it is.

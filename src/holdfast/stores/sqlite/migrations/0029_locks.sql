@@ -1,1 +1,0 @@
--- PostgreSQL only: SQLite has one writer, and needs no locks of its own (docs/adr/0048).

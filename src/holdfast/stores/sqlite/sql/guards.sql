@@ -1,0 +1,218 @@
+-- What may not be done to the tables at all, whoever asks (CX-3, CX-4, SC-5).
+
+DROP TRIGGER IF EXISTS judge_artifact_insert;
+CREATE TRIGGER judge_artifact_insert BEFORE INSERT ON artifact
+WHEN EXISTS (SELECT 1 FROM artifact a WHERE a.job_id = NEW.job_id AND a.attempt = NEW.attempt AND a.name = NEW.name)
+BEGIN
+    SELECT RAISE(ABORT, 'already exists: there is an artifact of this name');
+END;
+
+-- A state row is born with its job and only then. REPLACE deletes what is in its way without asking the delete
+-- triggers (an `INSERT OR REPLACE INTO job` hands that on to this insert), so a row in its way is looked for first.
+-- One that says whose retry it is takes over from a failed job that wants it, and names it (SC-6).
+DROP TRIGGER IF EXISTS judge_state_insert;
+CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
+WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
+     OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind
+                     AND j.agent IS NEW.agent
+                     AND (j.retry_of IS NULL
+                          OR EXISTS (SELECT 1 FROM job p JOIN job_state o ON o.n = p.n WHERE p.id = j.retry_of AND p.tenant = j.tenant
+                                        AND p.kind = j.kind AND p.retry_as = 'new_job' AND o.state = 'failed'
+                                        AND json_extract(o.note, '$.retried_as') = j.id)))
+     OR EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n)
+     OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
+BEGIN
+    SELECT CASE
+        WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n) OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
+            THEN RAISE(ABORT, 'already exists: there is a job with this id')
+        WHEN EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.retry_of IS NOT NULL)
+            THEN RAISE(ABORT, 'immutable: a job cannot be a retry of one that is no failed job of its kind and tenant that is retried so')
+        ELSE RAISE(ABORT, 'immutable: job_state is written by triggers only; insert into job')
+    END;
+END;
+
+-- An event continues its job's ledger and leads to where the job is now, so nobody can write one that did not happen.
+-- One that leads nowhere says that a waiting job was rescheduled or moved: it says what the job's note says, and is the
+-- first to, unless a verb is at work: what it put off meanwhile may be given the same time again.
+DROP TRIGGER IF EXISTS judge_event_insert;
+CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
+WHEN (NEW.from_state IS NEW.to_state
+      AND (NEW.meta IS NULL
+           OR NOT coalesce(CASE NEW.verb
+               WHEN 'reschedule' THEN NEW.to_state = 'queued' AND NEW.meta IS
+                   (SELECT s.note FROM job_state s WHERE s.id = NEW.job_id AND json_extract(s.note, '$.rescheduled') IS NOT NULL)
+               WHEN 'move' THEN (NEW.to_state = 'queued' OR NEW.to_state = 'retry_waiting') AND NEW.meta IS
+                   (SELECT json_extract(s.note, '$.moved') FROM job_state s WHERE s.id = NEW.job_id)
+               END, 0)
+           OR ((SELECT now FROM clock) IS NULL
+               AND NEW.meta IS (SELECT e.meta FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1))))
+     OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.state = NEW.to_state AND s.tenant = NEW.tenant)
+     OR NEW.from_state IS NOT (SELECT e.to_state FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the ledger is written by triggers only');
+END;
+
+DROP TRIGGER IF EXISTS refuse_event_update;
+CREATE TRIGGER refuse_event_update BEFORE UPDATE ON event
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: ledger rows are never changed');
+END;
+
+DROP TRIGGER IF EXISTS judge_event_delete;
+CREATE TRIGGER judge_event_delete BEFORE DELETE ON event
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id) OR OLD.seq = (SELECT max(seq) FROM event)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, nor the newest of all');
+END;
+
+-- A job's facts are fixed; retention may empty the payload of a cleaned one, and a payload that is sealed may be sealed with
+-- another key, as was written down before (features/payloads/sqlite.sql). Nothing else.
+DROP TRIGGER IF EXISTS refuse_job_update;
+CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, process_after, deadline_at, max_retries,
+    max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
+    external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth ON job
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was asked for never changes');
+END;
+
+DROP TRIGGER IF EXISTS judge_payload_update;
+CREATE TRIGGER judge_payload_update BEFORE UPDATE OF payload ON job
+WHEN (NEW.payload <> '{}' OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.n = OLD.n AND s.state = 'cleaned'))
+     AND NOT coalesce(
+        (SELECT r.from_key = json_extract(OLD.payload, '$."$holdfast".key') AND r.to_key = json_extract(NEW.payload, '$."$holdfast".key')
+           FROM resealed r WHERE r.job_id = OLD.id ORDER BY r.n DESC LIMIT 1)
+        AND json_remove(NEW.payload, '$."$holdfast".key', '$."$holdfast".sealed', '$."$holdfast".stored') = '{"$holdfast":{}}'
+        AND (json_extract(OLD.payload, '$."$holdfast".stored') IS NULL) = (json_extract(NEW.payload, '$."$holdfast".stored') IS NULL)
+        AND length(json_extract(OLD.payload, '$."$holdfast".sealed')) IS length(json_extract(NEW.payload, '$."$holdfast".sealed')), 0)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the payload never changes');
+END;
+
+-- A job leaves whole or not at all: first its state (cleaned only), then its facts, then its ledger.
+DROP TRIGGER IF EXISTS judge_state_delete;
+CREATE TRIGGER judge_state_delete BEFORE DELETE ON job_state WHEN OLD.state <> 'cleaned'
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: only a cleaned job can be purged');
+END;
+
+DROP TRIGGER IF EXISTS judge_job_delete;
+CREATE TRIGGER judge_job_delete BEFORE DELETE ON job
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.n = OLD.n)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a job is never deleted while it has a state');
+END;
+
+DROP TRIGGER IF EXISTS refuse_artifact_update;
+CREATE TRIGGER refuse_artifact_update BEFORE UPDATE ON artifact
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: artifacts are added, never changed');
+END;
+
+DROP TRIGGER IF EXISTS refuse_artifact_delete;
+CREATE TRIGGER refuse_artifact_delete BEFORE DELETE ON artifact
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: artifacts are added, never removed');
+END;
+
+-- New jobs get their state when a verb signs off, so the clock is signed only as a verb does it: with the number
+-- from which on jobs are new.
+DROP TRIGGER IF EXISTS judge_signing;
+CREATE TRIGGER judge_signing BEFORE UPDATE OF now, floor ON clock
+WHEN NEW.now IS NOT NULL AND NEW.floor IS NOT (SELECT coalesce(max(n), 0) FROM job_state)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the clock is signed by verbs only');
+END;
+
+-- The triggers read the time and the writer from the clock: without its one row they would record nothing.
+DROP TRIGGER IF EXISTS refuse_clock_delete;
+CREATE TRIGGER refuse_clock_delete BEFORE DELETE ON clock
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the clock has one row');
+END;
+
+-- A result is written once, when its job succeeds. Retention takes it from a cleaned job; one that is encrypted may be encrypted
+-- with another key. Nothing else.
+DROP TRIGGER IF EXISTS judge_result_insert;
+CREATE TRIGGER judge_result_insert BEFORE INSERT ON result
+WHEN NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.state = 'succeeded')
+     OR ((SELECT now FROM clock) IS NULL AND EXISTS (SELECT 1 FROM result r WHERE r.job_id = NEW.job_id))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a result is written once, when its job succeeds');
+END;
+
+DROP TRIGGER IF EXISTS judge_result_update;
+CREATE TRIGGER judge_result_update BEFORE UPDATE ON result
+WHEN NEW.job_id IS NOT OLD.job_id OR NEW.tenant IS NOT OLD.tenant OR NOT coalesce(
+        json_extract(OLD.value, '$."$holdfast".key') <> json_extract(NEW.value, '$."$holdfast".key')
+        AND json_remove(NEW.value, '$."$holdfast".key', '$."$holdfast".sealed', '$."$holdfast".stored') = '{"$holdfast":{}}'
+        AND (json_extract(OLD.value, '$."$holdfast".stored') IS NULL) = (json_extract(NEW.value, '$."$holdfast".stored') IS NULL)
+        AND length(json_extract(OLD.value, '$."$holdfast".sealed')) IS length(json_extract(NEW.value, '$."$holdfast".sealed'))
+        AND NEW.ref IS CASE WHEN OLD.ref LIKE 'artifact://%' THEN coalesce(json_extract(NEW.value, '$."$holdfast".stored'), OLD.ref)
+                            ELSE OLD.ref END, 0)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a result never changes');
+END;
+
+DROP TRIGGER IF EXISTS judge_result_delete;
+CREATE TRIGGER judge_result_delete BEFORE DELETE ON result
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: only retention takes results away, from cleaned jobs');
+END;
+
+-- A lease is renewed, ended once and swept when no job names it. What it was opened as never changes; one that has ended
+-- stays ended; and it is not taken away under the jobs it holds.
+DROP TRIGGER IF EXISTS judge_lease_replace;
+CREATE TRIGGER judge_lease_replace BEFORE INSERT ON lease WHEN EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'already exists: there is a lease with this id');
+END;
+
+DROP TRIGGER IF EXISTS judge_lease_update;
+CREATE TRIGGER judge_lease_update BEFORE UPDATE ON lease
+WHEN NEW.id IS NOT OLD.id OR NEW.tenant IS NOT OLD.tenant OR NEW.holder IS NOT OLD.holder OR NEW.opened_at IS NOT OLD.opened_at
+     OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS NOT OLD.ended_at OR NEW.ended_why IS NOT OLD.ended_why
+                                       OR NEW.until IS NOT OLD.until OR NEW.renewed_at IS NOT OLD.renewed_at))
+     OR (OLD.swept_at IS NOT NULL AND NEW.swept_at IS NOT OLD.swept_at)
+     OR (NEW.swept_at IS NOT NULL AND OLD.swept_at IS NULL AND EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what a lease was opened as and its end never change');
+END;
+
+DROP TRIGGER IF EXISTS judge_lease_delete;
+CREATE TRIGGER judge_lease_delete BEFORE DELETE ON lease WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: jobs are held under this lease');
+END;
+
+-- What decides how a job is run does not change without a row of the ledger that says so. Operations are trusted, and are
+-- recorded as what they are; this is for SQL by hand. An update that keeps the state writes a row only if a job was moved or
+-- rescheduled; otherwise nothing but what holds a waiting job back may change. A step changes the counts as steps do.
+DROP TRIGGER IF EXISTS judge_quiet;
+CREATE TRIGGER judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_retries, due_at, deadline_at, started_at,
+    finished_at, settled_by, error_code, error_message ON job_state
+WHEN (SELECT now FROM clock) IS NULL AND (
+     NEW.queue <> OLD.queue OR NEW.deadline_at IS NOT OLD.deadline_at
+     OR ((NEW.priority <> OLD.priority OR NEW.position <> OLD.position)
+         AND (json_extract(NEW.note, '$.moved') IS NULL OR json_extract(NEW.note, '$.moved') IS json_extract(OLD.note, '$.moved')))
+     OR (NEW.started_at IS NOT OLD.started_at AND (NEW.state = OLD.state OR NEW.state <> 'in_progress'))
+     OR (NEW.state = OLD.state AND (NEW.finished_at IS NOT OLD.finished_at OR NEW.settled_by IS NOT OLD.settled_by
+                                    OR NEW.error_code IS NOT OLD.error_code OR NEW.error_message IS NOT OLD.error_message))
+     OR (NEW.state = OLD.state AND NEW.due_at IS NOT OLD.due_at
+         AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL)
+         AND NOT coalesce(
+             json_extract(NEW.note, '$.held') = 'parents' AND NEW.workflow_id IS NOT NULL
+             OR json_extract(NEW.note, '$.held') = 'agent_disabled' AND NEW.agent IS NOT NULL AND NEW.due_at < 9223372036854775807
+             OR json_extract(NEW.note, '$.held') = 'limit' AND NEW.held_by = json_extract(NEW.note, '$.by')
+             OR NEW.due_at IS NULL AND (OLD.due_at <= (SELECT now FROM present) OR OLD.held_by IS NOT NULL
+                                        OR json_extract(OLD.note, '$.held') IS NOT NULL)
+             OR json_extract(OLD.note, '$.held') = 'parents', 0))
+     OR (NOT (OLD.state = 'dead_letter' AND NEW.state = 'queued') AND (
+         (NEW.max_retries <> OLD.max_retries AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL))
+         OR (NEW.retries <> OLD.retries AND NOT (NEW.retries = OLD.retries + 1 AND OLD.state = 'failed' AND NEW.state = 'retry_waiting'))
+         OR (NEW.crashes <> OLD.crashes AND NOT (NEW.crashes = OLD.crashes + 1 AND NEW.state <> OLD.state
+             AND (OLD.state = 'failed' OR (OLD.state = 'in_progress' AND NEW.state = 'failed')))))))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: limits, counts, times and places of a job do not change without a step that says so');
+END;

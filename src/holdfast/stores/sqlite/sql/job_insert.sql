@@ -1,0 +1,147 @@
+-- Jobs' facts have been written: give each its state and the first row of its ledger.
+-- A verb's batch gets them all at once when it signs off: one program for the batch instead of one a row, which
+-- SQLite would have to set up and take down each time. Without a verb it happens at once, row by row.
+DROP TRIGGER IF EXISTS on_job_insert;
+CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
+BEGIN
+    -- What Python refuses before it comes here: times outside of the UTC years 1 to 9999, lists and objects that are none,
+    -- documents nested more than 100 deep (each level is opened by a bracket; SQLite itself reads no more than 1,000).
+    SELECT CASE
+        WHEN NEW.process_after NOT BETWEEN -62135596800000000 AND 253402300799999999
+             OR NEW.deadline_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+             OR NEW.created_at NOT BETWEEN -62135596800000000 AND 253402300799999999
+        THEN RAISE(ABORT, 'time out of range: use the years 1 to 9999, in UTC')
+        WHEN NEW.tags <> '[]' AND (NOT json_valid(NEW.tags) OR json_type(NEW.tags) <> 'array')
+             OR NEW.backoff IS NOT NULL AND (NOT json_valid(NEW.backoff) OR json_type(NEW.backoff) <> 'object')
+        THEN RAISE(ABORT, 'CHECK constraint failed: tags are a list of texts, a backoff is an object')
+        WHEN NEW.tags <> '[]' AND EXISTS (SELECT 1 FROM json_each(NEW.tags) WHERE type <> 'text')
+        THEN RAISE(ABORT, 'CHECK constraint failed: tags are a list of texts')
+        WHEN length(NEW.payload) > 200 AND length(NEW.payload) - length(replace(replace(NEW.payload, '[', ''), '{', '')) > 100
+             AND EXISTS (WITH RECURSIVE level(value, depth) AS (
+                     SELECT NEW.payload, 1 UNION ALL
+                     SELECT e.value, level.depth + 1 FROM level, json_each(level.value) e
+                      WHERE e.type IN ('object', 'array') AND level.depth <= 100)
+                 SELECT 1 FROM level WHERE depth > 100)
+        THEN RAISE(ABORT, 'payload too deep: it is nested more than 100 deep')
+    END;
+    -- The verb has looked, and answers with the words; this is for whoever inserts by hand.
+    SELECT RAISE(ABORT, 'paused: no job of this kind is accepted now')
+     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND NEW.retry_of IS NULL
+       AND EXISTS (SELECT 1 FROM pause w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM present))
+                      AND (w.tenant = '*' OR w.tenant = NEW.tenant)
+                      AND CASE w.scope WHEN 'all' THEN 1 WHEN 'queue' THEN w.name = NEW.queue WHEN 'kind' THEN w.name = NEW.kind
+                                       ELSE w.name IS NEW.agent END);
+    -- What may be in a payload (DP-4), where any rule is: the verb has asked before and says where the key stands; this is for
+    -- whoever writes by hand. RAISE takes only a literal before SQLite 3.47. A retry was accepted with its first try.
+    -- So is who may have jobs at all (JF-12); people are told of a question by whoever asks it.
+    SELECT CASE
+        WHEN d.registered AND NEW.retry_of IS NULL AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant)
+             AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
+                 SELECT 1 FROM approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
+        THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        WHEN EXISTS (
+            SELECT 1 FROM payload_rule r WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*')
+               AND length(CAST(NEW.payload AS BLOB)) > r.max_bytes AND NEW.retry_of IS NULL)
+        THEN RAISE(ABORT, 'payload over limit: it is larger than a rule for its kind or tenant allows')
+        WHEN EXISTS (
+            SELECT 1 FROM payload_rule r, json_each(r.forbidden) f, json_tree(NEW.payload) t
+             WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*') AND r.signal_only
+               AND typeof(t.key) = 'text' AND lower(t.key) = f.value AND NEW.retry_of IS NULL)
+        THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
+        END FROM dispatch d WHERE d.id = 1 AND d.ruled;
+    -- The verbs ask before (operations/pending.py), from a number that is kept; here they are counted.
+    SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
+     WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
+               <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
+                      AND s.state NOT IN ('leased', 'in_progress')));
+    SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
+     WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
+    INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
+    SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
+      FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
+        ON CONFLICT (job_id) DO NOTHING;
+    UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
+           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
+      FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
+                           workflow_id, note, retries, crashes)
+    VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_retries, NEW.max_crashes,
+            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+                 THEN 9223372036854775807
+                 WHEN NEW.process_after IS NOT NULL AND NEW.process_after > (SELECT now FROM present)
+                 THEN NEW.process_after END, NEW.deadline_at, NEW.agent,
+            CASE WHEN NEW.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM node o WHERE o.job_id = NEW.id) END,
+            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+                 THEN '{"held": "parents"}' END,
+            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = NEW.retry_of) END,
+            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = NEW.retry_of) END);
+    INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
+    VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
+END;
+
+-- Whatever carries the id of a workflow joins it. Those that were planned have their node already, and are counted.
+DROP TRIGGER IF EXISTS on_workflow_job;
+CREATE TRIGGER on_workflow_job AFTER INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM clock) IS NOT NULL
+     AND NOT EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
+     WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
+    INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
+    SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
+      FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
+        ON CONFLICT (job_id) DO NOTHING;
+    UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
+           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
+      FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
+END;
+
+-- Whatever has facts and no state above the highest number that had one when the verb began. One that has a ledger
+-- is being purged: it is left alone.
+DROP TRIGGER IF EXISTS on_sign_off;
+CREATE TRIGGER on_sign_off AFTER UPDATE OF now ON clock
+WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.n > OLD.floor)
+BEGIN
+    SELECT CASE
+        WHEN d.registered AND EXISTS (
+            SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.retry_of IS NULL
+               AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = j.tenant)
+               AND NOT (j.source_system = 'holdfast' AND EXISTS (
+                   SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
+        THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        WHEN EXISTS (
+            SELECT 1 FROM job j, payload_rule r WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
+               AND (r.kind = j.kind OR r.kind = '*') AND length(CAST(j.payload AS BLOB)) > r.max_bytes)
+        THEN RAISE(ABORT, 'payload over limit: it is larger than a rule for its kind or tenant allows')
+        WHEN EXISTS (
+            SELECT 1 FROM job j, payload_rule r, json_each(r.forbidden) f, json_tree(j.payload) t
+             WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
+               AND (r.kind = j.kind OR r.kind = '*') AND r.signal_only AND typeof(t.key) = 'text' AND lower(t.key) = f.value)
+        THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
+        END FROM dispatch d WHERE d.id = 1 AND d.ruled;
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
+                           workflow_id, note, retries, crashes)
+    SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,
+           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+                THEN 9223372036854775807
+                WHEN j.process_after > OLD.now THEN j.process_after END, j.deadline_at, j.agent,
+           CASE WHEN j.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM node o WHERE o.job_id = j.id) END,
+           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+                THEN '{"held": "parents"}' END,
+           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = j.retry_of) END,
+           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = j.retry_of) END
+      FROM job j
+     WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
+     ORDER BY j.n;
+    INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
+    SELECT j.id, j.tenant, j.kind, 'enqueue', 'queued', 0, j.created_at, j.enqueued_by
+      FROM job_state s JOIN job j ON j.n = s.n
+     WHERE s.n > OLD.floor
+     ORDER BY s.n;
+END;
+
+DROP TRIGGER IF EXISTS on_job_tags;
+CREATE TRIGGER on_job_tags AFTER INSERT ON job WHEN NEW.tags <> '[]'
+BEGIN
+    INSERT OR IGNORE INTO job_tag (tenant, tag, job_id) SELECT NEW.tenant, value, NEW.id FROM json_each(NEW.tags)
+     WHERE value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';  -- nobody looks for them (docs/adr/0030)
+END;

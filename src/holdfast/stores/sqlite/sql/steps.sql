@@ -1,0 +1,49 @@
+-- --- steps and events ---
+
+-- Who finishes a wait updates it; an insert that meets a row that is over would be a REPLACE.
+DROP TRIGGER IF EXISTS judge_step_insert;
+CREATE TRIGGER judge_step_insert BEFORE INSERT ON step
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a step that is over is not written again')
+      FROM step t WHERE t.job_id = NEW.job_id AND t.n = NEW.n
+       AND (t.ended_at IS NOT NULL OR t.name <> NEW.name OR t.kind <> NEW.kind OR t.tenant <> NEW.tenant);
+    SELECT RAISE(ABORT, 'immutable: a step belongs to a job')
+     WHERE NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant);
+    SELECT RAISE(ABORT, 'immutable: an approval is over when its gate is decided')
+     WHERE NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL;
+END;
+
+-- The same result, sealed with another key, is no other: of the seal nothing can be judged here but its form and its length.
+DROP TRIGGER IF EXISTS judge_step_update;
+CREATE TRIGGER judge_step_update BEFORE UPDATE ON step
+WHEN OLD.ended_at IS NOT NULL AND NOT coalesce(
+         (OLD.error, OLD.tries, OLD.attempt, OLD.started_at, OLD.wake_at, OLD.ended_at, OLD.shape, OLD.wanted)
+         IS (NEW.error, NEW.tries, NEW.attempt, NEW.started_at, NEW.wake_at, NEW.ended_at, NEW.shape, NEW.wanted)
+         AND json_extract(OLD.value, '$."$holdfast".key') <> json_extract(NEW.value, '$."$holdfast".key')
+         AND length(json_extract(OLD.value, '$."$holdfast".sealed')) = length(json_extract(NEW.value, '$."$holdfast".sealed'))
+         AND NEW.value = json_object('$holdfast', json_object('key', json_extract(NEW.value, '$."$holdfast".key'),
+                                                              'sealed', json_extract(NEW.value, '$."$holdfast".sealed'))), 0)
+     OR OLD.job_id <> NEW.job_id OR OLD.n <> NEW.n OR OLD.tenant <> NEW.tenant
+     OR OLD.name <> NEW.name OR OLD.kind <> NEW.kind
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a step that is over is not written again');
+END;
+
+DROP TRIGGER IF EXISTS judge_app_event_insert;
+CREATE TRIGGER judge_app_event_insert BEFORE INSERT ON app_event
+WHEN EXISTS (SELECT 1 FROM app_event e WHERE e.id = NEW.id)
+     OR (NEW.key IS NOT NULL
+         AND EXISTS (SELECT 1 FROM app_event e WHERE e.tenant = NEW.tenant AND e.name = NEW.name AND e.key = NEW.key))
+BEGIN
+    SELECT RAISE(ABORT, 'already exists: this was told before');
+END;
+
+-- --- leaving ---
+
+-- With their job, as its ledger does; steps also when somebody has them forgotten (rewind).
+DROP TRIGGER IF EXISTS judge_step_delete;
+CREATE TRIGGER judge_step_delete BEFORE DELETE ON step
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'dead_letter' AND s.state <> 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: steps are forgotten of dead letters only');
+END;

@@ -1,0 +1,63 @@
+"""The next migration changes rows too: of every tenant, also for an owner that row-level security binds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from holdfast.features.assembly import open_store
+from holdfast.stores.migrations import Script
+from tests.migration.catalogue import applied
+from tests.migration.plans import plan_of, use, with_more
+from tests.support.by_hand import open_by_hand
+from tests.support.owners import as_role, ensure_roles
+
+pytestmark = pytest.mark.req("DP-20", "JF-1")
+
+OWNER = "holdfast_migrating"
+FILL = "alter table consumer add column label text;\n{bind}update consumer set label = upper(name);\n{unbind}"
+MORE = "create table more (n integer not null);\n"
+CONSUMER = "insert into consumer (tenant, name, cursor, updated_at) values (:tenant, :name, '', {now})"
+
+
+@pytest.fixture
+def url(empty_url: str, kind: str) -> Iterator[str]:
+    """As a role that is bound by row-level security, where the store has it."""
+    if kind == "sqlite":
+        yield empty_url
+        return
+    name = urlsplit(empty_url).path.lstrip("/")
+    with psycopg.connect(empty_url, autocommit=True) as admin:
+        ensure_roles(admin, OWNER)
+        grant = sql.SQL("grant create on database {} to {}")
+        admin.execute(grant.format(sql.Identifier(name), sql.Identifier(OWNER)))
+    yield as_role(empty_url, OWNER)
+
+
+@pytest.mark.slow
+def test_the_next_migration_updates_rows_of_every_tenant(url: str, kind: str) -> None:
+    lite = kind == "sqlite"
+    bind, unbind = (
+        ("", "")
+        if lite
+        else tuple(f"select set_config('holdfast.tenant', '{tenant}', true);\n" for tenant in ("*", ""))
+    )
+    script = Script("9999_more", MORE + FILL.format(bind=bind, unbind=unbind))
+    with closing(open_store(url)) as store, closing(open_by_hand(url)) as by_hand:
+        store.migrate()
+        for tenant in ("acme", "zeta"):
+            if not lite:
+                by_hand.execute("select set_config('holdfast.tenant', :tenant, false)", {"tenant": tenant})
+            by_hand.execute(CONSUMER.format(now="1" if lite else "now()"), {"tenant": tenant, "name": "billing"})
+        use(store, with_more(plan_of(store), script))
+        assert store.migrate().current
+        if not lite:
+            by_hand.execute("select set_config('holdfast.tenant', '*', false)")
+        rows = by_hand.execute("select tenant, name, label from consumer order by tenant")
+        assert rows == [("acme", "billing", "BILLING"), ("zeta", "billing", "BILLING")]
+    assert set(applied(url)) == {"0001_initial", "9999_more", "code"}
