@@ -183,7 +183,7 @@ def story(shop: holdfast.App, workers: dict[int, subprocess.Popen[bytes]], path:
     worker = workers.pop(int(pid))
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    with closing(connect(shop.store.url)) as connection:
+    with closing(connect(shop._store.url)) as connection:
         there = sum(count(connection, table, handle.id) for table in ("good_row", "bad_row"))
     print(f"Worker {pid} is killed: {there:,} rows are there, and the last {BATCH} of them were not noted yet.")
 

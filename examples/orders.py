@@ -52,8 +52,8 @@ def place(url: str, send_receipt: holdfast.Kind[[int], str], order: int, *, paid
 
 
 def main(app: holdfast.App) -> dict[str, int]:
-    url = app.store.url
-    app.client.make_ready()
+    url = app._store.url
+    app._session.make_ready()
     send_receipt = declare(app)
     with closing(connect(url)) as connection:
         connection.execute("create table orders (id integer)")
@@ -69,7 +69,7 @@ def main(app: holdfast.App) -> dict[str, int]:
     with closing(connect(url)) as connection:
         for table in ("orders", "receipts"):
             counts[table] = connection.execute(f"select count(*) from {table}").fetchone()[0]
-    counts["jobs"] = len(app.jobs())
+    counts["jobs"] = len(app.jobs.list())
     print(counts)
     return counts
 

@@ -70,12 +70,12 @@ def furnished(app: App) -> dict[str, str]:
     """A little of everything, by the names that paths have for it."""
     job = app.enqueue("mail", {"to": "ada"}, agent="planner").id
     issued = app.tokens.issue("eyes", roles=["viewer"])
-    app.schedules.create("hourly", "@hourly", kind="mail")
-    app.templates.put("monthly", "mail", {})
+    app.schedules.add("hourly", "@hourly", kind="mail")
+    app.templates.set("monthly", "mail", {})
     flow = app.workflow("publish")
     flow.add("mail", {})
     workflow = flow.start().id
-    lease = app.client.run(app.client.store.leases.open("w", 3600, "default")).id
+    lease = app._session.run(app._session.store.leases.open("w", 3600, "default")).id
     return {"job_id": job, "id": issued.token.id, "lease": lease, "workflow_id": workflow, "name": "hourly"}
 
 
@@ -90,7 +90,7 @@ def bounded(case: Case) -> Case:
 @pytest.mark.slow
 def test_every_operation_answers_as_its_document_says(sqlite_url: str) -> None:
     with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
-        app.client.make_ready()
+        app._session.make_ready()
         token = app.tokens.issue("admin", roles=["admin"]).text
         known = furnished(app)
         with served(app) as address, requests.Session() as session:

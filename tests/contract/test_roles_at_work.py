@@ -628,6 +628,6 @@ async def test_a_service_whose_role_may_not_says_so_once_and_leaves_the_duties_a
             attending.begin()
             await auntil(lambda: "left to workers" in caplog.text, "it is said")
             await attending.aclose()
-        await app.store.leave_loop()
+        await app._store.leave_loop()
     said = [record.message for record in caplog.records if record.name.startswith("holdfast")]
     assert ["left to workers" in each for each in said] == [True]

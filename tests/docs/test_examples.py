@@ -216,7 +216,7 @@ def test_dev_shop(new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         shop.app.run_worker(burst=True)
         assert (receipt.result(), label.result()) == ("sent for order 7", "label-7.png")
         assert [gate.summary for gate in shop.app.approvals.list()] == ["Charge 499.50 for order 7?"]
-        assert (large.state(), shop.app.get(refused.id).error_code) == ("waiting_for_approval", "card_refused")
+        assert (large.state(), shop.app.jobs.get(refused.id).error_code) == ("waiting_for_approval", "card_refused")
 
 
 def test_every_example_has_a_test() -> None:

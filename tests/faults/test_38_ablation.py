@@ -346,23 +346,23 @@ def _serve_without_heartbeats(url: str, folder: str) -> None:
     os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
     from tests.faults.victim import app
 
-    run = app.store.run
+    run = app._store.run
 
     def deaf(flow: Flow[object]) -> object:
         return True if "leases.renew" in marks(flow) else run(flow)
 
-    app.store.run = deaf  # type: ignore[method-assign, assignment]
+    app._store.run = deaf  # type: ignore[method-assign, assignment]
     app.run_worker(burst=False, **QUICK)
 
 
 @pytest.mark.slow
 def test_without_heartbeats_a_healthy_worker_is_taken_for_dead(app: App, folder: Path) -> None:
     """The count of runs that `test_28_loop_block.py` looks at."""
-    worker = start_call(_serve_without_heartbeats, app.store.url, str(folder))
+    worker = start_call(_serve_without_heartbeats, app._store.url, str(folder))
     (job,) = load(app, 1, nap=4.0)  # time for another process to start
     try:
         until(lambda: effects(folder), "it has begun")
-        other = start(app.store.url, folder, burst=False)
+        other = start(app._store.url, folder, burst=False)
         try:
             all_ended(app, 1)
         finally:

@@ -17,17 +17,17 @@ MINUTE = timedelta(minutes=1)
 
 def set_time(app: App, moment: datetime) -> datetime:
     """Stop the store's clock at a time."""
-    app.client.make_ready()
-    app.store.run(app.store.clock.set(timedelta(0), moment))
+    app._session.make_ready()
+    app._store.run(app._store.clock.set(timedelta(0), moment))
     return moment
 
 
 def attend(app: App, tenant: str = EVERY_TENANT) -> int:
     """What a worker does about schedules each time it looks; answers for how many schedules."""
-    app.client.make_ready()
-    duty = app.scheduler.duty(tenant, 0)
+    app._session.make_ready()
+    duty = app._scheduler.duty(tenant, 0)
     assert duty.flow is not None
-    return duty.count(app.store.run(duty.flow(app.store)))
+    return duty.count(app._store.run(duty.flow(app._store)))
 
 
 def at(app: App, moment: datetime) -> int:
@@ -45,7 +45,7 @@ def told(fires: list[Fire]) -> list[tuple[str, int, str]]:
 
 def made(app: App, kind: str) -> list[Any]:
     """Jobs of a kind, the oldest first."""
-    return app.jobs(kind=kind, limit=1000)[::-1]
+    return app.jobs.list(kind=kind, limit=1000)[::-1]
 
 
 def placed(name: str = "daily", timing: str = "@daily", **fields: Any) -> Placed:

@@ -61,11 +61,11 @@ def main() -> None:
         released.set()
         worker.stop()
         await running
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
     match link.command:
         case "prepare":
-            app.store.migrate()
+            app._store.migrate()
         case "single":
             app.jobs(limit=1)  # the connection is open before the clock starts
             link.timed(single)

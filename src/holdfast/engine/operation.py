@@ -22,6 +22,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
@@ -131,7 +132,7 @@ class operation(Generic[P, T]):
         if namespace is None:
             return self
 
-        @functools.wraps(self.program)
+        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             return namespace._drive(self.program(namespace, *args, **kwargs))
 
@@ -153,7 +154,7 @@ class awaited(Generic[P, T]):
         if namespace is None:
             return self
 
-        @functools.wraps(self.program)
+        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
             return await namespace._adrive(self.program(namespace, *args, **kwargs))
 
@@ -175,7 +176,7 @@ class stream(Generic[P, T]):
         if namespace is None:
             return self
 
-        @functools.wraps(self.program)
+        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
         def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
             return namespace._iterate(self.program(namespace, *args, **kwargs))
 
@@ -197,7 +198,7 @@ class awaited_stream(Generic[P, T]):
         if namespace is None:
             return self
 
-        @functools.wraps(self.program)
+        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
         def call(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
             return namespace._aiterate(self.program(namespace, *args, **kwargs))
 

@@ -37,6 +37,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
+from holdfast.engine.operation import Program
+
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -113,6 +115,12 @@ def flow(
         return make
 
     return wrap
+
+
+def run(flow: Flow[T]) -> Program[T]:
+    """Run a flow within an operation of a namespace: ``found = yield from run(self._store.limits.list(tenant))``."""
+    result: T = yield flow
+    return result
 
 
 class Binding:

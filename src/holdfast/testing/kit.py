@@ -43,7 +43,7 @@ class People:
         self._app = app
 
     def gates(self, state: GateState | None = "open", name: str | None = None) -> list[Gate]:
-        client = self._app.client
+        client = self._app._session
         found: list[Gate] = []
         after: str | None = None
         while page := client.run(
@@ -55,7 +55,7 @@ class People:
 
     def decisions(self) -> list[Decided]:
         closed = [gate for gate in self.gates(None) if gate.state != "open"]
-        client = self._app.client
+        client = self._app._session
         return [
             Decided(g.name, g.state, g.job_id, g, tuple(client.run(client.store.approvals.votes(g.id, EVERY_TENANT))))
             for g in sorted(closed, key=lambda gate: gate.decided_at or gate.opened_at)
@@ -72,7 +72,7 @@ class People:
         return state
 
     def _say(self, verdict: VerdictWord, gate: Gate, person: str, said: dict[str, Any]) -> GateState:
-        return self._app.approvals.decide(verdict, gate.id, person, how="test", tenant=gate.tenant, **said).state
+        return self._app.approvals._decide(verdict, gate.id, person, how="test", tenant=gate.tenant, **said).state
 
     def _open(self, which: str) -> Gate:
         asked = self.gates()
@@ -87,7 +87,7 @@ class People:
 
     def _willing(self, gate: Gate, needed: int) -> list[str]:
         """As many people as it takes: those who may, and have not said anything yet."""
-        client = self._app.client
+        client = self._app._session
         said = {vote.person for vote in client.run(client.store.approvals.votes(gate.id, EVERY_TENANT))}
         kept_out = said | ({gate.requester} if gate.not_requester else set())
         anybody = (f"{SOMEBODY} {n}" if n else SOMEBODY for n in range(len(kept_out) + needed + 1))
@@ -117,13 +117,13 @@ class Kit:
         self._crashes = Crashes()
 
     def __enter__(self) -> Self:
-        if self.app.store is not self.app.client.home:
+        if self.app._store is not self.app._session.home:
             raise Conflict("this app is in a kit already", code="kit_open", fix="Use that kit, or leave it first.")
         with ExitStack() as stack:
-            store, schema = stack.enter_context(private_store(self._url, self.app.schema))
-            stack.enter_context(self.app.moved_to(store, schema))
+            store, schema = stack.enter_context(private_store(self._url, self.app._schema))
+            stack.enter_context(self.app._moved_to(store, schema))
             self._clock = Clock(store)
-            self.app.declared.put_down(self.app.subscriptions)  # before anything happens that they want
+            self.app._declared.sync(self.app._session)  # before anything happens that they want
             self._open = stack.pop_all()
         self._crashes = Crashes()
         return self
@@ -139,7 +139,7 @@ class Kit:
     def url(self) -> str:
         """Of the private database, for a connection of the test's own."""
         self._at()
-        return self.app.store.url
+        return self.app._store.url
 
     # --- running jobs ---
 
@@ -191,7 +191,7 @@ class Kit:
         if isinstance(target, Kind):
             target = await target.aenqueue(*args, **kwargs)
         elif isinstance(target, Prepared):
-            client = self.app.client
+            client = self.app._session
             target = await client.aenqueue(target.spec, target.tenant, target.decode, target.connection)
         return await runner.run(target)
 
@@ -285,13 +285,13 @@ class Kit:
         """Every step of a job, from the ledger."""
         self._at()
         job_id = job if isinstance(job, str) else job.id
-        return self.app.client.run(self.app.client.store.jobs.history(job_id, EVERY_TENANT))
+        return self.app._session.run(self.app._session.store.jobs.history(job_id, EVERY_TENANT))
 
     def _jobs(self) -> list[Job]:
         self._at()
         found: list[Job] = []
         before: str | None = None
-        client = self.app.client
+        client = self.app._session
         while page := client.run(client.store.jobs.list(JobFilter(tenant=EVERY_TENANT, before=before, limit=PAGE))):
             found += page
             before = page[-1].id

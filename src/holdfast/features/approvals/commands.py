@@ -135,7 +135,7 @@ def show(session: AnyTenant, gate: options.GateId) -> None:
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         try:
-            found = Approvals(client).show(gate)
+            found = Approvals(client).get(gate)
         except NotFound as error:
             fix = "Is it a job's? Try: holdfast approvals list --job ID. Is it another tenant's? Try --all-tenants."
             raise NotFound(error.message, fix=fix) from None
@@ -280,10 +280,10 @@ def approve(
     with session.connect() as client:
         approvals = Approvals(client)
         if named:
-            whole = merged({} if whole is None else whole, _typed(approvals.show(reference).gate, named))
+            whole = merged({} if whole is None else whole, _typed(approvals.get(reference).gate, named))
         person = _person(reference, by)
         try:
-            found = approvals.decide("approve", reference, person, how=HOW, comment=comment, data=whole)
+            found = approvals._decide("approve", reference, person, how=HOW, comment=comment, data=whole)
         except InvalidInput as error:
             if error.code == "form_invalid":
                 error.fix = f"What it asks for: holdfast approvals show {gate_of(reference)}"
@@ -300,7 +300,7 @@ def deny(session: AnyTenant, gate: options.GateOrToken, by: By = None, comment: 
     """Say no to what a job asks; one no decides."""
     reference = secret_of(gate)
     with session.connect() as client:
-        found = Approvals(client).decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
+        found = Approvals(client)._decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
     _print(found, session.as_json)
 
 
@@ -323,7 +323,7 @@ def token(
     """Issue a token that decides a gate once, and print it."""
     ttl = None if expires_in is None else duration(expires_in, "expires-in")
     with session.connect() as client:
-        issued = Approvals(client).token(gate, person=person, expires_in=ttl)
+        issued = Approvals(client).issue_token(gate, person=person, expires_in=ttl)
     if session.as_json:
         emit({"gate_id": gate_of_token(issued), "token": issued, "person": person, "expires_in": ttl})
     else:

@@ -197,7 +197,7 @@ async def inbox(request: Request) -> Response:
     state = cast(GateState, chosen(asked, "state", STATES))
     person = identity_of(request).actor if asked.get("mine") else None
     newest, after = state != "open", said(asked, "after", 50)
-    gates = await app.approvals.atold(state=state, newest=newest, approver=person, after=after, limit=PAGE + 1)
+    gates = await app.approvals._awith_votes(state=state, newest=newest, approver=person, after=after, limit=PAGE + 1)
     following = gates[PAGE - 1][0].id if len(gates) > PAGE else None
     return await render(
         request,
@@ -212,16 +212,16 @@ async def inbox(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    return await _page(request, await the_app(request).approvals.ashow(request.path_params["gate"]))
+    return await _page(request, await the_app(request).approvals.aget(request.path_params["gate"]))
 
 
 async def decide(request: Request) -> Response:
     """A form that does not fit is shown again, with what was written in it."""
     app, given = the_app(request), await fields(request)
-    asked = await app.approvals.ashow(request.path_params["gate"])
+    asked = await app.approvals.aget(request.path_params["gate"])
     by = identity_of(request).actor
     try:
-        gate = await app.approvals.adecide(
+        gate = await app.approvals._adecide(
             verdict_of(given),
             asked.gate.id,
             by,
@@ -289,7 +289,7 @@ async def show_by_link(request: Request) -> Response:
 async def decide_by_link(request: Request) -> Response:
     asked, given = await _asked(request), await fields(request)
     try:
-        gate = await the_app(request).approvals.adecide(
+        gate = await the_app(request).approvals._adecide(
             verdict_of(given),
             request.path_params["token"],
             said(given, "by", 255),
@@ -309,9 +309,9 @@ async def _asked(request: Request) -> AskedByToken:
     """Whose it is, the token says: it is looked for in the tenant of the program, then wherever it may look."""
     app, token = the_app(request), request.path_params["token"]
     try:
-        return await app.approvals.ashow_with(token, tenant=app.client.scope)
+        return await app.approvals.aget_by_token(token, tenant=app._session.scope)
     except NotFound:
-        return await app.approvals.ashow_with(token, tenant=EVERY_TENANT)
+        return await app.approvals.aget_by_token(token, tenant=EVERY_TENANT)
 
 
 async def _link_page(

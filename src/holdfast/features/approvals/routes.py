@@ -45,7 +45,7 @@ async def list_gates(
 @router.get("/{gate_id}", dependencies=[allowed(Scope.READ)], response_model=Asked)
 async def show_gate(app: TheApp, gate_id: Id) -> Asked:
     """The gate, what was said of it so far, and the job that asked."""
-    return await app.approvals.ashow(gate_id)
+    return await app.approvals.aget(gate_id)
 
 
 class Say(Body):
@@ -71,8 +71,8 @@ async def deny_gate(app: TheApp, gate_id: Id, body: Say | None = None) -> Gate:
 
 async def _decide(app: App, verdict: Literal["approve", "deny"], gate_id: str, body: Say | None) -> Gate:
     said = body or Say()
-    return await app.approvals.adecide(
-        verdict, gate_id, app.client.actor, how=HOW, comment=said.comment, data=said.data
+    return await app.approvals._adecide(
+        verdict, gate_id, app._session.actor, how=HOW, comment=said.comment, data=said.data
     )
 
 
@@ -92,7 +92,7 @@ class Issued:
 async def issue_gate_token(app: TheApp, gate_id: Id, body: Issue | None = None) -> Issued:
     """A token that decides this gate once, for whoever holds it."""
     asked = body or Issue()
-    return Issued(await app.approvals.atoken(gate_id, person=asked.person, expires_in=asked.expires_in))
+    return Issued(await app.approvals.aissue_token(gate_id, person=asked.person, expires_in=asked.expires_in))
 
 
 # --- with a token and no log-in ---
@@ -137,21 +137,21 @@ async def decide_question(
     app: TheApp, token: Token, asked: Annotated[AskedByToken, Depends(_known)], body: Decide
 ) -> Question:
     """Decide it. The token can do so once."""
-    await app.approvals.adecide(
+    await app.approvals._adecide(
         body.verdict, token, body.by, how=HOW, comment=body.comment, data=body.data, tenant=asked.gate.tenant
     )
-    now = await app.approvals.ashow(asked.gate.id, tenant=asked.gate.tenant)
+    now = await app.approvals.aget(asked.gate.id, tenant=asked.gate.tenant)
     return _question(now)
 
 
 async def _asked_with(app: App, token: str) -> AskedByToken:
     """Whose gate it is, the token says; where the service may act for one tenant alone, it is that one's."""
     try:
-        return await app.approvals.ashow_with(token, tenant=EVERY_TENANT)
+        return await app.approvals.aget_by_token(token, tenant=EVERY_TENANT)
     except Refused as refused:
         if refused.code != "not_allowed":
             raise
-    return await app.approvals.ashow_with(token, tenant=app.client.scope)
+    return await app.approvals.aget_by_token(token, tenant=app._session.scope)
 
 
 def _question(asked: Asked) -> Question:

@@ -167,6 +167,57 @@ def artifacts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Artifact]
     return found
 
 
+@flow(writes=False)
+def attempts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Attempt]]:
+    """The attempts of a job, which may be none."""
+    found = yield from store.jobs.attempts(job_id, tenant).start()
+    if not found and (yield from store.jobs.get(job_id, tenant).start()) is None:
+        raise _nobody(job_id, tenant)
+    return found
+
+
+@flow(writes=False)
+def references_of(store: Store, job_id: str, tenant: str) -> Steps[References]:
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.jobs.references(job_id, tenant).start()
+    )
+    if job is None:
+        raise _nobody(job_id, tenant)
+    return found
+
+
+@flow(writes=False)
+def steps_of(store: Store, job_id: str, tenant: str) -> Steps[list[Step]]:
+    """The durable steps of a job; of a restricted one without their values."""
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.steps.list(job_id, tenant).start()
+    )
+    if job is None:
+        raise _nobody(job_id, tenant)
+    return [_valueless(step) for step in found] if job.payload == HIDDEN else found
+
+
+@flow(writes=False)
+def checkpoints_of(store: Store, job_id: str, tenant: str) -> Steps[dict[str, Any]]:
+    """The named checkpoints of a job; of a restricted one without their values."""
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.jobs.checkpoints(job_id, tenant).start()
+    )
+    if job is None:
+        raise _nobody(job_id, tenant)
+    return {name: HIDDEN if job.payload == HIDDEN else value for name, value in found.items() if name != RESERVED}
+
+
+@flow(writes=False)
+def result_of(store: Store, job_id: str, tenant: str) -> Steps[tuple[Job, Result | None]]:
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.jobs.result(job_id, tenant).start()
+    )
+    if job is None:
+        raise _nobody(job_id, tenant)
+    return job, found
+
+
 def _untold(event: Event) -> Event:
     if not SPOKEN & event.meta.keys() or event.meta.get("error_message") == WITHHELD:
         return event
@@ -177,16 +228,17 @@ def _hidden(found: Story) -> Story:
     """What a handler of a restricted kind has kept, returned and said is as little to be seen as what it was given."""
     kept = {name: value if name == RESERVED else HIDDEN for name, value in found.checkpoints.items()}
     result = None if found.result is None else Result(HIDDEN, found.result.ref)
-    steps = [
-        replace(
-            step,
-            value=None if step.value is None else HIDDEN,
-            error=None if step.error is None else step.error | {"message": HIDDEN},
-        )
-        for step in found.steps
-    ]
+    steps = [_valueless(step) for step in found.steps]
     history = [_untold(event) for event in found.history]
     return replace(found, checkpoints=kept, result=result, steps=steps, history=history)
+
+
+def _valueless(step: Step) -> Step:
+    return replace(
+        step,
+        value=None if step.value is None else HIDDEN,
+        error=None if step.error is None else step.error | {"message": HIDDEN},
+    )
 
 
 @dataclass(frozen=True, slots=True)

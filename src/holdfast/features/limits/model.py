@@ -81,8 +81,8 @@ class Limit:
     waiting: int = 0
 
 
-class LimitOptions(TypedDict, total=False):
-    """What is limited (one of the names, or none of them for all jobs) and how far."""
+class LimitTarget(TypedDict, total=False):
+    """What is limited: one of the names, or none of them for all jobs."""
 
     queue: str
     kind: str
@@ -90,6 +90,11 @@ class LimitOptions(TypedDict, total=False):
     resource: str
     agent: str
     tenant: str
+
+
+class LimitOptions(LimitTarget, total=False):
+    """What is limited and how far."""
+
     concurrency: int | None
     rate: str | tuple[int, Duration] | None
     burst: int | None

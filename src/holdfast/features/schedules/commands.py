@@ -258,7 +258,7 @@ def create(
         "payload": document(payload),
     }
     with template_commands.scheduling(session, app) as (_, schedules):
-        _print(schedules.create(name, timing, **definition), session.as_json)
+        _print(schedules.add(name, timing, **definition), session.as_json)
 
 
 @commands.add(
@@ -326,7 +326,7 @@ def run(
 def delete(session: OneTenant, name: Name) -> None:
     """Delete a schedule; its jobs stay, and its name is free."""
     with template_commands.scheduling(session) as (_, schedules):
-        schedules.delete(name)
+        schedules.remove(name)
     session.answer({"schedule": name, "deleted": True}, f"Schedule {name} fires no more.")
 
 

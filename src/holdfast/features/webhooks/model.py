@@ -172,11 +172,13 @@ class EndpointDraft:
         kind: str | None = None,
         options: JobOptions | None = None,
     ) -> EndpointDraft:
+        if wants is not None and not isinstance(wants, str | Sequence):
+            raise InvalidSetting(f"wants is a list of events, not {type(wants).__name__}", code="invalid_endpoint")
         given = (wants,) if isinstance(wants, str) else NOTICES if wants is None else tuple(wants)
         unused = (options or {}).keys() - {"queue", "priority", "tags", "retry", "delay", "of_queue"}
         if unused:
             raise InvalidSetting(f"unknown options: {', '.join(sorted(unused))}", code="unknown_option")
-        if kind is not None and not kind.replace("*", ""):
+        if isinstance(kind, str) and not kind.replace("*", ""):
             kind = None
         draft = cls(
             name=check_endpoint_name(name),
