@@ -186,7 +186,7 @@ def test_a_notifier_that_could_not_be_called_is_refused_when_it_is_declared(app:
 
 @pytest.mark.req("CX-14")
 def test_jobs_are_listed_by_the_word_for_a_state_and_what_is_no_such_thing_is_told(app: App) -> None:
-    """`app.jobs(state="dead_letter")` stands in the guides."""
+    """`app.jobs.list(state="dead_letter")` stands in the guides."""
     handle = app.enqueue("pay")
     assert [job.id for job in app.jobs.list(state="queued")] == [handle.id]
     assert app.jobs.list(state="dead_letter", limit=20) == []

@@ -164,7 +164,7 @@ def test_it_may_put_its_job_off_and_have_children(labour: ModuleType) -> None:
     handle = labour.puts_off.enqueue()
     work_off(labour.app)
     assert [event.verb for event in handle.history()] == ["enqueue", "take", "snooze"]
-    (child,) = labour.app.jobs(parent_id=handle.id)
+    (child,) = labour.app.jobs.list(parent_id=handle.id)
     assert (child.kind, child.state) == ("in_here", State.SUCCEEDED)
 
 

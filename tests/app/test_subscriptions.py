@@ -1,4 +1,4 @@
-"""`app.on`, `app.subscriptions`, `app.consumers`: events that make jobs, in a program (DP-12, DP-13)."""
+"""`app.on`, `app.subscriptions`, `app.events.consumers()`: events that make jobs, in a program (DP-12, DP-13)."""
 
 from __future__ import annotations
 

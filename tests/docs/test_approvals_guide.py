@@ -75,7 +75,7 @@ def the_first_handler(app: App, block: str) -> None:
 
 def the_decision_from_python(app: App, block: str) -> None:
     """Runs as a file in the tutorial."""
-    assert "app.deny(" in block
+    assert "app.approvals.deny(" in block
 
 
 def two_of_three(app: App, block: str) -> None:
@@ -101,7 +101,7 @@ def a_form(app: App, block: str) -> None:
 
 def a_form_that_is_filled_in(app: App, block: str) -> None:
     """Runs with the form above."""
-    assert 'app.approve(gate.id, by="ada", data=' in block
+    assert 'app.approvals.approve(gate.id, by="ada", data=' in block
 
 
 def a_no_that_is_dealt_with(app: App, block: str) -> None:

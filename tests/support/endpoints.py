@@ -16,7 +16,7 @@ def draft(name: str = "ops", url: str = URL, secrets: Any = "OPS_HOOK", **fields
 
 
 def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any) -> Endpoint:
-    """With its subscriptions, as `app.endpoints.add` makes one."""
+    """With its subscriptions, as `app.webhooks.add` makes one."""
     wanted = draft(name, **fields)
     assert store.run(store.webhooks.add(wanted, new_id(), actor, tenant))
     for each in wanted.subscriptions().values():
