@@ -1,5 +1,6 @@
 """Holdfast: durable jobs for Python, on the database you already have."""
 
+from holdfast import webhooks
 from holdfast.app import App
 from holdfast.context import Context, SyncContext, current
 from holdfast.engine.job import Attempt, Event, Job
@@ -10,23 +11,24 @@ from holdfast.engine.steps import Progress, Step
 from holdfast.engine.trace import Trace
 from holdfast.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.features.agents.model import Agent
-from holdfast.features.approvals.model import Gate
-from holdfast.features.approvals.operations import Asked
+from holdfast.features.approvals.model import Approval
+from holdfast.features.approvals.operations import ApprovalRequest
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
 from holdfast.features.events.model import SentEvent, Subscription
 from holdfast.features.health.model import Health
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.views import Why
 from holdfast.features.jobs.why_reasons import Reason
-from holdfast.features.limits.model import Limit, Reservation
+from holdfast.features.limits.model import Limit, Pause, Reservation
 from holdfast.features.retention.model import Retention, Usage
-from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
+from holdfast.features.webhooks.model import Webhook
 from holdfast.features.workflows.model import Workflow, WorkflowStatus
 from holdfast.kind import Kind
 from holdfast.steps.approvals import ApprovalNotice, Decision
 from holdfast.steps.driver import step_key
 from holdfast.steps.values import AppEvent
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 from holdfast.telemetry.logs import configure_logging
 from holdfast.telemetry.tracing import current_trace, outgoing_headers, trace_from
 
@@ -36,8 +38,9 @@ __all__ = [
     "Agent",
     "App",
     "AppEvent",
+    "Approval",
     "ApprovalNotice",
-    "Asked",
+    "ApprovalRequest",
     "Attempt",
     "Backoff",
     "Cancel",
@@ -46,8 +49,6 @@ __all__ = [
     "Decision",
     "Event",
     "EventTimeout",
-    "Fire",
-    "Gate",
     "Handle",
     "Health",
     "HoldfastError",
@@ -55,6 +56,7 @@ __all__ = [
     "Kind",
     "Limit",
     "Operation",
+    "Pause",
     "Progress",
     "Reason",
     "Reject",
@@ -62,8 +64,9 @@ __all__ = [
     "Retention",
     "Retry",
     "Schedule",
-    "Sent",
+    "ScheduleRun",
     "SentEvent",
+    "SentResult",
     "State",
     "Step",
     "StepFailed",
@@ -74,6 +77,7 @@ __all__ = [
     "Template",
     "Trace",
     "Usage",
+    "Webhook",
     "Why",
     "Workflow",
     "WorkflowStatus",
@@ -85,4 +89,5 @@ __all__ = [
     "retry_after",
     "step_key",
     "trace_from",
+    "webhooks",
 ]

@@ -31,7 +31,6 @@ from schemathesis.checks import (
 
 from holdfast import App
 from holdfast.server.app import make_service
-from holdfast.server.openapi import SCHEMA_NAMES
 from holdfast.server.sessions import tokens_of
 from tests.api.serving import serving
 
@@ -136,10 +135,10 @@ def exercise(operation: Any, mode: GenerationMode, ask: Callable[[Case, bool], N
 
 
 def test_names_of_schemas_do_not_follow_modules() -> None:
+    """FastAPI puts the module into the name where two classes have the same one."""
     with closing(App("sqlite:///:memory:")) as app:
         found = make_service(app, authenticate=lambda _: None).openapi()
-    named = {name for name in found["components"]["schemas"] if name.startswith("holdfast__")}
-    assert named == set(SCHEMA_NAMES.values())
+    assert [name for name in found["components"]["schemas"] if "__" in name] == []
 
 
 @pytest.mark.slow

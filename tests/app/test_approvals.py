@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import App, ApprovalNotice, Context, Decision, Gate, Handle, State, SyncContext
+from holdfast import App, Approval, ApprovalNotice, Context, Decision, Handle, State, SyncContext
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
@@ -34,7 +34,7 @@ def asks(app: App, **options: Any) -> Handle[Any]:
     return pay.enqueue()
 
 
-def gate_of(app: App) -> Gate:
+def gate_of(app: App) -> Approval:
     (gate,) = app.approvals.list()
     return gate
 

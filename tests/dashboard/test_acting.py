@@ -15,7 +15,7 @@ import pytest
 from holdfast import App, Retry, State
 from holdfast.features.audit import pages as audit
 from holdfast.features.tokens.model import Scope
-from holdfast.features.webhooks.model import DELIVER, EndpointDelivery
+from holdfast.features.webhooks.model import DELIVER, WebhookDelivery
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from holdfast.stores.requests import JobFilter
@@ -342,7 +342,7 @@ async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
         made = app.webhooks.add(name, url, secrets="OPS_HOOK", kind=words.strip("\u202e\u2066")[:100])
         job = app.enqueue(DELIVER, {"endpoint": name, "type": "note", "data": {"text": words}})
         said = {"message": f"msg_{name}", "type": words[:100], "attempt": 1, "status": 500, "error_code": "refused"}
-        entry = EndpointDelivery(
+        entry = WebhookDelivery(
             new_id(),
             "default",
             made.id,

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Context, Gate, State
+from holdfast import App, Approval, Context, State
 from holdfast.errors import HoldfastError
 from holdfast.features.approvals.operations import REASONS
 from tests.docs.console import Console
@@ -52,7 +52,7 @@ def test_the_tutorial_works_as_it_is_written(url: str, tmp_path: Path) -> None:
         console.kill()
 
 
-def gate_of(app: App) -> Gate:
+def gate_of(app: App) -> Approval:
     (gate,) = app.approvals.list()
     return gate
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast import App, Context, Retry
-from holdfast.features.approvals.model import GateFilter
+from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter
 from holdfast.features.jobs.views import story, why
@@ -108,7 +108,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
     ):
         yield one, operation(store, one)(all_of)
     yield "executors", store.executors.list()
-    yield "gates", store.approvals.list(GateFilter(tenant=all_of, state=None))
+    yield "gates", store.approvals.list(ApprovalFilter(tenant=all_of, state=None))
     yield "actions", store.audit.actions(ActionFilter(tenant=all_of))
     yield "recent_events", store.audit.recent_events(EventFilter(tenant=all_of))
     yield "dead_letter_groups", store.dead_letters.groups(GroupFilter(tenant=all_of, resolved=True))

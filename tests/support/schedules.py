@@ -8,7 +8,15 @@ from typing import Any
 from holdfast import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import Store
-from holdfast.features.schedules.model import Decision, Fire, Firing, Placed, Schedule, ScheduleDraft, TemplateDraft
+from holdfast.features.schedules.model import (
+    Decision,
+    Firing,
+    Placed,
+    Schedule,
+    ScheduleDraft,
+    ScheduleRun,
+    TemplateDraft,
+)
 from tests.support.stores import TENANT, new_id, spec
 
 MONDAY = datetime(2027, 1, 4, 8, 0, tzinfo=UTC)
@@ -35,7 +43,7 @@ def at(app: App, moment: datetime) -> int:
     return attend(app)
 
 
-def told(fires: list[Fire]) -> list[tuple[str, int, str]]:
+def told(fires: list[ScheduleRun]) -> list[tuple[str, int, str]]:
     """Status, minutes after Monday, and how many: the earliest first."""
     return [
         (fire.status, (fire.due_at - MONDAY) // MINUTE, f"{fire.count}" if fire.error_code is None else fire.error_code)

@@ -172,7 +172,7 @@ class Declaring:
         ``at_most_once`` is for what must not be done twice, at the price that it may not be done at all: a job that
         fails, or whose worker is lost, is a dead letter at once, and only a person can have it begun again.
         ``limit_key`` and ``resources`` are what its jobs count against where they are limited (``app.limits``).
-        With ``retry_as="new_job"`` a failed job is never run again: each retry is a job of its own (``app.jobs.chain``).
+        With ``retry_as="new_job"`` a failed job is never run again: each retry is a new job (``app.jobs.chain``).
         With ``process=True`` the handler runs in a child process, which is killed when its time is up.
         With ``requires_approval`` people are asked before a job is run at all; options of ``ctx.approval`` say whom.
         ``keep`` is how long a job is kept after its end (``app.retention``), ``cost`` an attempt's price (``usage``).

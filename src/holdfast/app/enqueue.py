@@ -23,7 +23,7 @@ from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pac
 from holdfast.stores.flow import run
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace
-from holdfast.stores.requests import Sent, Telling
+from holdfast.stores.requests import SendEvent, SentResult
 from holdfast.stores.session import Session
 
 R = TypeVar("R")
@@ -100,7 +100,7 @@ class Enqueuing(StoreNamespace):
         key: str | None = None,
         job: str | None = None,
         tenant: str | None = None,
-    ) -> Program[Sent]:
+    ) -> Program[SentResult]:
         """Send an event: jobs that wait for it continue. With a ``key`` it is recorded once, however often it is sent;
         with a ``job`` it is for that job alone."""
         if data is not None and not isinstance(data, dict):
@@ -109,7 +109,7 @@ class Enqueuing(StoreNamespace):
         known = None if key is None else check_name(key, "key", limit=255)
         running = current()
         cause = None if running is None else running.job_id
-        event = Telling(new_id(), check_event_name(name), text, known, job, cause)
+        event = SendEvent(new_id(), check_event_name(name), text, known, job, cause)
         return (yield from run(self._store.ledger.send(event, self._actor, tenant or self._tenant)))
 
     asend_event = awaited(send_event)

@@ -10,8 +10,8 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 from holdfast.engine.job import Job
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound, WaitTimeout
-from holdfast.features.approvals.model import Gate, GateState, VerdictWord
-from holdfast.features.approvals.operations import Asked
+from holdfast.features.approvals.model import Approval, ApprovalState, VerdictWord
+from holdfast.features.approvals.operations import ApprovalRequest
 from holdfast.features.dead_letters.model import BulkVerb, DeadLetterGroup, Operation, Order
 from holdfast.remote.handle import aware
 from holdfast.remote.jobs import JobsWanted
@@ -155,7 +155,7 @@ def _group(fingerprint: str) -> str:
 class GatesWanted(TypedDict, total=False):
     """``approver`` leaves out what this person may not decide."""
 
-    state: GateState | Literal["all"]
+    state: ApprovalState | Literal["all"]
     approver: str
     name: str
     job: str
@@ -163,27 +163,29 @@ class GatesWanted(TypedDict, total=False):
 
 class Approvals(RemoteNamespace[C], Generic[C]):
     @verb
-    def list(self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GatesWanted]) -> Steps[list[Gate]]:
+    def list(
+        self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GatesWanted]
+    ) -> Steps[list[Approval]]:
         """Open gates, the oldest first: ``client.approvals.list(approver="ada@example.com")``."""
-        return (yield from self._some(Gate, "/gates", limit, after, **wanted))
+        return (yield from self._some(Approval, "/gates", limit, after, **wanted))
 
     @many
-    def every(self, **wanted: Unpack[GatesWanted]) -> Items[Gate]:
+    def every(self, **wanted: Unpack[GatesWanted]) -> Items[Approval]:
         """All of them, read page by page as you go."""
-        yield from self._every(Gate, "/gates", **wanted)
+        yield from self._every(Approval, "/gates", **wanted)
 
     @verb
-    def show(self, gate: str) -> Steps[Asked]:
+    def show(self, gate: str) -> Steps[ApprovalRequest]:
         """A gate, what was said of it and the job that asked."""
-        return (yield from self._read(Asked, get(f"/gates/{segment(gate)}")))
+        return (yield from self._read(ApprovalRequest, get(f"/gates/{segment(gate)}")))
 
     @verb
-    def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Gate]:
+    def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
         """Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree."""
         return (yield from decided(self, "approve", gate, comment, data))
 
     @verb
-    def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Gate]:
+    def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
         return (yield from decided(self, "deny", gate, comment, data))
 
     @verb
@@ -194,5 +196,7 @@ class Approvals(RemoteNamespace[C], Generic[C]):
         return read(dict[str, str], answer)["token"]
 
 
-def decided(noun: RemoteNamespace[Any], word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Gate]:
-    return (yield from noun._read(Gate, post(f"/gates/{segment(gate)}/{word}", given(comment=comment, data=data))))
+def decided(
+    noun: RemoteNamespace[Any], word: VerdictWord, gate: str, comment: str | None, data: Any
+) -> Steps[Approval]:
+    return (yield from noun._read(Approval, post(f"/gates/{segment(gate)}/{word}", given(comment=comment, data=data))))

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from holdfast import config
 from holdfast.engine.units import Duration, seconds
-from holdfast.features.approvals.model import GateState
+from holdfast.features.approvals.model import ApprovalState
 from holdfast.features.health.model import Health
 from holdfast.features.limits.model import TTL
 from holdfast.features.retention.model import By, Usage
@@ -38,7 +38,7 @@ from holdfast.remote.requests import Steps, get, given, post
 from holdfast.remote.runners import AsyncRunner, Runner, SyncRunner, verb
 from holdfast.remote.schedules import Schedules, Templates, WorkflowPlan, Workflows, more_of, new_plan
 from holdfast.remote.transport import AsyncHttpxTransport, AsyncTransport, HttpxTransport, Transport
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 from holdfast.worker.options import TickSummary
 
 C = TypeVar("C", bound=Runner)
@@ -60,12 +60,12 @@ class _Everything(Jobs[C], Generic[C]):
         return Approvals(self._runner)
 
     @verb
-    def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[GateState]:
+    def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[ApprovalState]:
         """Say yes, as whom the token names: ``client.approve(gate, comment="fine", data={…})``."""
         return (yield from decided(self, "approve", gate, comment, data)).state
 
     @verb
-    def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[GateState]:
+    def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[ApprovalState]:
         return (yield from decided(self, "deny", gate, comment, data)).state
 
     @property
@@ -110,7 +110,7 @@ class _Everything(Jobs[C], Generic[C]):
     @verb
     def send_event(
         self, name: str, data: dict[str, Any] | None = None, *, key: str | None = None, job: str | None = None
-    ) -> Steps[Sent]:
+    ) -> Steps[SentResult]:
         """Tell of something that happened: jobs that wait for it go on. With a ``key`` it is told once."""
         return (yield from told(self, name, data, key, job))
 

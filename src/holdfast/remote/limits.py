@@ -26,10 +26,10 @@ from holdfast.errors import HoldfastError, NotFound, StoreError
 from holdfast.features.limits.model import (
     LOOK_EVERY,
     LOOK_LATER,
+    Pause,
     QueueSetting,
     Reservation,
     Reserved,
-    Switch,
     busy,
     is_begun,
     outlived,
@@ -42,7 +42,7 @@ from holdfast.remote.runners import AsyncRunner, RemoteNamespace, Runner, SyncRu
 
 C = TypeVar("C", bound=Runner)
 
-_Switches = list[Switch]  # inside the classes the word is a method
+_Switches = list[Pause]  # inside the classes the word is a method
 _Settings = list[QueueSetting]
 
 
@@ -61,7 +61,7 @@ class Switches(RemoteNamespace[C], Generic[C]):
         agent: str | None = None,
         everything: bool = False,
         every_tenant: bool = False,
-    ) -> Steps[Switch]:
+    ) -> Steps[Pause]:
         """Begin nothing more of a ``queue``, a ``kind``, an ``agent``, or of ``everything``, until it is resumed. What
         runs may end."""
         if isinstance(until, datetime):
@@ -69,7 +69,7 @@ class Switches(RemoteNamespace[C], Generic[C]):
         end = until if until is None or isinstance(until, datetime) else seconds(until, "until")
         named = given(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
         body = named | given(reason=reason, until=end, refuse_enqueue=refuse_enqueue)
-        return (yield from self._read(Switch, post("/switches/pause", body)))
+        return (yield from self._read(Pause, post("/switches/pause", body)))
 
     @verb
     def resume(
@@ -87,7 +87,7 @@ class Switches(RemoteNamespace[C], Generic[C]):
 
     @verb
     def list(self) -> Steps[_Switches]:
-        return (yield from self._pages(Switch, "/switches"))
+        return (yield from self._pages(Pause, "/switches"))
 
 
 class Queues(RemoteNamespace[C], Generic[C]):

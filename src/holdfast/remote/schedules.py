@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, Unpack
 
 from holdfast.engine.retry import Retry
 from holdfast.errors import InvalidSetting, NotFound
-from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
 from holdfast.features.schedules.timing import Coming
 from holdfast.features.workflows.model import Graph, OnFailure, Swept, Workflow
 from holdfast.remote.handle import JobHandle, JobOptions, Placed, aware, new_key, policy, prepared
@@ -22,7 +22,7 @@ C = TypeVar("C", bound=Runner)
 
 _Schedules = list[Schedule]  # inside the classes the word is a method
 _Templates = list[Template]
-_Fires = list[Fire]
+_Fires = list[ScheduleRun]
 _Times = list[Coming]
 
 
@@ -73,7 +73,7 @@ class Schedules(RemoteNamespace[C], Generic[C]):
     def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> Steps[_Fires]:
         """What became of its times, the latest first."""
         aware(before, "before")
-        return (yield from self._items(Fire, get(f"{_schedule(name)}/history", limit=limit, before=before)))
+        return (yield from self._items(ScheduleRun, get(f"{_schedule(name)}/history", limit=limit, before=before)))
 
     @verb
     def preview(self, name: str, count: int = 10) -> Steps[_Times]:

@@ -269,7 +269,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SettleResult:
     """What became of it: ``ending`` is what was decided, ``reason`` why nothing was written."""
 
     job: str
@@ -279,7 +279,7 @@ class Verdict:
     reason: str | None = None
 
 
-async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant: str) -> list[Verdict]:
+async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant: str) -> list[SettleResult]:
     """In one transaction, whatever comes of each; said twice, it is answered as the first time."""
     client = out.client
     decided: list[tuple[Settlement | None, str | None]] = []
@@ -298,16 +298,16 @@ async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant:
     return [
         await _verdict(out, each, settlement, reason or ("stale_lease" if settlement.id in stale else None), tenant)
         if settlement is not None
-        else Verdict(each.job, each.attempt, False, reason=reason)
+        else SettleResult(each.job, each.attempt, False, reason=reason)
         for each, (settlement, reason) in zip(said, decided, strict=True)
     ]
 
 
-async def _verdict(out: ClaimBroker, said: Said, found: Settlement, reason: str | None, tenant: str) -> Verdict:
+async def _verdict(out: ClaimBroker, said: Said, found: Settlement, reason: str | None, tenant: str) -> SettleResult:
     ending: str | None = found.ending if reason is None else None
     if reason == "stale_lease":
         ending = await _ended_before(out, found, tenant)
-    return Verdict(found.id, said.attempt, ending is not None, ending, None if ending is not None else reason)
+    return SettleResult(found.id, said.attempt, ending is not None, ending, None if ending is not None else reason)
 
 
 async def _ended_before(out: ClaimBroker, found: Settlement, tenant: str) -> str | None:

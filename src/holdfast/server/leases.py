@@ -28,7 +28,7 @@ from holdfast.errors import InvalidInput, NotFound, StaleLease
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.bodies import Body
-from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, Verdict, settle_all
+from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, SettleResult, settle_all
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.steps.calls import CHECKPOINT_LIMIT
@@ -175,7 +175,7 @@ class SettleMany(Body):
 
 
 class SettledMany(BaseModel):
-    settlements: list[Verdict]
+    settlements: list[SettleResult]
 
 
 class Release(Body):
@@ -277,7 +277,7 @@ async def _sealed(app: App, job: str, name: str, text: str) -> str:
 
 
 @router.post("/{lease}/settle", summary="Say how attempts ended")
-async def settle(app: TheApp, out: Out, lease: str, wanted: Settle | SettleMany) -> Verdict | SettledMany:
+async def settle(app: TheApp, out: Out, lease: str, wanted: Settle | SettleMany) -> SettleResult | SettledMany:
     """One is answered for itself, and refused with 409 when it is no longer the caller's; of several
     (``settlements``), each has its own verdict."""
     token = parse_id(lease)

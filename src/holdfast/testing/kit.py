@@ -14,7 +14,7 @@ from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidSetting, NotFound
-from holdfast.features.approvals.model import Gate, GateFilter, GateState, VerdictWord, Vote
+from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, VerdictWord, Vote
 from holdfast.features.jobs.handle import Handle
 from holdfast.kind import Kind, Prepared
 from holdfast.stores.requests import JobFilter
@@ -32,9 +32,9 @@ class Decided:
     """A gate that is closed, and what was said."""
 
     name: str
-    state: GateState
+    state: ApprovalState
     job_id: str
-    gate: Gate
+    gate: Approval
     votes: tuple[Vote, ...]
 
 
@@ -42,12 +42,12 @@ class People:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    def gates(self, state: GateState | None = "open", name: str | None = None) -> list[Gate]:
+    def gates(self, state: ApprovalState | None = "open", name: str | None = None) -> list[Approval]:
         client = self._app._session
-        found: list[Gate] = []
+        found: list[Approval] = []
         after: str | None = None
         while page := client.run(
-            client.store.approvals.list(GateFilter(tenant=EVERY_TENANT, state=state, name=name, after=after))
+            client.store.approvals.list(ApprovalFilter(tenant=EVERY_TENANT, state=state, name=name, after=after))
         ):
             found += page
             after = page[-1].id
@@ -61,20 +61,20 @@ class People:
             for g in sorted(closed, key=lambda gate: gate.decided_at or gate.opened_at)
         ]
 
-    def decide(self, verdict: VerdictWord, which: str, by: str | None, **said: Any) -> GateState:
+    def decide(self, verdict: VerdictWord, which: str, by: str | None, **said: Any) -> ApprovalState:
         """``which`` is the name of the one open gate that is called so, or the id of one."""
         gate = self._open(which)
         if by is not None:
             return self._say(verdict, gate, by, said)
-        state: GateState = gate.state
+        state: ApprovalState = gate.state
         for person in self._willing(gate, 1 if verdict == "deny" else gate.quorum):
             state = self._say(verdict, gate, person, said)
         return state
 
-    def _say(self, verdict: VerdictWord, gate: Gate, person: str, said: dict[str, Any]) -> GateState:
+    def _say(self, verdict: VerdictWord, gate: Approval, person: str, said: dict[str, Any]) -> ApprovalState:
         return self._app.approvals._decide(verdict, gate.id, person, how="test", tenant=gate.tenant, **said).state
 
-    def _open(self, which: str) -> Gate:
+    def _open(self, which: str) -> Approval:
         asked = self.gates()
         found = [gate for gate in asked if which in (gate.name, gate.id)]
         if not found:
@@ -85,7 +85,7 @@ class People:
             raise Conflict(f"{len(found)} jobs ask for {which!r}", code="gate_ambiguous", fix=f"Give an id: {ids}.")
         return found[0]
 
-    def _willing(self, gate: Gate, needed: int) -> list[str]:
+    def _willing(self, gate: Approval, needed: int) -> list[str]:
         """As many people as it takes: those who may, and have not said anything yet."""
         client = self._app._session
         said = {vote.person for vote in client.run(client.store.approvals.votes(gate.id, EVERY_TENANT))}
@@ -210,17 +210,19 @@ class Kit:
 
     # --- people ---
 
-    def gates(self, name: str | None = None) -> list[Gate]:
+    def gates(self, name: str | None = None) -> list[Approval]:
         """What people are asked now, the oldest first."""
         self._at()
         return People(self.app).gates("open", name)
 
-    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
+    def approve(
+        self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
+    ) -> ApprovalState:
         """Say yes to the one open gate of this name (or id): in somebody's name, or in that of as many as it takes."""
         self._at()
         return People(self.app).decide("approve", gate, by, comment=comment, data=data)
 
-    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
+    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> ApprovalState:
         self._at()
         return People(self.app).decide("deny", gate, by, comment=comment)
 

@@ -21,10 +21,10 @@ from holdfast.features.approvals.model import (
     COMMENT_LIMIT,
     DATA_LIMIT,
     Answer,
+    Approval,
+    ApprovalFilter,
+    ApprovalState,
     Ballot,
-    Gate,
-    GateFilter,
-    GateState,
     Token,
     VerdictWord,
     Vote,
@@ -60,8 +60,8 @@ FIXES = {
 }
 
 
-_Approvals = list[Gate]  # inside the class the word is an operation
-_WithVotes = list[tuple[Gate, list[Vote]]]
+_Approvals = list[Approval]  # inside the class the word is an operation
+_WithVotes = list[tuple[Approval, list[Vote]]]
 
 
 class ApprovalsWanted(TypedDict, total=False):
@@ -69,7 +69,7 @@ class ApprovalsWanted(TypedDict, total=False):
     this person may not decide. ``state=None`` lists all, not only the open ones."""
 
     tenant: str
-    state: GateState | None
+    state: ApprovalState | None
     name: str | None
     job_id: str | None
     approver: str | None
@@ -78,7 +78,7 @@ class ApprovalsWanted(TypedDict, total=False):
     newest: bool
 
 
-class Said(TypedDict, total=False):
+class DecisionOptions(TypedDict, total=False):
     """What goes with a word: ``data`` fills in the form."""
 
     comment: str | None
@@ -87,10 +87,10 @@ class Said(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApprovalRequest:
     """A gate, what was said of it so far, and the job that asked."""
 
-    gate: Gate
+    gate: Approval
     votes: list[Vote]
     job: Job
 
@@ -100,7 +100,7 @@ class Spent:
     """Why a token decides nothing any more, for whoever holds it and may know no more of the gate than that: what
     became of it and when, and if the token was used, when and by whom it was issued to."""
 
-    state: GateState
+    state: ApprovalState
     decided_at: datetime | None
     used_at: datetime | None
     by: str | None
@@ -112,7 +112,7 @@ class Decided:
     """What became of a word: the answer, the gate as it is now, and what is wrong with a form, in words."""
 
     answer: Answer
-    gate: Gate | None = None
+    gate: Approval | None = None
     wrong: str | None = None
 
 
@@ -154,17 +154,17 @@ def issuing(
 
 
 @flow(writes=False)
-def asked(store: Store, gate_id: str, tenant: str) -> Steps[Asked | None]:
+def asked(store: Store, gate_id: str, tenant: str) -> Steps[ApprovalRequest | None]:
     gate = yield from store.approvals.get(gate_id, tenant).start()
     job = None if gate is None else (yield from store.jobs.get(gate.job_id, tenant).start())
     if gate is None or job is None:
         return None
     votes = yield from store.approvals.votes(gate.id, tenant).start()
-    return Asked(gate, votes, job)
+    return ApprovalRequest(gate, votes, job)
 
 
 @flow(writes=False)
-def told(store: Store, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]]]:
+def told(store: Store, wanted: ApprovalFilter) -> Steps[list[tuple[Approval, list[Vote]]]]:
     """A page of gates, each with what was said of it."""
     gates = yield from store.approvals.list(wanted).start()
     found = []
@@ -176,14 +176,14 @@ def told(store: Store, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]
 
 
 @dataclass(frozen=True, slots=True)
-class AskedByToken(Asked):
+class ApprovalByToken(ApprovalRequest):
     """The same for whoever shows a token; ``spent``: it decides nothing any more."""
 
     spent: Spent | None = None
 
 
 @flow(writes=False)
-def asked_with(store: Store, token: str, tenant: str) -> Steps[AskedByToken | None]:
+def asked_with(store: Store, token: str, tenant: str) -> Steps[ApprovalByToken | None]:
     """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
     token itself says whose it is."""
     gate_id = gate_of_token(token)
@@ -197,10 +197,10 @@ def asked_with(store: Store, token: str, tenant: str) -> Steps[AskedByToken | No
         return None
     kept = yield from store.approvals.token(shown, gate.tenant).start()
     now = yield from store.clock.now().start()
-    return AskedByToken(found.gate, found.votes, found.job, _spent(gate, kept, now))
+    return ApprovalByToken(found.gate, found.votes, found.job, _spent(gate, kept, now))
 
 
-def _spent(gate: Gate, token: Token | None, now: datetime) -> Spent | None:
+def _spent(gate: Approval, token: Token | None, now: datetime) -> Spent | None:
     if token is None:
         return None
     over = token.expires_at is not None and token.expires_at <= now
@@ -228,7 +228,7 @@ class Approvals(StoreNamespace):
     _awith_votes = awaited(_with_votes)
 
     @operation
-    def get(self, gate: str, *, tenant: str | None = None) -> Program[Asked]:
+    def get(self, gate: str, *, tenant: str | None = None) -> Program[ApprovalRequest]:
         """An approval, its votes and the job that asks. Takes the approval's id or a token of it."""
         found = yield from run(asked(self._store, gate_of(gate), tenant or self._tenant))
         if found is None:
@@ -238,7 +238,7 @@ class Approvals(StoreNamespace):
     aget = awaited(get)
 
     @operation
-    def get_by_token(self, token: str, *, tenant: str | None = None) -> Program[AskedByToken]:
+    def get_by_token(self, token: str, *, tenant: str | None = None) -> Program[ApprovalByToken]:
         """What a token decides, for a caller who has nothing else to show. A token that does not belong to its approval
         is reported like one that never existed."""
         found = yield from run(asked_with(self._store, token, tenant or self._tenant))
@@ -249,7 +249,7 @@ class Approvals(StoreNamespace):
     aget_by_token = awaited(get_by_token)
 
     @operation
-    def approve(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> Program[GateState]:
+    def approve(self, gate: str, *, by: str | None = None, **said: Unpack[DecisionOptions]) -> Program[ApprovalState]:
         """Approve: ``app.approvals.approve(id, by="ada", comment="fine", data={…})``. Takes the approval's id or a
         token; a token that was issued to a person needs no ``by``. Returns the state, which is still ``open`` when more
         people have to agree."""
@@ -258,7 +258,7 @@ class Approvals(StoreNamespace):
     aapprove = awaited(approve)
 
     @operation
-    def deny(self, gate: str, *, by: str | None = None, **said: Unpack[Said]) -> Program[GateState]:
+    def deny(self, gate: str, *, by: str | None = None, **said: Unpack[DecisionOptions]) -> Program[ApprovalState]:
         """Deny: ``app.approvals.deny(id, by="ada", comment="not this week")``."""
         return (yield from self._deciding("deny", gate, by, **said)).state
 
@@ -266,8 +266,8 @@ class Approvals(StoreNamespace):
 
     @operation
     def _decide(
-        self, verdict: VerdictWord, gate: str, by: str | None, *, how: str = "python", **said: Unpack[Said]
-    ) -> Program[Gate]:
+        self, verdict: VerdictWord, gate: str, by: str | None, *, how: str = "python", **said: Unpack[DecisionOptions]
+    ) -> Program[Approval]:
         """Approve or deny, and return the approval as it is now. ``how`` names the surface the decision came from."""
         return (yield from self._deciding(verdict, gate, by, how=how, **said))
 
@@ -289,8 +289,8 @@ class Approvals(StoreNamespace):
 
     aissue_token = awaited(issue_token)
 
-    def _filter(self, wanted: ApprovalsWanted) -> GateFilter:
-        return GateFilter(**{"tenant": self._tenant, **wanted})  # type: ignore[arg-type]
+    def _filter(self, wanted: ApprovalsWanted) -> ApprovalFilter:
+        return ApprovalFilter(**{"tenant": self._tenant, **wanted})  # type: ignore[arg-type]
 
     def _deciding(
         self,
@@ -302,7 +302,7 @@ class Approvals(StoreNamespace):
         comment: str | None = None,
         data: Any = None,
         tenant: str | None = None,
-    ) -> Program[Gate]:
+    ) -> Program[Approval]:
         if data is not None:
             encode(data, limit=DATA_LIMIT, what="form of the approval")
         person = None if by is None else check_name(by, "person", limit=255)

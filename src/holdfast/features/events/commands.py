@@ -40,7 +40,7 @@ from holdfast.features.events.operations import Events, Subscriptions
 from holdfast.features.events.read import check_gone
 from holdfast.features.events.store import COUNTED
 from holdfast.features.jobs.timeline import short, special, way
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 from holdfast.stores.session import Session
 
 commands = Commands("Have events make jobs: subscriptions.")
@@ -406,7 +406,7 @@ def send_event(
     say(_said(sent))
 
 
-def _said(sent: Sent) -> str:
+def _said(sent: SentResult) -> str:
     if not sent.created:
         return "It was sent before under this key: this is that one, and nothing is told again."
     woken = {0: "no job waited for it", 1: "1 job goes on"}.get(sent.woke, f"{sent.woke} jobs go on")

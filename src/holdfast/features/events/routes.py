@@ -36,7 +36,7 @@ from holdfast.server.parameters import (
     as_json,
     with_more,
 )
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 
 router = Router(prefix="/events", tags=["events"])
 
@@ -186,8 +186,8 @@ class Tell(Body):
     job: str | None = Field(default=None, max_length=100, description="For this job alone.")
 
 
-@router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=Sent)
-async def send_event(app: TheApp, told: Tell) -> Sent:
+@router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=SentResult)
+async def send_event(app: TheApp, told: Tell) -> SentResult:
     """Tell of something that happened: jobs that wait for it go on."""
     return await app.asend_event(told.name, told.data, key=told.key, job=told.job)
 

@@ -11,7 +11,7 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Step
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent
-from holdfast.features.approvals.model import Gate, GateFilter
+from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.dead_letters.model import DeadLetterGroup, Remade
 from holdfast.features.jobs.search import Search
 from holdfast.features.jobs.why import reasons
@@ -42,7 +42,7 @@ class Story:
     agent: Agent | None
     """Whom the job is for, if that is registered."""
     steps: list[Step]
-    gate: Gate | None
+    gate: Approval | None
     made_from: MadeFrom | None
     """The template, the schedule and its time, if it was made from any."""
     parents: list[ParentResult]
@@ -85,9 +85,9 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
     told = yield from read_together(*(read(job_id, tenant).start() for read in (*made, *named)))
     history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references = told
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
-    gates: list[Gate] = []
+    gates: list[Approval] = []
     if job.state is State.WAITING_FOR_APPROVAL:
-        gates = yield from store.approvals.list(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+        gates = yield from store.approvals.list(ApprovalFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
     parents = [] if job.workflow_id is None else (yield from _parents(store, job, tenant))
     chain = [job] if job.retry_as is None else (yield from store.jobs.chain(job_id, tenant).start())
@@ -329,9 +329,9 @@ def why(store: Store, job_id: str, tenant: str) -> Steps[Why]:
         raise _nobody(job_id, tenant)
     history = yield from store.jobs.history(job_id, tenant).start()
     steps = (yield from store.steps.list(job_id, tenant).start()) if job.state is State.RETRY_WAITING else []
-    gates: list[Gate] = []
+    gates: list[Approval] = []
     if job.state is State.WAITING_FOR_APPROVAL:
-        gates = yield from store.approvals.list(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+        gates = yield from store.approvals.list(ApprovalFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
     chain = (yield from store.jobs.chain(job_id, tenant).start()) if job.retried else []
@@ -346,7 +346,7 @@ def _reasons(
     job: Job,
     history: list[Event],
     steps: list[Step],
-    gate: Gate | None,
+    gate: Approval | None,
     agent: Agent | None,
     chain: list[Job],
     group: DeadLetterGroup | None,

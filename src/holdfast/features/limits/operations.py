@@ -33,13 +33,13 @@ from holdfast.features.limits.model import (
     LimitOptions,
     LimitTarget,
     Named,
+    Pause,
     Pausing,
     QueueSetting,
     Reservation,
     Reserved,
     Rule,
     Standing,
-    Switch,
     busy,
     counted,
     in_words,
@@ -252,7 +252,7 @@ def _reserved(id: str, found: Reservation | None, standing: Standing) -> Reserve
 
 BATCH = 1000
 
-_Pauses = list[Switch]  # inside the class the word is an operation
+_Pauses = list[Pause]  # inside the class the word is an operation
 
 
 class Pauses(StoreNamespace):
@@ -266,7 +266,7 @@ class Pauses(StoreNamespace):
         until: datetime | Duration | None = None,
         refuse_enqueue: bool | None = None,
         **what: Unpack[Named],
-    ) -> Program[Switch]:
+    ) -> Program[Pause]:
         """Start no more jobs of a ``queue``, a ``kind``, an ``agent`` (of every tenant, or of a ``tenant``), of a whole
         ``tenant``, or of ``everything``: ``app.pauses.set(queue="mail", reason="SMTP is down", until="1h")``. When this
         returns, no later claim takes such a job; running jobs may end. ``until`` is a time or a duration after which
@@ -323,10 +323,10 @@ def listed(caller: Caller, tenant: str) -> Steps[_Pauses]:
     return [*found, *(_as_switch(agent) for agent in disabled)]
 
 
-def _as_switch(agent: Agent) -> Switch:
+def _as_switch(agent: Agent) -> Pause:
     by, why = agent.disabled_by or "", agent.disabled_reason or ""
     since = agent.disabled_at or agent.updated_at
-    return Switch(agent.tenant, "agent", agent.id, why, True, by, since, None)
+    return Pause(agent.tenant, "agent", agent.id, why, True, by, since, None)
 
 
 _Limits = list[Limit]  # inside the class the word is an operation

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from holdfast.engine.ids import parse_id
 from holdfast.errors import NotFound, Refused
-from holdfast.features.limits.model import Limit, Named, QueueSetting, Reservation, Reserved, Switch
+from holdfast.features.limits.model import Limit, Named, Pause, QueueSetting, Reservation, Reserved
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity
 from holdfast.server.bodies import Body, Instant, Span, Text, Words
@@ -50,7 +50,7 @@ class What(Body):
         return given
 
 
-class Pause(What):
+class PauseRequest(What):
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"queue": "mail", "reason": "SMTP is down", "until": "1h"}]}
     )
@@ -60,14 +60,14 @@ class Pause(What):
     refuse_enqueue: bool | None = None
 
 
-@switch_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Switch])
-async def list_switches(app: TheApp) -> Page[Switch]:
+@switch_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Pause])
+async def list_switches(app: TheApp) -> Page[Pause]:
     """What is paused of this tenant's or of everybody's, the widest first."""
     return Page(items=await app.pauses.alist())
 
 
-@switch_router.post("/pause", dependencies=[allowed(Scope.OPERATE)], response_model=Switch)
-async def pause(app: TheApp, who: Who, body: Pause) -> Switch:
+@switch_router.post("/pause", dependencies=[allowed(Scope.OPERATE)], response_model=Pause)
+async def pause(app: TheApp, who: Who, body: PauseRequest) -> Pause:
     """Begin nothing more of it, until it is resumed; what runs may end."""
     return await app.pauses.aset(
         reason=body.reason, until=body.until, refuse_enqueue=body.refuse_enqueue, **body.named(who)

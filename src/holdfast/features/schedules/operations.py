@@ -14,11 +14,11 @@ from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import Conflict, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.model import PayloadRule, shown_payload
 from holdfast.features.schedules.model import (
-    Fire,
     Firing,
     Placed,
     Schedule,
     ScheduleDraft,
+    ScheduleRun,
     Template,
     drafted,
     moved,
@@ -36,7 +36,7 @@ TRIES = 5  # of a change that somebody else's came before
 
 # Inside the class the word is an operation.
 _Schedules = list[Schedule]
-_Fires = list[Fire]
+_Fires = list[ScheduleRun]
 _Times = list[Coming]
 
 

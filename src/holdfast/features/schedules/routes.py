@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast.engine.names import Place
 from holdfast.errors import NotFound
 from holdfast.features.jobs.routes import Accepted
-from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
 from holdfast.features.schedules.timing import Coming
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Instant, JobOptions, RetryPolicy, Span, Text
@@ -177,10 +177,10 @@ async def next_times(app: TheApp, name: NamePath, count: Annotated[int, Query(ge
     return Page(items=await app.schedules.apreview(name, count))
 
 
-@router.get("/{name:path}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Fire])
+@router.get("/{name:path}/history", dependencies=[allowed(Scope.READ)], response_model=Page[ScheduleRun])
 async def schedule_history(
     app: TheApp, name: NamePath, before: Annotated[Instant | None, Query()] = None, limit: Limit = PAGE
-) -> Page[Fire]:
+) -> Page[ScheduleRun]:
     """What became of its times, the latest first; `before` is the `due_at` of the last one seen."""
     found = await app.schedules.ahistory(name, limit=limit + 1, before=before)
     return paged(found, limit, lambda fire: fire.due_at.isoformat())

@@ -12,7 +12,7 @@ from holdfast.cli.output import Cell, emit, facts, line, moment, say, table, wri
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.events.model import JobOptions
-from holdfast.features.webhooks.model import NOTICES, Endpoint, EndpointDelivery
+from holdfast.features.webhooks.model import NOTICES, Webhook, WebhookDelivery
 from holdfast.features.webhooks.operations import Changes, Looking, Webhooks
 from holdfast.webhooks import new_secret
 
@@ -221,18 +221,18 @@ def _enqueued(job: str, as_json: bool) -> None:
         write(job)
 
 
-def _told(found: Endpoint, as_json: bool) -> None:
+def _told(found: Webhook, as_json: bool) -> None:
     if as_json:
         emit(found.described())
     else:
         _print(found)
 
 
-def _state(each: Endpoint) -> Text:
+def _state(each: Webhook) -> Text:
     return Text("enabled", "green") if each.enabled else Text("disabled", "bold red")
 
 
-def _print(found: Endpoint) -> None:
+def _print(found: Webhook) -> None:
     disabled = None
     if found.disabled_at is not None:
         disabled = f"since {moment(found.disabled_at)} by {found.disabled_by}: {found.disabled_reason}"
@@ -252,7 +252,7 @@ def _print(found: Endpoint) -> None:
     )
 
 
-def _attempts(found: list[EndpointDelivery]) -> None:
+def _attempts(found: list[WebhookDelivery]) -> None:
     rows: list[list[Cell]] = [
         [
             moment(each.at) if each.at else "",

@@ -13,9 +13,9 @@ from holdfast.errors import Conflict, InvalidInput, NotFound, Refused
 from holdfast.features.events.model import JobOptions
 from holdfast.features.webhooks.model import (
     PING,
-    Endpoint,
-    EndpointDelivery,
-    EndpointDraft,
+    Webhook,
+    WebhookDelivery,
+    WebhookDraft,
     check_endpoint_name,
     check_tenant,
     delivery_job,
@@ -26,8 +26,8 @@ from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-_Endpoints = list[Endpoint]  # inside the class the word is an operation
-_Deliveries = list[EndpointDelivery]
+_Endpoints = list[Webhook]  # inside the class the word is an operation
+_Deliveries = list[WebhookDelivery]
 PAGE: Final = 201
 """How many attempts are listed at most: a page, and whether there are more."""
 
@@ -64,7 +64,7 @@ class Webhooks(StoreNamespace):
         wants: str | Sequence[str] | None = None,
         kind: str | None = None,
         **options: Unpack[JobOptions],
-    ) -> Program[Endpoint]:
+    ) -> Program[Webhook]:
         """Send the events it ``wants`` to ``url`` from now on: ``app.webhooks.add("ops", "https://…",
         secrets="OPS_HOOK", wants=["job.dead_letter", "job.crashed"])``. A name that is taken is refused.
 
@@ -74,12 +74,12 @@ class Webhooks(StoreNamespace):
         are about. The other options apply to its deliveries.
         """
         check_tenant(self._tenant)
-        return (yield from run(_added(self._caller, EndpointDraft.of(name, url, secrets, wants, kind, options))))
+        return (yield from run(_added(self._caller, WebhookDraft.of(name, url, secrets, wants, kind, options))))
 
     aadd = awaited(add)
 
     @operation
-    def set(self, name: str, **changes: Unpack[Changes]) -> Program[Endpoint]:
+    def set(self, name: str, **changes: Unpack[Changes]) -> Program[Webhook]:
         """Change the URL, the secrets, the events, or ``options={"queue": "hooks", "retry": …}``: only what is given,
         None for the default. Messages that are under way are delivered."""
         return (yield from run(_changed(self._caller, self._own(name), changes)))
@@ -87,7 +87,7 @@ class Webhooks(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def rotate_secret(self, name: str, secret: str, *, keep: int = 1) -> Program[Endpoint]:
+    def rotate_secret(self, name: str, secret: str, *, keep: int = 1) -> Program[Webhook]:
         """Sign with a new secret, and with ``keep`` of the older ones: receivers that know only an old one still accept
         the messages. With ``keep=0`` only the new one is used."""
         return (yield from run(_rotated(self._caller, self._own(name), secret, keep)))
@@ -102,21 +102,21 @@ class Webhooks(StoreNamespace):
     alist = awaited(list)
 
     @operation
-    def get(self, name: str) -> Program[Endpoint]:
+    def get(self, name: str) -> Program[Webhook]:
         """One webhook; ``NotFound`` if there is none."""
         return (yield from run(_there(self._caller, check_endpoint_name(name))))
 
     aget = awaited(get)
 
     @operation
-    def disable(self, name: str, *, reason: str) -> Program[Endpoint]:
+    def disable(self, name: str, *, reason: str) -> Program[Webhook]:
         """Send nothing more. Events that arrive meanwhile are kept until it is enabled."""
         return (yield from run(_disabled(self._caller, self._own(name), reason)))
 
     adisable = awaited(disable)
 
     @operation
-    def enable(self, name: str, *, skip: bool = False) -> Program[Endpoint]:
+    def enable(self, name: str, *, skip: bool = False) -> Program[Webhook]:
         """Send events again, first those that arrived while it was disabled; ``skip`` leaves those out."""
         return (yield from run(_enabled(self._caller, self._own(name), skip)))
 
@@ -156,11 +156,11 @@ class Webhooks(StoreNamespace):
 
 
 @flow(writes=False)
-def _there(caller: Caller, name: str) -> Steps[Endpoint]:
+def _there(caller: Caller, name: str) -> Steps[Webhook]:
     return (yield from _found(caller, name))
 
 
-def _found(caller: Caller, name: str) -> Steps[Endpoint]:
+def _found(caller: Caller, name: str) -> Steps[Webhook]:
     found = yield from caller.store.webhooks.get(name, caller.tenant).start()
     if found is None:
         raise _missing(name)
@@ -168,7 +168,7 @@ def _found(caller: Caller, name: str) -> Steps[Endpoint]:
 
 
 @flow()
-def _added(caller: Caller, draft: EndpointDraft) -> Steps[Endpoint]:
+def _added(caller: Caller, draft: WebhookDraft) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.add(draft, new_id(), caller.actor, caller.tenant).start()):
         raise Conflict(f"there is an endpoint {draft.name} already", code="endpoint_exists")
     yield from _subscribe(caller, draft)
@@ -176,21 +176,21 @@ def _added(caller: Caller, draft: EndpointDraft) -> Steps[Endpoint]:
 
 
 @flow()
-def _changed(caller: Caller, name: str, changes: Changes) -> Steps[Endpoint]:
+def _changed(caller: Caller, name: str, changes: Changes) -> Steps[Webhook]:
     was = yield from _found(caller, name)
-    return (yield from _put(caller, was, EndpointDraft.changed(was, changes)))
+    return (yield from _put(caller, was, WebhookDraft.changed(was, changes)))
 
 
 @flow()
-def _rotated(caller: Caller, name: str, secret: str, keep: int) -> Steps[Endpoint]:
+def _rotated(caller: Caller, name: str, secret: str, keep: int) -> Steps[Webhook]:
     if not 0 <= check_whole(keep, "keep") < MOST_SECRETS:
         raise InvalidInput(f"keep is from 0 to {MOST_SECRETS - 1}", code="invalid_endpoint")
     was = yield from _found(caller, name)
     older = [each for each in was.secrets if each != secret]
-    return (yield from _put(caller, was, EndpointDraft.changed(was, {"secrets": [secret, *older[:keep]]})))
+    return (yield from _put(caller, was, WebhookDraft.changed(was, {"secrets": [secret, *older[:keep]]})))
 
 
-def _put(caller: Caller, was: Endpoint, draft: EndpointDraft) -> Steps[Endpoint]:
+def _put(caller: Caller, was: Webhook, draft: WebhookDraft) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.change(draft, caller.actor, caller.tenant).start()):
         raise _missing(draft.name)
     yield from _subscribe(caller, draft)
@@ -199,7 +199,7 @@ def _put(caller: Caller, was: Endpoint, draft: EndpointDraft) -> Steps[Endpoint]
     return (yield from _found(caller, draft.name))
 
 
-def _subscribe(caller: Caller, draft: EndpointDraft) -> Steps[None]:
+def _subscribe(caller: Caller, draft: WebhookDraft) -> Steps[None]:
     store, actor, tenant = caller.store, caller.actor, caller.tenant
     for name, wanted in draft.subscriptions().items():
         if wanted is None:
@@ -209,7 +209,7 @@ def _subscribe(caller: Caller, draft: EndpointDraft) -> Steps[None]:
 
 
 @flow()
-def _disabled(caller: Caller, name: str, reason: str) -> Steps[Endpoint]:
+def _disabled(caller: Caller, name: str, reason: str) -> Steps[Webhook]:
     why = storable(reason)
     if why is None or not why.strip():
         raise InvalidInput("no endpoint is disabled without a reason", code="reason_required")
@@ -219,7 +219,7 @@ def _disabled(caller: Caller, name: str, reason: str) -> Steps[Endpoint]:
 
 
 @flow()
-def _enabled(caller: Caller, name: str, skip: bool) -> Steps[Endpoint]:
+def _enabled(caller: Caller, name: str, skip: bool) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.enable(name, bool(skip), caller.actor, caller.tenant).start()):
         raise _missing(name)
     return (yield from _found(caller, name))
@@ -266,7 +266,7 @@ def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
     return (yield from _enqueued(caller, found, payload | {"message": message}))
 
 
-def _enqueued(caller: Caller, endpoint: Endpoint, payload: dict[str, Any]) -> Steps[str]:
+def _enqueued(caller: Caller, endpoint: Webhook, payload: dict[str, Any]) -> Steps[str]:
     spec = delivery_job(endpoint, payload, new_id(), caller.actor)
     (answer,) = yield from caller.store.jobs.enqueue([spec], caller.tenant).start()
     if answer.id is None:

@@ -61,7 +61,7 @@ class ShownDelivery(BaseModel):
     delivered: bool
 
 
-class Sent(BaseModel):
+class SentMessage(BaseModel):
     job_id: str
 
 
@@ -177,13 +177,13 @@ async def enable_endpoint(app: TheApp, name: Name, body: Enable | None = None) -
     return (await app.webhooks.aenable(name, skip=body is not None and body.skip)).described()
 
 
-@router.post("/{name}/test", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=Sent)
+@router.post("/{name}/test", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
 async def ping_endpoint(app: TheApp, name: Name) -> Any:
     """Send it a `ping`, also while it is disabled."""
     return {"job_id": await app.webhooks.atest(name)}
 
 
-@router.post("/{name}/resend", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=Sent)
+@router.post("/{name}/resend", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
 async def resend_message(app: TheApp, name: Name, body: Resend) -> Any:
     """Send a message once more, the same under the same id."""
     return {"job_id": await app.webhooks.aresend(name, body.message)}
