@@ -180,7 +180,7 @@ async def measure_screens(app: App, paths: list[str], idle: int, loaded: int, ur
 
 @asynccontextmanager
 async def _asking(app: App) -> AsyncIterator[httpx2.AsyncClient]:
-    transport = httpx2.ASGITransport(make_service(app, authenticate=at_this_machine(app._session)))
+    transport = httpx2.ASGITransport(make_service(app, authenticate=at_this_machine(app)))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", timeout=60) as client:
         yield client
         await app._store.leave_loop()

@@ -3,7 +3,7 @@
 from holdfast import webhooks
 from holdfast.app import App
 from holdfast.context import Context, SyncContext, current
-from holdfast.engine.job import Attempt, Event, Job
+from holdfast.engine.job import Attempt, Event, Job, Result
 from holdfast.engine.outcome import Cancel, Reject, Stopped
 from holdfast.engine.retry import Backoff, Retry, retry_after
 from holdfast.engine.states import State
@@ -61,6 +61,7 @@ __all__ = [
     "Reason",
     "Reject",
     "Reservation",
+    "Result",
     "Retention",
     "Retry",
     "Schedule",

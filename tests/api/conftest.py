@@ -32,7 +32,7 @@ async def http(app: App) -> AsyncIterator[httpx2.AsyncClient]:
 def client_of(app: App, *, role: str | None = None, tenant: str = "default") -> httpx2.AsyncClient:
     """With ``role``: as somebody of that role whom the program that mounts us has let in."""
     if role is None:
-        authenticate = at_this_machine(app._session)
+        authenticate = at_this_machine(app)
     else:
         known = Identity(f"a {role}", tenant, scopes_of([role]))
         authenticate = lambda _: known  # noqa: E731

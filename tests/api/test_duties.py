@@ -34,7 +34,7 @@ async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) ->
     """By two servers at once."""
     lost = furnish(app)
     other, before = new_app(), asyncio.all_tasks()
-    services = [make_service(each, authenticate=at_this_machine(each._session), duties="*") for each in (app, other)]
+    services = [make_service(each, authenticate=at_this_machine(each), duties="*") for each in (app, other)]
 
     def done() -> bool:
         sealed = app._session.run(app._session.store.audit.get_seal()) is not None
@@ -48,7 +48,7 @@ async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) ->
 
 async def test_what_is_not_asked_for_is_left_to_workers(app: App) -> None:
     lost = furnish(app)
-    async with serving_asgi(make_service(app, authenticate=at_this_machine(app._session))):
+    async with serving_asgi(make_service(app, authenticate=at_this_machine(app))):
         pass
     assert job(app._store, lost).state is State.IN_PROGRESS
     assert app.schedules.history("nightly") == []

@@ -55,7 +55,7 @@ async def test_below_a_path_of_another_program(app: App) -> None:
 
     app._session.make_ready()
     outer = Starlette()
-    outer.mount("/deep/jobs", make_service(app, authenticate=at_this_machine(app._session)))
+    outer.mount("/deep/jobs", make_service(app, authenticate=at_this_machine(app)))
     transport = httpx2.ASGITransport(outer)
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
         page = await client.get("/deep/jobs/")

@@ -60,9 +60,7 @@ async def test_a_defect_of_ours_tells_nothing(
         raise RuntimeError("the canary")
 
     monkeypatch.setattr(type(app.queues), "alist", broken)
-    transport = httpx2.ASGITransport(
-        make_service(app, authenticate=at_this_machine(app._session)), raise_app_exceptions=False
-    )
+    transport = httpx2.ASGITransport(make_service(app, authenticate=at_this_machine(app)), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
         answer = await http.get("/api/v1/queues")
         # The token of an approval link is in the path: it must not be in the log, whatever breaks.

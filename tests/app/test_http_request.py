@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Handle, Retry, State
+from holdfast import App, Backoff, Context, Handle, Retry, State
 from holdfast.errors import InvalidArguments
 from holdfast.features.connectors.outbound import SecretProvider
 from holdfast.outgoing import EgressPolicy
@@ -272,10 +272,11 @@ def test_a_hook_gives_headers_and_a_provider_may_be_awaited(new_app: NewApp, web
         return f"{tenant}/{name}"
 
     provider: SecretProvider = vault
-    app = new_app(egress=reaching(web), secrets=provider)
-    app._outbound.outgoing_headers = lambda ctx: {
-        "traceparent": f"00-{ctx.job_id.replace('-', '')}-0000000000000001-01"
-    }
+
+    def headers(ctx: Context) -> dict[str, str]:
+        return {"traceparent": f"00-{ctx.job_id.replace('-', '')}-0000000000000001-01"}
+
+    app = new_app(egress=reaching(web), secrets=provider, outgoing_headers=headers)
     app.connectors.set("http.request", hosts=["127.0.0.1"], secrets=["RATES_TOKEN"])
     web.says("/", 200, b"fine")
     handle = ask(app, url=web.url, headers={"X-Token": {"secret": "RATES_TOKEN"}})

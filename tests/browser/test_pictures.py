@@ -43,7 +43,7 @@ def test_pictures(browser: Browser, folder: Path, tmp_path: Path) -> None:
 
     with closing(aside(lambda: usual_app(tmp_path))) as app, at_work(app):
         dead = app.jobs.list(state=State.DEAD_LETTER, kind="invoice.render", limit=1)[0].id
-        with serving(make_service(app, authenticate=at_this_machine(app._session))) as address:
+        with serving(make_service(app, authenticate=at_this_machine(app))) as address:
             shoot("overview", address, "/", "light")
             shoot("overview-dark", address, "/", "dark")
             shoot("jobs", address, "/jobs", "light")

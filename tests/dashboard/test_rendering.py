@@ -107,7 +107,7 @@ def test_around_a_part_stands_what_a_call_would_put_there(app: App) -> None:
 
 @pytest.mark.slow
 async def test_pages_are_looked_for_first_and_none_of_the_api_is_taken_for_one(app: App) -> None:
-    service = make_service(app, authenticate=at_this_machine(app._session))
+    service = make_service(app, authenticate=at_this_machine(app))
     assert isinstance(service.routes[0], Below)
     assert {route.path for route in every_route(service) if route.path not in API} == set()
     async with client_of(app) as http:

@@ -14,8 +14,6 @@ from types import ModuleType
 
 import pytest
 
-from holdfast import App
-
 pytestmark = pytest.mark.req("HF-5", "DP-5", "CX-9", "JF-6")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -154,8 +152,7 @@ def test_pictures_as_a_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_orders(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     example = load("orders")
-    with closing(App(request.getfixturevalue(f"{store}_url"), name="orders")) as app:
-        assert example.main(app) == {"orders": 1, "receipts": 1, "jobs": 1}
+    assert example.main(request.getfixturevalue(f"{store}_url")) == {"orders": 1, "receipts": 1, "jobs": 1}
     assert "receipt for order 7: 2 attempts" in capsys.readouterr().out
 
 

@@ -145,7 +145,7 @@ async def test_the_service_observes_its_queues(new_app: NewApp, recorded: Record
     app = new_app()
     app._session.make_ready()
     await app.aenqueue("unknown", queue="mail")
-    service = make_service(app, authenticate=at_this_machine(app._session), dashboard=False)
+    service = make_service(app, authenticate=at_this_machine(app), dashboard=False)
     async with service.router.lifespan_context(service):
         transport = httpx2.ASGITransport(service)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as http:

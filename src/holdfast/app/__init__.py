@@ -19,7 +19,7 @@ from holdfast.features.approvals.operations import Approvals
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.operations import Audit
 from holdfast.features.connectors.operations import Connectors
-from holdfast.features.connectors.outbound import Outbound, SecretProvider
+from holdfast.features.connectors.outbound import Outbound, OutgoingHeaders, SecretProvider
 from holdfast.features.connectors.report import Sources
 from holdfast.features.dead_letters.operations import DeadLetters, Operations
 from holdfast.features.events.operations import Declarations, Events, Subscriptions
@@ -41,7 +41,7 @@ from holdfast.stores.ids import new_id
 from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
-from holdfast.telemetry.tracing import outgoing_headers
+from holdfast.telemetry import tracing
 
 
 class App(Running):
@@ -114,6 +114,7 @@ class App(Running):
         artifacts: str | PathLike[str] | ArtifactStore | None = None,
         egress: EgressPolicy | None = None,
         secrets: SecretProvider | None = None,
+        outgoing_headers: OutgoingHeaders | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self._schema, self._strict, named = schema, strict, config.database_url(url)
@@ -131,7 +132,10 @@ class App(Running):
         self._redactor = Redactor(check_name(name, "secret name") for name in secret_names)
         self._egress = egress or EgressPolicy(allow=config.egress_networks(), proxy=config.egress_proxy())
         self._outbound = Outbound(
-            self._egress, secrets or config.tenant_secret, self._redactor, lambda _: outgoing_headers()
+            self._egress,
+            secrets or config.tenant_secret,
+            self._redactor,
+            outgoing_headers or (lambda _: tracing.outgoing_headers()),
         )
         self._reports = Sources()
         self._all_kinds = ChainMap(self._kinds, self._built_in())

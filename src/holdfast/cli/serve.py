@@ -63,7 +63,7 @@ def make_web(
         if (error.name or "").partition(".")[0] == "holdfast":
             raise
         raise _missing() from error
-    authenticate = at_this_machine(app._session) if local else tokens_of(app)
+    authenticate = at_this_machine(app) if local else tokens_of(app)
     return make_service(app, authenticate=authenticate, dashboard=dashboard, duties=duties, body_timeout=body_timeout)
 
 

@@ -42,7 +42,7 @@ def make_service(
     duties: str | None = None,
     body_timeout: float = TIMEOUT,
 ) -> FastAPI:
-    """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app._session)`` or your own). ``duties``:
+    """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app)`` or your own). ``duties``:
     for which tenant (``*``: every) it does what a worker does on the side; None leaves that to workers.
     ``body_timeout``: seconds that a request body may take to arrive; a large one has more, by its size."""
     measures: list[Measure] = []

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast.engine.ids import id_texts, parse_id
-from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Verdict
+from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result, Verdict
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import Move
@@ -121,16 +121,17 @@ class Jobs(StoreNamespace):
         return Handle(parse_id(job_id), tenant or self._tenant, False, None, self._session, _unchanged)
 
     @operation
-    def result(self, job_id: str, *, tenant: str | None = None) -> Program[Any]:
-        """The return value of a job that has succeeded, as it is stored; ``JobFailed`` in any other state. It does not
-        wait: ``app.jobs.handle(id).result()`` does."""
+    def result(self, job_id: str, *, tenant: str | None = None) -> Program[Result]:
+        """The result of a job that has succeeded: its ``value`` as JSON, and the ``ref`` of a large one; ``JobFailed`` in
+        any other state. It does not wait: ``app.jobs.handle(id).result()`` does, and returns the value."""
+
         job, found = yield from run(result_of(self._store, job_id, tenant or self._tenant))
         if job.state is not State.SUCCEEDED:
             raise JobFailed(f"job {job.id} is {job.state}: it has no result")
         if found is None:
-            return None
+            return Result(None, None)
         opened = partial(self._session.vault.open_value, found.value, found.ref, tenant=job.tenant, job_id=job.id)
-        return (yield from call(opened))
+        return Result((yield from call(opened)), found.ref)
 
     aresult = awaited(result)
 
