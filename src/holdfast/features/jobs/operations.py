@@ -122,9 +122,8 @@ class Jobs(StoreNamespace):
 
     @operation
     def result(self, job_id: str, *, tenant: str | None = None) -> Program[Result]:
-        """The result of a job that has succeeded: its ``value`` as JSON, and the ``ref`` of a large one; ``JobFailed`` in
-        any other state. It does not wait: ``app.jobs.handle(id).result()`` does, and returns the value."""
-
+        """The result of a job that has succeeded: its ``value`` as JSON, and the ``ref`` of a large one. ``JobFailed``
+        in any other state. It does not wait: ``app.jobs.handle(id).result()`` does, and returns the value."""
         job, found = yield from run(result_of(self._store, job_id, tenant or self._tenant))
         if job.state is not State.SUCCEEDED:
             raise JobFailed(f"job {job.id} is {job.state}: it has no result")
