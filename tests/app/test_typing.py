@@ -62,6 +62,10 @@ RIGHT = [
     'in_flow: str = app.workflow("w").start()[app.workflow("w").add(send.prepare("a"))].result()',
     "given: list[int] = ctx.results().of(count)",
     'ran_with_options: str = kit.run(send.using(key="k"), "a")',
+    'limit: holdfast.Limit | None = app.limits.get(queue="mail")',
+    "jobs: list[holdfast.Job] = await app.jobs.alist(limit=20)",
+    'seqs: list[int] = [event.seq async for event in app.events.aread("billing")]',
+    'app.run_worker(queues=("mail",), concurrency=4)',
 ]
 
 WRONG = {
@@ -93,6 +97,10 @@ WRONG = {
     'app.workflow("w").add(send.prepare(7))': "arg-type",
     "given: list[str] = ctx.results().of(count)": "",
     'app.workflow("w", on_failure="explode")': "arg-type",
+    'app.limits.set(quue="mail")': "call-arg",
+    'await app.limits.aset(queue="mail", concurrency="5")': "arg-type",
+    "jobs: list[holdfast.Job] = app.jobs.alist()": "assignment",
+    "app.run_worker(concurrency='4')": "arg-type",
 }
 
 

@@ -23,7 +23,7 @@ OWNER = """
 import os, sys, time
 from pathlib import Path
 from holdfast import App
-with App(name="owner", enqueued_by="the owner").reserve("gpu", ttl=%r):
+with App(name="owner", enqueued_by="the owner").reservations.hold("gpu", ttl=%r):
     Path(sys.argv[1]).write_text(str(os.getpid()))
     time.sleep(60)
 """

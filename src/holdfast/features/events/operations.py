@@ -64,7 +64,7 @@ class Subscriptions(StoreNamespace):
         scope, template = self._scope(tenant), options.get("template")
         if (kind is None) == (template is None):
             raise InvalidSetting("a subscription makes jobs of a kind or from a template", code="invalid_subscription")
-        makes = kind or (yield from self._kind(check_name(template, "template"), scope))
+        makes = kind if kind is not None else (yield from self._kind(check_name(template, "template"), scope))
         new = Subscribing.of(
             name, on, makes, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
         )
