@@ -77,7 +77,7 @@ def jit(sizes: Sizes) -> list[Bar]:
 def _burst(url: str, count: int) -> float:
     done: list[int] = []
     with closing(App(url, name="bench")) as app:
-        app.store.migrate()
+        app._store.migrate()
         noop = app.job(name="noop")(done.append)
         for number in range(count):
             noop.enqueue(number)
@@ -95,7 +95,7 @@ def storm(backends: Backends, sizes: Sizes) -> list[Bar]:
     begun: dict[int, float] = {}
     asked: dict[int, float] = {}
     with backends.fresh("postgres") as place, closing(App(place.url, name="bench")) as app:
-        app.store.migrate()
+        app._store.migrate()
 
         async def noop(number: int) -> None:
             begun.setdefault(number, time.perf_counter())
@@ -124,7 +124,7 @@ def idle(backends: Backends, sizes: Sizes) -> list[Bar]:
     for count in (1, sizes.workers):
         with backends.fresh("postgres") as place:
             with closing(App(place.url)) as first:
-                first.store.migrate()
+                first._store.migrate()
             rate, connections = _rest(place.url, backends.postgres.dsn(), count, sizes)
         note(f"{count} idle: {rate:.2f} transactions/s, {connections:.1f} connections each")
         found += [
@@ -165,7 +165,7 @@ def _working(app: App) -> Iterator[None]:
         await asyncio.to_thread(stop.wait)
         worker.stop()
         await running
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="bench-worker")
     thread.start()

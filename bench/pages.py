@@ -140,9 +140,9 @@ def _grown(app: App) -> str:
 
     for n in range(20):
         asks.enqueue(n)
-    app.schedules.create("bench nightly", "0 3 * * *", kind="bench.asks", payload={"n": 1})
+    app.schedules.add("bench nightly", "0 3 * * *", kind="bench.asks", payload={"n": 1})
     app.run_worker(burst=True)
-    return app.jobs(kind="bench.asks", limit=1)[0].id
+    return app.jobs.list(kind="bench.asks", limit=1)[0].id
 
 
 def screens(job: str) -> list[str]:
@@ -180,10 +180,10 @@ async def measure_screens(app: App, paths: list[str], idle: int, loaded: int, ur
 
 @asynccontextmanager
 async def _asking(app: App) -> AsyncIterator[httpx2.AsyncClient]:
-    transport = httpx2.ASGITransport(make_service(app, authenticate=at_this_machine(app.client)))
+    transport = httpx2.ASGITransport(make_service(app, authenticate=at_this_machine(app)))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", timeout=60) as client:
         yield client
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
 
 async def _shows(client: httpx2.AsyncClient, path: str) -> None:

@@ -122,7 +122,7 @@ def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
     local: list[float] = []
     remote: list[float] = []
     with backends.fresh("postgres", "") as place, closing(App(place.url, name="bench")) as app:
-        app.store.migrate()
+        app._store.migrate()
         token = app.tokens.issue("bench", roles=["admin"]).text
         with _served(place.url) as (process, host, port):
             _over_http(host, port, token, 50)

@@ -164,7 +164,7 @@ def story(office: holdfast.App, workers: dict[int, subprocess.Popen[bytes]], scr
     for line in gate.data:
         print(f"    {line['price']:>4}  {line['item']}")
     print(f"It is {handle.state()}: no worker has it in hand.")
-    office.approve(gate.id, by="ada", comment="no band", data={"limit": 100})
+    office.approvals.approve(gate.id, by="ada", comment="no band", data={"limit": 100})
     print("Ada approves, and fills in the form: at most 100.")
 
     pid = wait_for("the agent to pay", lambda: noted("plug", scratch))[0]

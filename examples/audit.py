@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from holdfast.worker.worker import WorkerOptions
+
+
+def connect(url: str) -> Any:
+    if url.startswith("sqlite"):
+        return sqlite3.connect(url.removeprefix("sqlite:///"))
+    import psycopg
+
+    return psycopg.connect(url)
 
 
 async def main(url: str | None = None) -> list[str]:
@@ -37,7 +48,7 @@ async def main(url: str | None = None) -> list[str]:
         print(f"{each.verb} {each.subject} {each.name}: {each.changed}")
 
     # Somebody who owns the database takes its guard away, and the last event of the last job with it.
-    with app.store.transaction() as connection:
+    with closing(connect(url)) as connection, connection:
         if url.startswith("sqlite"):
             connection.execute("DROP TRIGGER judge_event_delete")
             connection.execute("DELETE FROM event WHERE seq = (SELECT max(seq) FROM event)")
@@ -46,7 +57,7 @@ async def main(url: str | None = None) -> list[str]:
             connection.execute("delete from holdfast.event where seq = (select max(seq) from holdfast.event)")
     said = [flaw.says for flaw in app.audit.verify(anchors=[anchor]).flaws]
     print(*said, sep="\n")
-    assert len(app.audit.show(jobs[0].id)) == 3
+    assert len(app.audit.get(jobs[0].id)) == 3
     await app.aclose()
     return said
 

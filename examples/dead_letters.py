@@ -52,12 +52,12 @@ async def main(url: str | None = None) -> dict[str, int]:
         (job,) = await app.dead_letters.ajobs(wrong.fingerprint)
         new = await app.dead_letters.aredrive_as(job.id, {"order": 0, "amount": 5}, reason="it was 5")
         await work_off()
-        made = await app.aget(new)
+        made = await app.jobs.aget(new)
         assert made is not None
         print(f"order 0 is {made.state} in the place of a job that was discarded")
         print(f"{len(await app.dead_letters.agroups())} groups are open")
         counts: dict[str, int] = {}
-        for each in await app.ajobs(limit=100):
+        for each in await app.jobs.alist(limit=100):
             counts[each.state] = counts.get(each.state, 0) + 1
         return counts
     finally:

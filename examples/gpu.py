@@ -46,7 +46,7 @@ async def main(url: str | None = None) -> dict[str, int]:
             handles.append(await renders.aenqueue(scene, gpu, customer))
         worker = app.worker(WorkerOptions(queues=("renders",), concurrency=10, poll=0.05, promote_every=0.1))
         serving = asyncio.create_task(worker.run())
-        async with app.reserve("gpu-1", wait="30s", reason="a look at the fan"):
+        async with app.reservations.hold("gpu-1", wait="30s", reason="a look at the fan"):
             reserved = True
             await asyncio.sleep(0.1)
             reserved = False
@@ -54,7 +54,7 @@ async def main(url: str | None = None) -> dict[str, int]:
             await handle.await_end("30s")
         worker.stop()
         await serving
-        done = len(app.jobs(state=holdfast.State.SUCCEEDED))
+        done = len(app.jobs.list(state=holdfast.State.SUCCEEDED))
         print(f"{done} scenes rendered; at once at most {most}")
         (over,) = await app.reservations.alist(ended=True)
         print(f"{over.what} was reserved by {over.holder} and {over.state}")

@@ -170,20 +170,22 @@ def main(url: str, scratch: Path) -> Outcome:
     workers = {worker.pid: worker for worker in (start_worker(url, scratch), start_worker(url, scratch))}
     try:
         with closing(holdfast.App(url, name="shop")) as shop:
-            return story(shop, workers, path, scratch)
+            return story(url, shop, workers, path, scratch)
     finally:
         for worker in workers.values():
             worker.terminate()
             worker.wait()
 
 
-def story(shop: holdfast.App, workers: dict[int, subprocess.Popen[bytes]], path: Path, scratch: Path) -> Outcome:
+def story(
+    url: str, shop: holdfast.App, workers: dict[int, subprocess.Popen[bytes]], path: Path, scratch: Path
+) -> Outcome:
     handle = shop.enqueue("import_rows", {"path": str(path), "rows": ROWS})
     pid = wait_for("half of the rows", lambda: noted("plug", scratch))[0]
     worker = workers.pop(int(pid))
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    with closing(connect(shop.store.url)) as connection:
+    with closing(connect(url)) as connection:
         there = sum(count(connection, table, handle.id) for table in ("good_row", "bad_row"))
     print(f"Worker {pid} is killed: {there:,} rows are there, and the last {BATCH} of them were not noted yet.")
 

@@ -39,13 +39,13 @@ def main(url: str | None = None) -> dict[str, float]:
         app.retention.set(kind="invoice")  # without an age: for ever
         for each in app.retention.preview():
             print(f"{each.verb} of {each.kind}: {each.due} due")
-        print(f"{app.retention.run()['clean']} cleaned")
-        left, kept = app.get(sent.id), app.get(billed.id)
+        print(f"{app.retention.sweep()['clean']} cleaned")
+        left, kept = app.jobs.get(sent.id), app.jobs.get(billed.id)
         assert left is not None
         assert kept is not None
         print(f"letter: {left.state}, payload {left.payload}; {' '.join(event.verb for event in sent.history())}")
         print(f"invoice: {kept.state}, payload {kept.payload}")
-        used = app.usage(by="kind")
+        used = app.usage.list(by="kind")
         for line in used:
             print(f"{line.kind}: {line.succeeded} sent, {line.cost} spent")
         return {line.kind or "": line.cost for line in used}

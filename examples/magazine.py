@@ -15,7 +15,7 @@ from holdfast import Retry
 missing = {3}
 
 
-def declare(app: holdfast.App) -> None:
+def declare(app: holdfast.App) -> tuple[holdfast.Kind[..., str], ...]:
     once = Retry(max_attempts=1)
 
     @app.job(retry=once)
@@ -41,11 +41,12 @@ def declare(app: holdfast.App) -> None:
     def advertise() -> str:
         return "out soon"
 
+    return fetch, render, post, advertise
+
 
 async def main(url: str) -> dict[str, str]:
     app = holdfast.App(url, name="magazine")
-    declare(app)
-    fetch, render, post, advertise = (app.kinds[name].kind for name in ("fetch", "render", "post", "advertise"))
+    fetch, render, post, advertise = declare(app)
 
     wf = app.workflow("issue", key="2027-01")
     cover = wf.add(fetch, 0, name="cover")
@@ -57,7 +58,7 @@ async def main(url: str) -> dict[str, str]:
     run = await wf.astart()
 
     await app.atick(limit=100)
-    graph = await app.workflows.ashow(run.id)
+    graph = await app.workflows.agraph(run.id)
     print(f"the issue is {graph.workflow.status}, its pages are {graph.parts()['pages']}")
     print("held back:", ", ".join(node.label for node in graph.nodes if node.standing == "skipped"))
 
@@ -67,10 +68,9 @@ async def main(url: str) -> dict[str, str]:
     await app.atick(limit=100)
     workflow = await run.await_end(timeout=10)
     print(f"the issue is {workflow.status}: {workflow.succeeded} of {workflow.total} jobs")
-    last = next(node for node in (await app.workflows.ashow(run.id)).nodes if node.label == "post")
-    result = await app.client.arun(app.client.store.jobs.result(last.job_id, "default"))
-    print(result.value if result else "")
-    counts = {node.label: node.standing for node in (await app.workflows.ashow(run.id)).nodes}
+    last = next(node for node in (await app.workflows.agraph(run.id)).nodes if node.label == "post")
+    print((await app.jobs.aresult(last.job_id)).value)
+    counts = {node.label: node.standing for node in (await app.workflows.agraph(run.id)).nodes}
     await app.aclose()
     return counts
 

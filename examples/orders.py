@@ -17,8 +17,6 @@ from typing import Any
 
 import holdfast
 
-app = holdfast.App(os.environ.get("HOLDFAST_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'orders.db'}"), name="orders")
-
 
 def connect(url: str) -> Any:
     if url.startswith("sqlite"):
@@ -51,9 +49,9 @@ def place(url: str, send_receipt: holdfast.Kind[[int], str], order: int, *, paid
         return None
 
 
-def main(app: holdfast.App) -> dict[str, int]:
-    url = app.store.url
-    app.client.make_ready()
+def main(url: str) -> dict[str, int]:
+    app = holdfast.App(url, name="orders")
+    app.jobs.list()  # creates the tables of a new SQLite file
     send_receipt = declare(app)
     with closing(connect(url)) as connection:
         connection.execute("create table orders (id integer)")
@@ -69,10 +67,11 @@ def main(app: holdfast.App) -> dict[str, int]:
     with closing(connect(url)) as connection:
         for table in ("orders", "receipts"):
             counts[table] = connection.execute(f"select count(*) from {table}").fetchone()[0]
-    counts["jobs"] = len(app.jobs())
+    counts["jobs"] = len(app.jobs.list())
     print(counts)
+    app.close()
     return counts
 
 
 if __name__ == "__main__":
-    main(app)
+    main(os.environ.get("HOLDFAST_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'orders.db'}"))

@@ -25,22 +25,22 @@ async def main(url: str = "sqlite:///outage.db") -> list[str]:
     async def add(a: int, b: int) -> int:
         return a + b
 
-    app.pause(queue="mail", reason="the mail server is down", until="1h")
+    app.pauses.set(queue="mail", reason="the mail server is down", until="1h")
     letter, total = await send.aenqueue("bob"), await add.aenqueue(2, 3)
     await app.atick(queues=("default", "mail"))
     say(f"the sum is {await total.aresult()}")
-    say(f"the letter is {await letter.astate()}: {app.why(letter.id).reasons[0].says.split(': ')[-1]}")
-    health = app.health()
+    say(f"the letter is {await letter.astate()}: {app.jobs.why(letter.id).reasons[0].says.split(': ')[-1]}")
+    health = app.health.get()
     say(f"health: {health.verdict}, {[reason.code for reason in health.reasons if reason.level != 'advice']}")
 
     # Nobody should even ask for more.
-    app.pause(queue="mail", reason="the mail server is down", refuse_enqueue=True)
+    app.pauses.set(queue="mail", reason="the mail server is down", refuse_enqueue=True)
     try:
         await send.aenqueue("eve")
     except Refused as error:
         say(f"refused: {error.code}")
 
-    app.resume(queue="mail")
+    app.pauses.remove(queue="mail")
     await app.atick(queues=("default", "mail"))
     say(await letter.aresult())
     await app.aclose()

@@ -52,12 +52,10 @@ async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
         seen.append(await imported)
         failed = await told.aget()
         seen.append(f"notify is {failed.state}: {failed.error_message}; its payload: {failed.payload}")
-        result = await app.client.arun(app.client.store.jobs.result(written.id, written.tenant))
-        assert result is not None
+        result = await app.jobs.aresult(written.id)
         lines = await written
         seen.append(f"{len(lines)} lines, at {str(result.ref).split('/')[0]}//{str(result.ref).split('/')[2]}/…")
     finally:
-        await app.store.leave_loop()
         await app.aclose()
     for line in seen:
         print(line)

@@ -66,7 +66,7 @@ async def main() -> dict[str, str]:
         print(f"{number} {job.kind:<8} {job.state:<12} {job.error_message or ''}")
     worker.stop()
     await working
-    for artifact in await app.client.arun(app.client.store.jobs.artifacts(jobs[-1].id, "default")):
+    for artifact in await app.jobs.aartifacts(jobs[-1].id):
         print(f"{artifact.name}: {artifact.meta['size']} bytes, sha256 {artifact.meta['sha256'][:12]}…")
     await app.aclose()
     return ends

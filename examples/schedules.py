@@ -39,9 +39,9 @@ def main(url: str | None = None) -> list[str]:
     said: list[str] = []
     with Kit(app, url) as kit:
         kit.travel_to(datetime(2027, 3, 26, 0, 0, tzinfo=UTC))  # a Friday
-        app.templates.put("news", "newsletter", {"title": "Spring"})
-        app.templates.put("news", "newsletter", {"title": "Spring", "language": "fr"})
-        app.schedules.create("spring", "at 2027-03-26 12:00", template="news", tz="Europe/Paris")
+        app.templates.set("news", "newsletter", {"title": "Spring"})
+        app.templates.set("news", "newsletter", {"title": "Spring", "language": "fr"})
+        app.schedules.add("spring", "at 2027-03-26 12:00", template="news", tz="Europe/Paris")
         kit.drain()  # a worker starts: what the code declares is in the database now
         said += [f"{each.name}: {each.timed.words} ({each.zone})" for each in app.schedules.list()]
 
@@ -50,7 +50,7 @@ def main(url: str | None = None) -> list[str]:
             kit.drain()
         for schedule in app.schedules.list():
             for fire in reversed(app.schedules.history(schedule.name)):
-                job = app.get(fire.job_id) if fire.job_id else None
+                job = app.jobs.get(fire.job_id) if fire.job_id else None
                 said.append(f"{fire.due_at:%H:%M} {schedule.name}: {job.state if job else fire.status}")
 
         said += [f"{each.local:%a %d %b %H:%M %Z}" for each in app.schedules.preview("report", 2)]

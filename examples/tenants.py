@@ -29,7 +29,7 @@ async def main(url: str | None = None) -> list[str]:
     async def report(ctx: holdfast.Context, month: int) -> None:
         made.append(ctx.tenant)
         # Whatever is read or enqueued here is of the job's own tenant.
-        assert {job.tenant for job in await app.ajobs(limit=5)} == {ctx.tenant}
+        assert {job.tenant for job in await app.jobs.alist(limit=5)} == {ctx.tenant}
 
     try:
         await app.tenants.aset("premium", weight=2)  # the first weight has queues shared

@@ -54,12 +54,12 @@ async def main(url: str | None = None) -> dict[str, int]:
         await app.asend_event("order.paid", {"order": 8, "country": "de"})
         working = asyncio.create_task(worker.run())
         for _ in range(1000):
-            if await app.ajobs(kind="label", state=holdfast.State.SUCCEEDED):
+            if await app.jobs.alist(kind="label", state=holdfast.State.SUCCEEDED):
                 break
             await asyncio.sleep(0.02)
 
         stranded = await app.aenqueue("pack", {"order": 9}, queue="moon")
-        for reason in (await app.awhy(stranded.id)).reasons:
+        for reason in (await app.jobs.awhy(stranded.id)).reasons:
             print(f"order 9: {reason.says}")
         worker.stop()
         await working
@@ -69,12 +69,12 @@ async def main(url: str | None = None) -> dict[str, int]:
 
 
 def look_back(app: holdfast.App) -> dict[str, int]:
-    labels = app.jobs(kind="label")
-    for number, tried in enumerate(app.chain(labels[0].id), 1):
+    labels = app.jobs.list(kind="label")
+    for number, tried in enumerate(app.jobs.chain(labels[0].id), 1):
         print(f"label, try {number}: {tried.state} {tried.error_message or ''}".rstrip())
     for one in app.subscriptions.list():
         print(f"{one.name}: {one.made} made")
-    return {"pack": len(app.jobs(kind="pack")), "label": len(labels)}
+    return {"pack": len(app.jobs.list(kind="pack")), "label": len(labels)}
 
 
 if __name__ == "__main__":

@@ -57,21 +57,21 @@ async def main(url: str = "sqlite:///webhooks.db") -> list[str]:
         return "paid"
 
     try:
-        await app.endpoints.aadd(
+        await app.webhooks.aadd(
             "ops", f"http://127.0.0.1:{port}/hooks", secrets="OPS_HOOK", wants=["job.dead_letter", "order.*"]
         )
-        await app.endpoints.atest("ops")
+        await app.webhooks.atest("ops")
         await pay.aenqueue(7)
         await pay.aenqueue(700)
         await app.asend_event("order.paid", {"order": 7})
         while (await app.atick()).taken:  # a worker would do this on the side
             pass
-        last = (await app.endpoints.adeliveries("ops"))[0]
-        await app.endpoints.aresend("ops", last.message)
+        last = (await app.webhooks.adeliveries("ops"))[0]
+        await app.webhooks.aresend("ops", last.message)
         await app.atick()
         for line in told:
             print(line)
-        for each in await app.endpoints.adeliveries("ops"):
+        for each in await app.webhooks.adeliveries("ops"):
             print(f"{each.type:16} attempt {each.attempt}: {each.status}")
         return told
     finally:

@@ -1,9 +1,10 @@
 """Holdfast: durable jobs for Python, on the database you already have."""
 
+from holdfast import webhooks
 from holdfast.app import App
 from holdfast.app.process_handlers import Process
 from holdfast.context import Context, SyncContext, current
-from holdfast.engine.job import Attempt, Event, Job
+from holdfast.engine.job import Attempt, Event, Job, Result
 from holdfast.engine.outcome import Cancel, Reject, RetryLater, Stopped
 from holdfast.engine.retry import Backoff, Retry, retry_after
 from holdfast.engine.states import State
@@ -11,24 +12,25 @@ from holdfast.engine.steps import Progress, Step
 from holdfast.engine.trace import Trace
 from holdfast.errors import EventTimeout, HoldfastError, StepFailed, StepsChanged
 from holdfast.features.agents.model import Agent
-from holdfast.features.approvals.model import Gate
-from holdfast.features.approvals.operations import Asked
+from holdfast.features.approvals.model import Approval
+from holdfast.features.approvals.operations import ApprovalRequest
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
 from holdfast.features.events.model import SentEvent, Subscription
 from holdfast.features.health.model import Health
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.views import Why
 from holdfast.features.jobs.why_reasons import Reason
-from holdfast.features.limits.model import Limit, Reservation
+from holdfast.features.limits.model import Limit, Pause, Reservation
 from holdfast.features.payloads.model import PayloadPolicy
 from holdfast.features.retention.model import Retention, Usage
-from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
+from holdfast.features.webhooks.model import Webhook
 from holdfast.features.workflows.model import Workflow, WorkflowStatus
 from holdfast.kind import Kind
 from holdfast.steps.approvals import ApprovalNotice, Decision
 from holdfast.steps.driver import step_key
 from holdfast.steps.values import AppEvent
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 from holdfast.telemetry.logs import configure_logging
 from holdfast.telemetry.tracing import current_trace, outgoing_headers, trace_from
 
@@ -38,8 +40,9 @@ __all__ = [
     "Agent",
     "App",
     "AppEvent",
+    "Approval",
     "ApprovalNotice",
-    "Asked",
+    "ApprovalRequest",
     "Attempt",
     "Backoff",
     "Cancel",
@@ -48,8 +51,6 @@ __all__ = [
     "Decision",
     "Event",
     "EventTimeout",
-    "Fire",
-    "Gate",
     "Handle",
     "Health",
     "HoldfastError",
@@ -59,16 +60,19 @@ __all__ = [
     "Operation",
     "PayloadPolicy",
     "Process",
+    "Pause",
     "Progress",
     "Reason",
     "Reject",
     "Reservation",
+    "Result",
     "Retention",
     "Retry",
     "RetryLater",
     "Schedule",
-    "Sent",
+    "ScheduleRun",
     "SentEvent",
+    "SentResult",
     "State",
     "Step",
     "StepFailed",
@@ -79,6 +83,7 @@ __all__ = [
     "Template",
     "Trace",
     "Usage",
+    "Webhook",
     "Why",
     "Workflow",
     "WorkflowStatus",
@@ -90,4 +95,5 @@ __all__ = [
     "retry_after",
     "step_key",
     "trace_from",
+    "webhooks",
 ]

@@ -5,7 +5,7 @@
     │   ├── InvalidPayload      not JSON, too large, too deep
     │   ├── InvalidArguments    do not fit the handler's signature
     │   └── InvalidSetting      a bad URL, policy, name or option
-    ├── Refused                 a rule of the substrate said no (DP-3)
+    ├── Refused                 a rule of the system said no
     │   ├── NotFound            no such job in this tenant
     │   ├── Conflict            another state, or another payload under the same key
     │   ├── StaleLease          the token is not (or no longer) the holder's

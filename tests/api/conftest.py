@@ -32,11 +32,11 @@ async def http(app: App) -> AsyncIterator[httpx2.AsyncClient]:
 def client_of(app: App, *, role: str | None = None, tenant: str = "default") -> httpx2.AsyncClient:
     """With ``role``: as somebody of that role whom the program that mounts us has let in."""
     if role is None:
-        authenticate = at_this_machine(app.client)
+        authenticate = at_this_machine(app)
     else:
         known = Identity(f"a {role}", tenant, scopes_of([role]))
         authenticate = lambda _: known  # noqa: E731
-    app.client.make_ready()
+    app._session.make_ready()
     return ServiceClient(make_service(app, authenticate=authenticate))
 
 
@@ -55,6 +55,6 @@ class ServiceClient(httpx2.AsyncClient):
 
 @pytest.fixture
 def anonymous(app: App) -> httpx2.AsyncClient:
-    app.client.make_ready()
+    app._session.make_ready()
     service = make_service(app, authenticate=lambda _: None)
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE)

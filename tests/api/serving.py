@@ -34,7 +34,7 @@ class _Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def serving(app: App, authenticate: Authenticate | None = None) -> AsyncIterator[str]:
     """Its address. It ends with the block, and has ended then."""
-    async with serving_asgi(make_service(app, authenticate=authenticate or at_this_machine(app.client))) as address:
+    async with serving_asgi(make_service(app, authenticate=authenticate or at_this_machine(app))) as address:
         yield address
 
 

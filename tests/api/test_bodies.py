@@ -143,7 +143,7 @@ Below = Callable[[ASGIApp], tuple[ASGIApp, str]]
 
 
 async def test_every_open_route_refuses_a_body_over_64_kib(app: App, below: Below) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     made = make_service(app, authenticate=tokens_of(app))
     service, root = below(made)
     open_to_all = [place for place in places(app, made) if place.path in OPEN]
@@ -170,7 +170,7 @@ async def test_every_open_route_refuses_a_body_over_64_kib(app: App, below: Belo
 @pytest.mark.slow
 async def test_an_approval_token_is_looked_at_before_the_body_and_opens_no_large_one(app: App) -> None:
     gate = await asked(app)
-    token = app.approvals.token(gate)
+    token = app.approvals.issue_token(gate)
     service = make_service(app, authenticate=lambda _: None)
     for path, said in ((f"/api/v1/decide/{token}", JSON), (f"/decide/{token}", FORM), ("/login", FORM)):
         if path != "/login":
@@ -201,7 +201,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.req("JF-16")
 async def test_nothing_is_read_of_what_somebody_unknown_sends(app: App, below: Below, parsed: list[int]) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     made = make_service(app, authenticate=tokens_of(app))
     service, root = below(made)
     wrong: list[dict[str, str]] = [{}, {"authorization": "Bearer hf_wrong"}, {"cookie": "holdfast_session=hfs_wrong"}]
@@ -217,7 +217,7 @@ async def test_nothing_is_read_of_what_somebody_unknown_sends(app: App, below: B
 @pytest.mark.slow
 @pytest.mark.req("JF-16")
 async def test_nothing_is_read_of_what_somebody_sends_who_may_not(app: App, parsed: list[int]) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     nobody = Identity("eve", "default", frozenset())
     service = make_service(app, authenticate=lambda _: nobody)
     tried = 0
@@ -232,7 +232,7 @@ async def test_nothing_is_read_of_what_somebody_sends_who_may_not(app: App, pars
 
 
 async def test_a_body_of_somebody_known_ends_at_the_limit(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue", "operate"}))  # type: ignore[arg-type]
     service = make_service(app, authenticate=lambda _: known)
     for path, said in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM)):
@@ -244,11 +244,11 @@ async def test_a_body_of_somebody_known_ends_at_the_limit(app: App) -> None:
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue", "operate"}))  # type: ignore[arg-type]
     service = make_service(app, authenticate=lambda _: known, body_timeout=0.05)
     gate = await asked(app)
-    link = f"/decide/{app.approvals.token(gate)}"
+    link = f"/decide/{app.approvals.issue_token(gate)}"
     for path, said in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM), (link, FORM)):
         sent = iter([b"{", b'"'])
 
@@ -266,7 +266,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(app: App, caplog: pyt
 
 async def test_a_large_body_has_time_by_its_size(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes at the least rate or faster is read to its end, however long that takes."""
-    app.client.make_ready()
+    app._session.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue"}))  # type: ignore[arg-type]
     monkeypatch.setattr("holdfast.server.middleware.SLOWEST", 10)
     service = make_service(app, authenticate=lambda _: known, body_timeout=0.01)
@@ -288,7 +288,7 @@ async def test_a_large_body_has_time_by_its_size(app: App, monkeypatch: pytest.M
 @pytest.mark.req("DP-3")
 async def test_hostile_bodies_are_refused_with_a_code_on_every_path(app: App) -> None:
     gate = await asked(app)
-    link = f"/api/v1/decide/{app.approvals.token(gate)}"
+    link = f"/api/v1/decide/{app.approvals.issue_token(gate)}"
     async with client_of(app, role="admin") as http:
         for body, code in HOSTILE.values():
             for path in ("/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/schedules", link):
@@ -346,7 +346,7 @@ def test_a_body_has_few_errors_however_wrong_it_is(app: App) -> None:
 
 async def test_forms_have_few_fields_and_no_files(app: App) -> None:
     gate = await asked(app)
-    link = f"/decide/{app.approvals.token(gate)}"
+    link = f"/decide/{app.approvals.issue_token(gate)}"
     service = make_service(app, authenticate=tokens_of(app))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
         http.headers["origin"] = HERE
@@ -361,4 +361,4 @@ async def test_forms_have_few_fields_and_no_files(app: App) -> None:
             assert (parts.status_code, "not_a_form" in parts.text) == (415, True), path
         escaped = await http.post("/login", content=b"token=" + b"%41" * 20_000, headers={"content-type": FORM})
         assert escaped.status_code == 401
-    assert app.approvals.show(gate).gate.state == "open"
+    assert app.approvals.get(gate).gate.state == "open"

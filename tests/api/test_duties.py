@@ -19,12 +19,12 @@ pytestmark = pytest.mark.req("JF-14", "SC-9", "HF-4")
 
 def furnish(app: App) -> str:
     """A job under a lease that has lapsed, and a schedule whose time has come, of a kind that an HTTP worker runs."""
-    app.client.make_ready()
-    store = app.store
+    app._session.make_ready()
+    store = app._store
     forward(store)
     lost = put_one(store, kind="theirs")
     assert claim(store, open_lease(store, ttl=10.0))
-    app.schedules.create("nightly", "every 1h", kind="theirs", queue="nightly")
+    app.schedules.add("nightly", "every 1h", kind="theirs", queue="nightly")
     forward(store, 3601.0)
     store.run(store.leases.open("token node", 3600.0, "*", "node", ["theirs"]))
     return lost
@@ -34,11 +34,11 @@ async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) ->
     """By two servers at once."""
     lost = furnish(app)
     other, before = new_app(), asyncio.all_tasks()
-    services = [make_service(each, authenticate=at_this_machine(each.client), duties="*") for each in (app, other)]
+    services = [make_service(each, authenticate=at_this_machine(each), duties="*") for each in (app, other)]
 
     def done() -> bool:
-        sealed = app.client.run(app.client.store.audit.get_seal()) is not None
-        return sealed and job(app.store, lost).state is State.QUEUED and bool(app.schedules.history("nightly"))
+        sealed = app._session.run(app._session.store.audit.get_seal()) is not None
+        return sealed and job(app._store, lost).state is State.QUEUED and bool(app.schedules.history("nightly"))
 
     async with serving_asgi(services[0]), serving_asgi(services[1]):
         await auntil(done, "reaped, fired and sealed")
@@ -48,7 +48,7 @@ async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) ->
 
 async def test_what_is_not_asked_for_is_left_to_workers(app: App) -> None:
     lost = furnish(app)
-    async with serving_asgi(make_service(app, authenticate=at_this_machine(app.client))):
+    async with serving_asgi(make_service(app, authenticate=at_this_machine(app))):
         pass
-    assert job(app.store, lost).state is State.IN_PROGRESS
+    assert job(app._store, lost).state is State.IN_PROGRESS
     assert app.schedules.history("nightly") == []

@@ -29,7 +29,7 @@ async def test_an_endpoint_from_its_beginning_to_its_end(app: App, monkeypatch: 
     monkeypatch.setenv("HOLDFAST_SECRET_acme__OPS", secret)
     with running() as web:
         web.says("/hook", 200, b"thanks")
-        app.reach.policy = EgressPolicy(ports=(web.port,), allow=("127.0.0.0/8",))
+        app._outbound.policy = EgressPolicy(ports=(web.port,), allow=("127.0.0.0/8",))
         who = [Identity("a admin", "acme", scopes_of(["admin"]))]
         service = make_service(app, authenticate=lambda _: who[0])
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:

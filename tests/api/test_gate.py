@@ -53,9 +53,9 @@ async def test_a_page_of_another_site_can_do_nothing(http: httpx2.AsyncClient, h
 async def test_below_a_path_of_another_program(app: App) -> None:
     from starlette.applications import Starlette
 
-    app.client.make_ready()
+    app._session.make_ready()
     outer = Starlette()
-    outer.mount("/deep/jobs", make_service(app, authenticate=at_this_machine(app.client)))
+    outer.mount("/deep/jobs", make_service(app, authenticate=at_this_machine(app)))
     transport = httpx2.ASGITransport(outer)
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
         page = await client.get("/deep/jobs/")
@@ -84,7 +84,7 @@ async def test_a_program_that_forgets_to_say_that_it_goes_by_cookies_is_guarded_
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_what_the_process_did_is_not_for_one_tenant(app: App) -> None:
     """It names kinds and queues of every tenant; being let in by a cookie does not make one look after all of them."""
-    app.client.make_ready()
+    app._session.make_ready()
     told = {}
     for whose, whole in (("acme", False), ("acme", True), ("*", False)):
         known = Identity("ada", whose, scopes_of(["viewer"]), ambient=True, whole=whole)

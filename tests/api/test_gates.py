@@ -55,7 +55,7 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
     async with client_of(app, role="admin") as admin:
         token = (await admin.post(f"{GATES}/{gate}/token", json={"person": "bob", "expires_in": "1h"})).json()["token"]
         old = (await admin.post(f"{GATES}/{gate}/token", json={"expires_in": "1s"})).json()["token"]
-        app.client.run(app.client.store.clock.set(timedelta(minutes=1), None))
+        app._session.run(app._session.store.clock.set(timedelta(minutes=1), None))
     service = make_service(app, authenticate=lambda _: None)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as anybody:
         link = f"/api/v1/decide/{token}"
@@ -95,9 +95,9 @@ async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: Ap
     handle = app.enqueue("pay")
     await asyncio.to_thread(app.run_worker, burst=True)
     gate = app.approvals.list()[0].id
-    token = app.approvals.token(gate, person="bob")
-    other = app.approvals.token(gate)
-    app.client.run(app.client.store.clock.set(timedelta(hours=2), None))
+    token = app.approvals.issue_token(gate, person="bob")
+    other = app.approvals.issue_token(gate)
+    app._session.run(app._session.store.clock.set(timedelta(hours=2), None))
     say = {"verdict": "approve", "comment": "late"}
 
     async def tried(admin: httpx2.AsyncClient, anybody: httpx2.AsyncClient) -> list[httpx2.Response]:
@@ -117,12 +117,12 @@ async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: Ap
     ):
         for answer in await tried(admin, anybody):
             assert (answer.status_code, "gate_expired" in answer.text) == (410, True), answer.text
-        asked_for = app.approvals.show(gate)
+        asked_for = app.approvals.get(gate)
         assert (asked_for.gate.state, asked_for.votes) == ("open", []), "nobody has attended to it yet"
         assert handle.state() is State.WAITING_FOR_APPROVAL
         # Somebody attends, and it is over for good: what was late is still refused, and runs nothing.
         await asyncio.to_thread(app.run_worker, burst=True)
-        assert app.approvals.show(gate).gate.state == "expired"
+        assert app.approvals.get(gate).gate.state == "expired"
         assert (handle.state(), handle.get().error_code) == (State.FAILED, "gate_expired")
         for answer in await tried(admin, anybody):
             assert answer.status_code in (409, 410), answer.text

@@ -22,7 +22,7 @@ HOSTILE = ("a\x00b", "'; drop table job; --", "\U0001d4b3\u202e<script>", "9" * 
 @pytest.mark.req("JF-14", "DP-3")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     service = make_service(app, authenticate=lambda _: None)
     paths = service.openapi()["paths"]
     asked = 0
@@ -53,16 +53,14 @@ async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
 async def test_a_defect_of_ours_tells_nothing(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     caplog.set_level(logging.WARNING, "httpx2")  # what asks here says where, if somebody has made it talk
 
     def broken(*_: object) -> None:
         raise RuntimeError("the canary")
 
     monkeypatch.setattr(type(app.queues), "alist", broken)
-    transport = httpx2.ASGITransport(
-        make_service(app, authenticate=at_this_machine(app.client)), raise_app_exceptions=False
-    )
+    transport = httpx2.ASGITransport(make_service(app, authenticate=at_this_machine(app)), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
         answer = await http.get("/api/v1/queues")
         # The token of an approval link is in the path: it must not be in the log, whatever breaks.

@@ -202,8 +202,8 @@ async def test_the_end_is_waited_for_and_told(app: App, http: httpx2.AsyncClient
 
 @pytest.mark.req("JF-14")
 async def test_a_service_that_is_to_stop_does_not_wait_for_those_who_wait(app: App) -> None:
-    app.client.make_ready()
-    service = make_service(app, authenticate=at_this_machine(app.client))
+    app._session.make_ready()
+    service = make_service(app, authenticate=at_this_machine(app))
     left = app.enqueue("later", {}, delay="1h").id
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
         waiting = asyncio.create_task(http.get(f"{JOBS}/{left}/result", params={"wait": 60}, timeout=70))

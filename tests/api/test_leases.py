@@ -26,11 +26,11 @@ LEASES = "/api/v1/leases"
 async def work(app: App) -> AsyncIterator[httpx2.AsyncClient]:
     async with client_of(app, role="executor") as client:
         yield client
-    await app.store.leave_loop()
+    await app._store.leave_loop()
 
 
 async def tried(app: App, job_id: str) -> list[Attempt]:
-    return await app.client.arun(app.client.store.jobs.attempts(job_id, "default"))
+    return await app._session.arun(app._session.store.jobs.attempts(job_id, "default"))
 
 
 async def lease_of(work: httpx2.AsyncClient, **asked: object) -> str:
@@ -88,14 +88,14 @@ async def test_checkpoints_are_sealed_by_the_service(new_app: NewApp, monkeypatc
         (job,) = await claim(work, lease)
         fence = {"job": handle.id, "attempt": 1}
         assert (await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": ["ada"]})).is_success
-        kept = await app.client.arun(app.client.store.jobs.checkpoints(handle.id, "default"))
+        kept = await app._session.arun(app._session.store.jobs.checkpoints(handle.id, "default"))
         assert (kept["row"]["$holdfast"]["key"], "ada" in str(kept)) == ("k1", False)
         posed = await work.post(f"{lease}/checkpoint", json={**fence, "name": "row", "value": kept["row"]})
         assert (posed.status_code, posed.json()["code"]) == (422, "payload_reserved")
         await settle(work, lease, job, outcome="retry", after=0)
         (second,) = await claim(work, lease, wait=10)
         assert second["checkpoints"] == {"row": ["ada"]}
-    await app.store.leave_loop()
+    await app._store.leave_loop()
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ async def test_every_word_has_its_ending(app: App, work: httpx2.AsyncClient) -> 
     verdicts = answer.json()["settlements"]
     assert [each["ending"] for each in verdicts] == ["retry", "bury", "snooze", "cancel", "succeeded", None, None]
     assert [each["reason"] for each in verdicts[-2:]] == ["said_twice", "not_found"]
-    states = [(await app.aget(handle.id)).state for handle in handles]  # type: ignore[union-attr]
+    states = [(await app.jobs.aget(handle.id)).state for handle in handles]  # type: ignore[union-attr]
     assert states == [
         *(State.RETRY_WAITING, State.DEAD_LETTER, State.RETRY_WAITING, State.CANCELLED, State.SUCCEEDED),
     ]
@@ -130,7 +130,7 @@ async def test_who_was_taken_for_dead_writes_nothing(app: App, work: httpx2.Asyn
     handle = await app.aenqueue("mail", {})
     lease, other = await lease_of(work, ttl=5), await lease_of(work, ttl=3600)
     (job,) = await claim(work, lease)
-    await asyncio.to_thread(forward, app.store, 60)
+    await asyncio.to_thread(forward, app._store, 60)
     (taken,) = await claim(work, other, wait=10)
     assert (taken["id"], taken["attempt"], taken["crashes"]) == (job["id"], 2, 1)
     late = await settle(work, lease, job, outcome="succeeded", result="late")
@@ -144,4 +144,4 @@ async def test_who_was_taken_for_dead_writes_nothing(app: App, work: httpx2.Asyn
     (third,) = await claim(work, other, wait=10)
     assert (third["attempt"], third["retries"]) == (3, 0)
     assert (await settle(work, other, third, outcome="succeeded")).status_code == 200
-    assert (await app.aget(handle.id)).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert (await app.jobs.aget(handle.id)).state is State.SUCCEEDED  # type: ignore[union-attr]

@@ -44,13 +44,13 @@ async def test_people_are_asked_before_a_job_leaves(app: App, work: httpx2.Async
     assert await claim(work, lease) == []
     (gate,) = await app.approvals.alist()
     assert gate.job_id == handle.id
-    await app.aapprove(gate.id, by="ada")
+    await app.approvals.aapprove(gate.id, by="ada")
     (job,) = await claim(work, lease)
     assert job["payload"] == {"amount": 7}
     single = await once.aenqueue()
     (job,) = await claim(work, lease)
     assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "bury"
-    assert (await app.aget(single.id)).state is State.DEAD_LETTER  # type: ignore[union-attr]
+    assert (await app.jobs.aget(single.id)).state is State.DEAD_LETTER  # type: ignore[union-attr]
 
 
 async def test_what_is_restricted_and_secret_is_not_kept(app: App, work: httpx2.AsyncClient) -> None:
@@ -62,7 +62,7 @@ async def test_what_is_restricted_and_secret_is_not_kept(app: App, work: httpx2.
     error = {"type": "ValueError", "message": "no bed for Rosalind Franklin", "traceback": "name = 'Rosalind Franklin'"}
     assert (await settle(work, lease, job, outcome="reject", error=error)).status_code == 200
     assert "Rosalind" not in repr(await tried(app, handle.id))
-    assert "Rosalind" not in repr(await app.aget(handle.id))
+    assert "Rosalind" not in repr(await app.jobs.aget(handle.id))
 
 
 async def test_the_code_of_a_failure_is_one_word_that_can_be_put_anywhere(app: App, work: httpx2.AsyncClient) -> None:
@@ -80,7 +80,7 @@ async def test_the_code_of_a_failure_is_one_word_that_can_be_put_anywhere(app: A
         handle = await app.aenqueue(kind, {})
         (job,) = await claim(work, lease)
         assert (await settle(work, lease, job, outcome="reject", error=error)).status_code == 200
-        found = await app.aget(handle.id)
+        found = await app.jobs.aget(handle.id)
         assert found is not None
         seen.append(found.error_code)
     assert seen == ["a b[31mc", "rejected", "std::io::Error", "password=[redacted]", "rejected", "java.lang.Error$Bed"]
@@ -94,14 +94,14 @@ async def test_a_result_cannot_be_made_to_show_what_is_anothers(app: App, work: 
     (job,) = await claim(work, lease)
     forged = {"$holdfast": {"stored": "artifact://default/0198/secret"}}
     assert (await settle(work, lease, job, outcome="succeeded", result=forged)).json()["ending"] == "bury"
-    found = await app.aget(handle.id)
+    found = await app.jobs.aget(handle.id)
     assert found is not None
     assert (found.state, found.error_code) == (State.DEAD_LETTER, "payload_reserved")
 
 
 @pytest.mark.slow
 async def test_labels_and_bodies_are_checked(app: App, work: httpx2.AsyncClient) -> None:
-    await asyncio.to_thread(app.executors.add, "blessed")
+    await asyncio.to_thread(app.executors.set, "blessed")
     refused = await work.post(LEASES, json={"name": "node"})
     assert (refused.status_code, refused.json()["code"]) == (403, "executor_refused")
     lease = await lease_of(work, name="blessed")
@@ -147,7 +147,7 @@ async def test_a_tick_runs_a_few_jobs_here(app: App, work: httpx2.AsyncClient) -
     assert (first.json()["succeeded"], second.json()["succeeded"]) == (3, 2)
     assert sorted(ran) == [0, 1, 2, 3, 4], "none was taken by two"
     assert (await work.post("/api/jobs/tick")).json()["taken"] == 0
-    children = await app.ajobs(kind="child")
+    children = await app.jobs.alist(kind="child")
     assert len(children) == 5
     assert all(job.enqueued_by.startswith("job ") for job in children), "a handler's doing is not whoever rang"
     wrong: list[dict[str, object]] = [{"limit": 0}, {"limit": 101}, {"timeout": 301}, {"queues": []}, {"all": True}]

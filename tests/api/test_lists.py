@@ -17,16 +17,16 @@ NAMES = ("a", "B", "c/d", "é", "z z")
 
 def furnish(app: App) -> None:
     for tenant in ("acme", "default"):
-        with app.client.acting_for(tenant):
+        with app._session.acting_for(tenant):
             for name in NAMES:
-                app.schedules.create(name, "@daily", kind="report")
-                app.templates.put(name, "report")
-                app.templates.put(name, "report", {"n": 2})
-                app.agents.register(name)
-    app.templates.put("gone", "report")
+                app.schedules.add(name, "@daily", kind="report")
+                app.templates.set(name, "report")
+                app.templates.set(name, "report", {"n": 2})
+                app.agents.set(name)
+    app.templates.set("gone", "report")
     app.templates.remove("gone")
-    app.schedules.create("gone", "@daily", kind="report")
-    app.schedules.delete("gone")
+    app.schedules.add("gone", "@daily", kind="report")
+    app.schedules.remove("gone")
 
 
 async def every(http: httpx2.AsyncClient, noun: str, **asked: Any) -> list[tuple[str, str]]:

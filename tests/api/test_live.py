@@ -38,10 +38,10 @@ async def told_until(told: AsyncIterator[dict[str, str]], field: str) -> AsyncIt
 
 @pytest.mark.req("JF-14", "DP-12")
 async def test_each_listener_hears_of_its_own_tenant_in_order_and_from_its_own_place(app: App) -> None:
-    app.client.make_ready()
-    live = LedgerFeed(app.client)
+    app._session.make_ready()
+    live = LedgerFeed(app._session)
     early = [app.enqueue("early", {"n": n}).id for n in range(3)]
-    begin = app.client.run(app.client.store.ledger.read(None, 1, "default"))[0].cursor
+    begin = app._session.run(app._session.store.ledger.read(None, 1, "default"))[0].cursor
     async with (
         aclosing(live.follow("default", after=begin)) as own,
         aclosing(live.follow("acme")) as acme,
@@ -61,8 +61,8 @@ async def test_each_listener_hears_of_its_own_tenant_in_order_and_from_its_own_p
 
 @pytest.mark.req("JF-14", "DP-12")
 async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(app: App) -> None:
-    app.client.make_ready()
-    live = LedgerFeed(app.client, queue=5)
+    app._session.make_ready()
+    live = LedgerFeed(app._session, queue=5)
     async with aclosing(live.follow("default")) as slow, aclosing(live.follow("default")) as quick:
         beginning = [asyncio.create_task(take(each, 1)) for each in (slow, quick)]
         await auntil(lambda: live.listeners == 2, "both listen")
@@ -86,16 +86,16 @@ async def test_a_slow_listener_is_told_and_misses_nothing_and_holds_up_nobody(ap
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    app.client.make_ready()
-    live = LedgerFeed(app.client)
-    asked, arun = [0], app.store.arun
+    app._session.make_ready()
+    live = LedgerFeed(app._session)
+    asked, arun = [0], app._store.arun
 
     async def counted(flow: Flow[Any]) -> Any:
         asked[0] += 1
         return await arun(flow)
 
     place = await live.place("default")
-    monkeypatch.setattr(app.store, "arun", counted)
+    monkeypatch.setattr(app._store, "arun", counted)
     following = [live.follow("default", after=place) for _ in range(500)]
     tasks = [asyncio.create_task(take(each, 1)) for each in following]
     await auntil(lambda: live.listeners == 500 and asked[0] >= 500, "all listen, and have looked once themselves")
@@ -118,8 +118,8 @@ async def test_five_hundred_idle_listeners_cost_what_one_does(app: App, monkeypa
 
 @pytest.mark.req("JF-14")
 async def test_whoever_listens_is_let_go_when_the_service_ends(app: App) -> None:
-    app.client.make_ready()
-    live = LedgerFeed(app.client)
+    app._session.make_ready()
+    live = LedgerFeed(app._session)
 
     async def all_of(events: AsyncGenerator[Event | ListenerBehind | FeedItem, None]) -> list[Any]:
         return [event async for event in events]
@@ -134,7 +134,7 @@ async def test_whoever_listens_is_let_go_when_the_service_ends(app: App) -> None
 @pytest.mark.req("JF-14", "JF-1", "DP-12")
 async def test_a_stream_goes_on_where_it_was_broken_off(app: App) -> None:
     viewer = Identity("a viewer", "acme", scopes_of(["viewer"]))
-    app.client.make_ready()
+    app._session.make_ready()
     async with serving(app, lambda _: viewer) as address:
         async with events_of(address) as told:
             place = (await take(told, 1))[0]["id"]
@@ -160,22 +160,22 @@ async def test_from_the_middle_of_what_was_committed_together_nothing_is_missed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A place half-way through a page is one of an older time: what came since is on the next page, not on this."""
-    app.client.make_ready()
+    app._session.make_ready()
     together = app.enqueue_many(app.prepare("many", {"n": n}) for n in range(7))
     monkeypatch.setattr("holdfast.server.live.PAGE", 3)
-    half = app.client.run(app.client.store.ledger.read(None, 3, "default"))[1].cursor
+    half = app._session.run(app._session.store.ledger.read(None, 3, "default"))[1].cursor
     later = [app.enqueue("later", {"n": n}).id for n in range(2)]
-    async with aclosing(LedgerFeed(app.client).follow("default", after=half)) as events:
+    async with aclosing(LedgerFeed(app._session).follow("default", after=half)) as events:
         told = [event.job_id for event in await take(events, 7)]
     assert told == [*(handle.id for handle in together[2:]), *later]
 
 
 def purge(app: App) -> None:
     """All that has ended goes."""
-    keep(app.store, purge="1d")
+    keep(app._store, purge="1d")
     for _ in range(2):  # one pass finds what the other has left
-        forward(app.store, 2 * 86_400)
-        sweep(app.store)
+        forward(app._store, 2 * 86_400)
+        sweep(app._store)
         app.enqueue("later")  # the job of the last event stays
 
 
@@ -184,25 +184,25 @@ async def test_who_wants_few_of_them_is_not_told_of_what_it_did_not_want(app: Ap
     """It has heard of all that happened, though nothing of it was for it: its place has gone on, and nothing that
     retention takes up to there is a gap to it."""
     viewer = Identity("a viewer", "default", scopes_of(["viewer"]))
-    app.client.make_ready()
+    app._session.make_ready()
     path = "/api/v1/events/stream?kind=wanted"
     async with serving(app, lambda _: viewer) as address, events_of(address, path) as told:
         seen = (await take(told, 1))[0]["id"]
         app.enqueue("other").cancel()
-        while app.client.run(app.client.store.subscriptions.behind(seen, True, "default")):
+        while app._session.run(app._session.store.subscriptions.behind(seen, True, "default")):
             (passed,) = await take(told, 1)
             assert set(passed) == {"id"}
             seen = passed["id"]
     purge(app)
-    assert app.client.run(app.client.store.ledger.gone(seen, "default")) is None
+    assert app._session.run(app._session.store.ledger.gone(seen, "default")) is None
 
 
 @pytest.mark.req("JF-14", "DP-12", "CX-12")
 async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The service could not read the ledger for longer than retention keeps it: nobody who listened skips it."""
-    app.client.make_ready()
+    app._session.make_ready()
     monkeypatch.setattr("holdfast.server.live.LATE", -1.0)
-    live = LedgerFeed(app.client)
+    live = LedgerFeed(app._session)
     async with aclosing(live.follow("default")) as events:
         first = asyncio.create_task(take(events, 1))
         await auntil(lambda: live.listeners == 1, "it listens")
@@ -225,4 +225,4 @@ async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monke
             await following
     assert live.listeners == 0
     await live.aclose()
-    await app.store.leave_loop()
+    await app._store.leave_loop()

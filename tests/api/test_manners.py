@@ -57,7 +57,7 @@ async def test_what_says_that_it_is_no_json_is_not_read_as_such(app: App) -> Non
             for path in ("/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/events", "/api/v1/none"):
                 refused = await http.post(path, content=body, headers={"content-type": kind})
                 assert (refused.status_code, refused.json()["code"]) == (415, "not_json"), (path, kind)
-        assert app.client.run(app.client.store.ledger.read(None, 10, "default")) == []
+        assert app._session.run(app._session.store.ledger.read(None, 10, "default")) == []
         for kind in ("application/json", "application/json; charset=utf-8", "Application/Vnd.Of.Ours+JSON"):
             assert (
                 await http.post("/api/v1/jobs", content=b'{"kind": "x"}', headers={"content-type": kind})
@@ -116,7 +116,7 @@ OPENED = {
 @pytest.mark.req("JF-14", "DP-12")
 async def test_a_stream_ends_with_the_token_that_opened_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lasting.__init__, "__defaults__", (0.0,))
-    app.client.make_ready()
+    app._session.make_ready()
     good, bad = [await app.tokens.aissue(name, roles=["viewer"]) for name in ("stays", "leaves")]
     by = [{"Authorization": f"Bearer {each.text}"} for each in (good, bad)]
     async with (

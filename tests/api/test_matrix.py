@@ -76,7 +76,7 @@ def test_each_route_asks_for_one_scope_and_for_the_right_one(app: App) -> None:
 
 async def test_a_role_is_let_in_where_its_scopes_say_and_nowhere_else(app: App) -> None:
     found = operations(app)
-    app.client.make_ready()
+    app._session.make_ready()
     who = [Identity("nobody", "default", frozenset())]
     transport = httpx2.ASGITransport(make_service(app, authenticate=lambda _: who[0]), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
@@ -107,7 +107,7 @@ async def test_a_get_changes_nothing(app: App) -> None:
     service = make_service(app, authenticate=lambda _: identity)
 
     def all_there_is() -> str:
-        with app.store.transaction() as connection:
+        with app._store.transaction() as connection:
             tables = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
             rows: dict[str, Any] = {
                 table: sorted(map(repr, connection.execute(f'select * from "{table}"'))) for table in tables
@@ -131,7 +131,7 @@ def as_admin_of(tenant: str) -> Authenticate:
 @pytest.mark.slow
 @pytest.mark.req("JF-1")
 async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_be_named(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     for tenant, path, code in (
         ("acme", "/api/v1/tenants/umbrella", "not_for_a_tenant"),
         ("acme", "/api/v1/executors/x", "not_for_a_tenant"),

@@ -204,7 +204,7 @@ async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Aski
     assert (await asking("GET", "/subscriptions"))["items"] == []
 
     app.enqueue("mail", {})
-    assert len(list(app.events("reader"))) >= 1
+    assert len(list(app.events.read("reader"))) >= 1
     assert [each["name"] for each in (await asking("GET", "/consumers"))["items"]] == ["reader"]
     await asking("POST", "/consumers/reader/reset", {"to": "now"}, 204)
     await asking("DELETE", "/consumers/reader", status=204)
@@ -243,7 +243,7 @@ async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Aski
     ):
         assert (await asking("PUT", f"/reservations/{next_one}", said, 422))["code"] == code
     assert (await asking("PUT", "/reservations/mine", {}, 422))["code"] == "invalid_id"
-    app.client.run(app.client.store.reservations.set(Ask(SOMEBODYS, "queue", "q", 60), "eve", "acme"))
+    app._session.run(app._session.store.reservations.set(Ask(SOMEBODYS, "queue", "q", 60), "eve", "acme"))
     for method, body in (("PUT", {"queue": "q"}), ("GET", None), ("DELETE", None)):
         refused = await asking(method, f"/reservations/{SOMEBODYS}", body, 404)
         assert refused["code"] == "reservation_not_found", "another tenant's is not there"
@@ -265,7 +265,7 @@ async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Aski
     checked = await asking("GET", "/audit/verify")
     assert (checked["report"]["ok"], checked["next"]) == (True, None)
     assert (await asking("GET", "/audit/anchor")).count(":") >= 1
-    job = app.jobs(limit=1)[0].id
+    job = app.jobs.list(limit=1)[0].id
     assert {each["state"] for each in (await asking("GET", f"/audit/jobs/{job}"))["items"]} == {"sealed"}
 
 
@@ -274,9 +274,9 @@ async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Aski
 async def test_nothing_of_another_tenant_is_reached_by_its_name_or_id(app: App) -> None:
     with app.tenant("acme"):
         job = app.enqueue("mail", {}).id
-        app.templates.put("theirs", "mail")
-        app.schedules.create("theirs", "@daily", kind="mail")
-        app.agents.register("theirs")
+        app.templates.set("theirs", "mail")
+        app.schedules.add("theirs", "@daily", kind="mail")
+        app.agents.set("theirs")
         flow = app.workflow("publish")
         flow.add("mail")
         workflow = flow.start().id

@@ -27,7 +27,7 @@ def url(sqlite_url: str) -> str:
 
 
 def dead_letter(app: App, kind: str = "breaks") -> str:
-    if kind not in app.kinds:
+    if kind not in app._kinds:
 
         @app.job(kind, retry=Retry(max_attempts=1))
         async def breaks(n: int) -> None:
@@ -64,14 +64,14 @@ async def test_who_may_not_operate_sees_no_button_and_is_refused(app: App) -> No
             assert (refused.status_code, "missing_scope" in refused.text) == (403, True)
         for path in ("/jobs/act", f"/operations/{operation.id}/cancel"):
             assert (await viewer.post(path, data={**YES, "verb": "redrive", "id": job})).status_code == 403
-    found = await app.aget(job)
+    found = await app.jobs.aget(job)
     assert found is not None
     assert found.state is State.DEAD_LETTER
 
 
 @pytest.mark.slow
 async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     jobs = [await asyncio.to_thread(dead_letter, app) for _ in range(4)]
     async with client_of(app, role="operator") as http:
 
@@ -110,7 +110,7 @@ async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(a
         assert "1 redriven; 1 not" in (await http.get(gone.headers["location"])).text
         tracked = await post("/jobs/act", verb="cancel", everything="yes", q="kind:breaks", confirmed="yes")
         assert tracked.startswith("/operations/")
-        history = await app.client.arun(app.client.store.jobs.history(jobs[1], "default"))
+        history = await app._session.arun(app._session.store.jobs.history(jobs[1], "default"))
         assert {event.actor for event in history if event.verb in ("redrive", "cancel", "move")} == {"a operator"}
 
 
@@ -153,8 +153,8 @@ async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
     """However much happens, one word a while; a listener that goes is gone."""
     from holdfast.server.pages import signals
 
-    app.client.make_ready()
-    live = LedgerFeed(app.client)
+    app._session.make_ready()
+    live = LedgerFeed(app._session)
     told = signals(live, "default", always, gentle=0.2, quiet=0.3)
     assert "event: here" in await anext(told)
     assert "event: here" in await anext(told)

@@ -32,7 +32,7 @@ async def ready(service: ASGIApp) -> tuple[int, str]:
 async def test_a_full_disk_is_not_ready_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.features.health.routes.READY_FOR", 0.0)
     with mounted() as disk, closing(App(f"sqlite:///{disk}/jobs.db")) as app:
-        app.store.migrate()
+        app._store.migrate()
         service = make_service(app, authenticate=lambda _: None)
         assert await ready(service) == (200, "ready")
         await asyncio.to_thread(fill, app)
@@ -45,8 +45,8 @@ async def test_a_full_disk_is_not_ready_until_there_is_room(monkeypatch: pytest.
 
 def test_a_read_only_server_is_not_writable(postgres_url: str) -> None:
     with closing(App(postgres_url)) as app:
-        app.store.migrate()
-        app.store.check_writable()
+        app._store.migrate()
+        app._store.check_writable()
     join = "&" if "?" in postgres_url else "?"
     with closing(open_store(f"{postgres_url}{join}options=-c%20default_transaction_read_only%3Don")) as store:
         with pytest.raises(StoreUnavailable) as refused:
@@ -57,28 +57,28 @@ def test_a_read_only_server_is_not_writable(postgres_url: str) -> None:
 
 def test_a_lock_of_another_writer_is_no_fault_and_nothing_is_changed(new_sqlite_url: str) -> None:
     with closing(App(new_sqlite_url)) as app:
-        app.store.migrate()
-        (job,) = put(app.store, spec())
-        before = app.store.schema()
-        with app.store.transaction() as connection:
+        app._store.migrate()
+        (job,) = put(app._store, spec())
+        before = app._store.schema()
+        with app._store.transaction() as connection:
             connection.execute("create table kept_open (x)")
-            app.store.check_writable()
-        app.store.check_writable()
-        assert app.store.schema() == before
-        assert app.get(job) is not None
+            app._store.check_writable()
+        app._store.check_writable()
+        assert app._store.schema() == before
+        assert app.jobs.get(job) is not None
     assert Path(new_sqlite_url.removeprefix("sqlite:///")).exists()
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_however_many_ask_it_is_looked_at_once(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     looked: list[str] = []
     fault: list[StoreUnavailable] = []
 
     class Store:
         def schema(self) -> object:
             looked.append("schema")
-            return app.store.schema()
+            return app._store.schema()
 
         def check_writable(self) -> None:
             looked.append("written")

@@ -31,7 +31,6 @@ from schemathesis.checks import (
 
 from holdfast import App
 from holdfast.server.app import make_service
-from holdfast.server.openapi import SCHEMA_NAMES
 from holdfast.server.sessions import tokens_of
 from tests.api.serving import serving
 
@@ -70,12 +69,12 @@ def furnished(app: App) -> dict[str, str]:
     """A little of everything, by the names that paths have for it."""
     job = app.enqueue("mail", {"to": "ada"}, agent="planner").id
     issued = app.tokens.issue("eyes", roles=["viewer"])
-    app.schedules.create("hourly", "@hourly", kind="mail")
-    app.templates.put("monthly", "mail", {})
+    app.schedules.add("hourly", "@hourly", kind="mail")
+    app.templates.set("monthly", "mail", {})
     flow = app.workflow("publish")
     flow.add("mail", {})
     workflow = flow.start().id
-    lease = app.client.run(app.client.store.leases.open("w", 3600, "default")).id
+    lease = app._session.run(app._session.store.leases.open("w", 3600, "default")).id
     return {"job_id": job, "id": issued.token.id, "lease": lease, "workflow_id": workflow, "name": "hourly"}
 
 
@@ -90,7 +89,7 @@ def bounded(case: Case) -> Case:
 @pytest.mark.slow
 def test_every_operation_answers_as_its_document_says(sqlite_url: str) -> None:
     with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
-        app.client.make_ready()
+        app._session.make_ready()
         token = app.tokens.issue("admin", roles=["admin"]).text
         known = furnished(app)
         with served(app) as address, requests.Session() as session:
@@ -136,10 +135,10 @@ def exercise(operation: Any, mode: GenerationMode, ask: Callable[[Case, bool], N
 
 
 def test_names_of_schemas_do_not_follow_modules() -> None:
+    """FastAPI puts the module into the name where two classes have the same one."""
     with closing(App("sqlite:///:memory:")) as app:
         found = make_service(app, authenticate=lambda _: None).openapi()
-    named = {name for name in found["components"]["schemas"] if name.startswith("holdfast__")}
-    assert named == set(SCHEMA_NAMES.values())
+    assert [name for name in found["components"]["schemas"] if "__" in name] == []
 
 
 @pytest.mark.slow

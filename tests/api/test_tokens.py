@@ -30,14 +30,14 @@ OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 async def service_of(
     app: App, authenticate: Tokens | None = None, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    app.client.make_ready()
+    app._session.make_ready()
     service = make_service(app, authenticate=authenticate or tokens_of(app, remember=0))
     transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
     try:
         async with httpx2.AsyncClient(transport=transport, base_url=HERE, headers=headers) as client:
             yield client
     finally:
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
 
 def bearer(text: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ async def test_a_token_opens_what_it_allows_until_it_is_over(app: App) -> None:
             return any(token.last_used_at is not None for token in app.tokens.list())
 
         await asyncio.to_thread(until, used, "the use was noted")
-        await asyncio.to_thread(forward, app.store, 7200)
+        await asyncio.to_thread(forward, app._store, 7200)
         assert (await http.get("/api/v1/tokens", headers=bearer(issued.text))).status_code == 401
 
 
@@ -160,7 +160,7 @@ async def test_a_browser_logs_in_with_a_token_and_out_again(app: App) -> None:
 async def test_a_session_ends_with_its_token(app: App) -> None:
     issued = await app.tokens.aissue("ada", roles=["viewer"])
     sessions = tokens_of(app, remember=0)
-    app.client.make_ready()
+    app._session.make_ready()
     session = await sessions.open(issued.text)
     assert session is not None
     async with service_of(app, sessions, headers={"Cookie": f"{COOKIE}={session}"}) as http:
@@ -176,13 +176,13 @@ async def test_a_session_ends_with_its_token(app: App) -> None:
 async def test_a_token_is_looked_up_once_in_a_while(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     issued = await app.tokens.aissue("busy", roles=["admin"])
     looks: list[str] = []
-    look = app.client.store.tokens.find
+    look = app._session.store.tokens.find
 
     def counted(_: object, hashed: str) -> Flow[ApiToken | None]:
         looks.append(hashed)
         return look(hashed)
 
-    monkeypatch.setattr(type(app.client.store.tokens), "find", counted)
+    monkeypatch.setattr(type(app._session.store.tokens), "find", counted)
     assert tokens.REMEMBERED <= 2.0, "a token that is revoked opens nothing after that"
     async with service_of(app, tokens_of(app, remember=60), headers=bearer(issued.text)) as http:
         for _ in range(5):
@@ -219,4 +219,4 @@ async def test_the_use_of_a_token_is_noted_before_the_service_ends(app: App, mon
         assert (await http.get("/api/v1/tokens")).status_code == 200
         await leave_off(service)
         assert not known._noting, "a database that does not answer is not waited for"
-    await app.store.leave_loop()
+    await app._store.leave_loop()

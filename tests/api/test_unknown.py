@@ -31,7 +31,7 @@ async def test_every_list_of_something_that_is_not_there_is_not_found(app: App) 
 
 
 async def test_a_job_of_somebody_else_is_as_unknown_as_none(app: App) -> None:
-    with app.client.acting_for("acme"):
+    with app._session.acting_for("acme"):
         theirs = app.enqueue("mail", {}).id
     async with client_of(app, role="admin") as http:
         for path in ("chain", "artifacts", "history", "attempts"):
@@ -45,11 +45,11 @@ async def test_a_job_of_somebody_else_is_as_unknown_as_none(app: App) -> None:
 
 async def test_the_same_in_process(app: App) -> None:
     with pytest.raises(NotFound):
-        app.chain(NOBODY)
+        app.jobs.chain(NOBODY)
     with pytest.raises(NotFound):
         app.dead_letters.jobs("nobody")
     with pytest.raises(NotFound) as refused:
-        await app.achain(NOBODY)
+        await app.jobs.achain(NOBODY)
     assert refused.value.code == "not_found"
     with pytest.raises(NotFound) as refused:
         await app.dead_letters.ajobs("nobody")

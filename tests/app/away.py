@@ -23,9 +23,9 @@ class Away:
         self.left: Counter[str] = Counter()
         self.deaf: Counter[str] = Counter()
         self.met: Counter[str] = Counter()
-        self._arun, self._run = app.store.arun, app.store.run
-        monkeypatch.setattr(app.store, "arun", self.arun)
-        monkeypatch.setattr(app.store, "run", self.run)
+        self._arun, self._run = app._store.arun, app._store.run
+        monkeypatch.setattr(app._store, "arun", self.arun)
+        monkeypatch.setattr(app._store, "run", self.run)
 
     def _refuse(self, flow: Flow[Any]) -> None:
         name, _ = name_of(flow)

@@ -14,19 +14,19 @@ from tests.support.stores import claim, open_lease
 def in_hand(app: App) -> SyncContext:
     """A job that was just begun; ``Context(ctx._run)`` is its async form."""
     handle = app.enqueue("by_hand")
-    taken = claim(app.store, open_lease(app.store))[0]
+    taken = claim(app._store, open_lease(app._store))[0]
     assert taken.id == handle.id
-    client = Session(app.store, tenant="*", name="tests", actor="tester")
+    client = Session(app._store, tenant="*", name="tests", actor="tester")
     return SyncContext(HandlerRun(taken, client, logging.getLogger("holdfast.job.by_hand")))
 
 
 def lose(app: App, ctx: AnyContext) -> None:
     """Its lease ends, and the job is taken from it."""
-    app.store.run(app.store.leases.end(ctx._run.claim.lease, "gone", "*"))
-    app.store.run(app.store.leases.reap())
+    app._store.run(app._store.leases.end(ctx._run.claim.lease, "gone", "*"))
+    app._store.run(app._store.leases.reap())
 
 
 def state_of(app: App, ctx: AnyContext) -> State:
-    job = app.get(ctx.job_id)
+    job = app.jobs.get(ctx.job_id)
     assert job is not None
     return job.state

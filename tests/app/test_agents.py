@@ -29,14 +29,14 @@ def code_of(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
 
 @pytest.fixture(autouse=True)
 def migrated(app: App) -> None:
-    app.store.migrate()
+    app._store.migrate()
 
 
 # -- the registry ----------------------------------------------------------------------------------------------
 
 
 def test_register_look_disable_enable(app: App) -> None:
-    made = app.agents.register("planner", name="The planner", kind="plan", retry="gentle", requires_approval=True)
+    made = app.agents.set("planner", name="The planner", kind="plan", retry="gentle", requires_approval=True)
     assert app.agents.get("planner") == made
     assert app.agents.list() == app.agents.list(kind="plan") == app.agents.list(disabled=False) == [made]
     shut = app.agents.disable("planner", reason="it loops")
@@ -47,7 +47,7 @@ def test_register_look_disable_enable(app: App) -> None:
 
 
 async def test_the_same_awaited(app: App) -> None:
-    made = await app.agents.aregister("planner", max_wait="1h")
+    made = await app.agents.aset("planner", max_wait="1h")
     assert await app.agents.aget("planner") == made
     assert await app.agents.alist() == [made]
     assert (await app.agents.adisable("planner", reason="it loops")).disabled
@@ -88,14 +88,14 @@ def test_an_agent_that_is_not_registered(app: App) -> None:
 )
 def test_what_cannot_be_registered(app: App, definition: dict[str, Any], code: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
-        app.agents.register(**({"id": "planner"} | definition))
+        app.agents.set(**({"id": "planner"} | definition))
     assert code_of(refused) == code
     assert app.agents.list() == []
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "\x00"])
 def test_disabling_needs_a_reason(app: App, reason: str) -> None:
-    app.agents.register("planner")
+    app.agents.set("planner")
     if reason.strip():
         assert app.agents.disable("planner", reason=reason).disabled_reason, "what no store can keep is made visible"
         return
@@ -127,15 +127,15 @@ def test_the_call_before_the_agent_before_the_kind(app: App) -> None:
     own = Backoff(base=7).to_json()
     assert made() == [(2, 0, own)]
     assert made(agent="planner") == [(2, 0, own)]
-    app.agents.register("planner", retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
+    app.agents.set("planner", retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
     assert made(agent="planner") == [(6, 5, GENTLE.to_json())]
     assert made() == [(2, 0, own)]
     assert made(agent="planner", retry=Retry(max_attempts=9)) == [(9, 3, None)]
     assert made(agent="planner", retry=Retry()) == [(5, 3, None)]
     assert made(agent="planner", retry="hourly_cap") == [(5, 3, HOURLY_CAP.to_json())]
-    app.agents.register("planner", retry="gentle")
+    app.agents.set("planner", retry="gentle")
     assert made(agent="planner") == [(2, 0, GENTLE.to_json())]
-    app.agents.register("planner")
+    app.agents.set("planner")
     assert made(agent="planner") == [(2, 0, own)]
 
 
@@ -146,7 +146,7 @@ def test_an_agent_does_not_make_a_promise_void(app: App) -> None:
     @app.job(at_most_once=True)
     def pay(n: int) -> None: ...
 
-    app.agents.register("teller", retry=Retry(max_attempts=6, max_crashes=5))
+    app.agents.set("teller", retry=Retry(max_attempts=6, max_crashes=5))
     for handle in (pay.using(agent="teller").enqueue(1), app.enqueue("pay", {"n": 1}, agent="teller")):
         assert policy(handle.get()) == (1, 0, None)
 
@@ -181,15 +181,15 @@ def test_an_agents_policy_is_what_the_worker_goes_by(app: App) -> None:
     def fails(how: str) -> None:
         raise KeyError(how) if how == "for good" else ValueError(how)
 
-    app.agents.register("once", retry=Retry(max_attempts=1))
-    app.agents.register("often", retry=Retry(max_attempts=3, backoff=Backoff(base=0)))
+    app.agents.set("once", retry=Retry(max_attempts=1))
+    app.agents.set("often", retry=Retry(max_attempts=3, backoff=Backoff(base=0)))
     once, often, given_up = (
         fails.using(agent=agent).enqueue(how)
         for agent, how in (("once", "again"), ("often", "again"), ("often", "for good"))
     )
     app.run_worker(burst=True)
     while often.state() is not State.DEAD_LETTER:
-        app.store.run(app.store.leases.promote())
+        app._store.run(app._store.leases.promote())
         app.run_worker(burst=True)
     assert [(handle.state(), handle.get().attempt) for handle in (once, often, given_up)] == [
         (State.DEAD_LETTER, 1),
@@ -208,7 +208,7 @@ def test_what_is_refused_says_by_whom_and_why(app: App) -> None:
     @app.job()
     def mail(n: int) -> None: ...
 
-    app.agents.register("planner", kind="plan", max_payload=20)
+    app.agents.set("planner", kind="plan", max_payload=20)
     with pytest.raises(Refused) as wrong:
         mail.using(agent="planner").enqueue(1)
     assert code_of(wrong) == "agent_kind_mismatch"
@@ -221,14 +221,14 @@ def test_what_is_refused_says_by_whom_and_why(app: App) -> None:
     assert code_of(shut) == "agent_disabled"
     assert str(shut.value).startswith("agent planner was disabled by tester on 20")
     assert ": it loops [agent_disabled]" in str(shut.value)
-    assert app.jobs() == []
+    assert app.jobs.list() == []
 
 
 def test_of_many_each_is_answered(app: App) -> None:
     @app.job()
     def plan(n: int) -> None: ...
 
-    app.agents.register("planner")
+    app.agents.set("planner")
     app.agents.disable("planner", reason="it loops")
     alike = app.enqueue_many(plan.using(agent="planner").prepare(n) for n in range(3))
     mixed = app.enqueue_many([plan.prepare(1), plan.using(agent="planner").prepare(2), plan.prepare(3)])
@@ -243,16 +243,16 @@ def test_many_parts_of_a_bulk(app: App) -> None:
     @app.job()
     def plan(n: int) -> None: ...
 
-    app.agents.register("planner", max_payload=8, retry=Retry(max_attempts=2))
+    app.agents.set("planner", max_payload=8, retry=Retry(max_attempts=2))
     handles = app.enqueue_many(plan.using(agent="planner").prepare(n) for n in (*range(10), *[10_000] * 2_500))
     assert [handle.created for handle in handles] == [True] * 10 + [False] * 2_500
-    assert {job.max_retries for job in app.jobs()} == {1}
-    assert len(app.jobs()) == 10
+    assert {job.max_retries for job in app.jobs.list()} == {1}
+    assert len(app.jobs.list()) == 10
 
 
 @contextmanager
 def connection_of(app: App) -> Iterator[Any]:
-    url = app.store.url
+    url = app._store.url
     opened: Any = sqlite3.connect(database_path(url)) if url.startswith("sqlite") else psycopg.connect(url)
     with closing(opened) as connection:
         yield connection
@@ -263,8 +263,8 @@ def test_a_refusal_leaves_the_users_transaction_as_it_was(app: App) -> None:
     @app.job()
     def plan(n: int) -> None: ...
 
-    app.agents.register("planner", retry=Retry(max_attempts=2))
-    app.agents.register("shut")
+    app.agents.set("planner", retry=Retry(max_attempts=2))
+    app.agents.set("shut")
     app.agents.disable("shut", reason="it loops")
     with connection_of(app) as connection:
         kept = plan.using(connection=connection, agent="planner").enqueue(1)
@@ -273,7 +273,7 @@ def test_a_refusal_leaves_the_users_transaction_as_it_was(app: App) -> None:
         assert code_of(refused) == "agent_disabled"
         also = plan.using(connection=connection).enqueue(3)
         connection.commit()
-    assert {job.id for job in app.jobs()} == {kept.id, also.id}
+    assert {job.id for job in app.jobs.list()} == {kept.id, also.id}
     assert kept.get().max_retries == 1
 
 
@@ -285,7 +285,7 @@ def test_a_child_for_an_agent(app: App) -> None:
     def boss(ctx: SyncContext) -> str:
         return ctx.spawn(plan, 1, agent="planner").id
 
-    app.agents.register("planner")
+    app.agents.set("planner")
     app.agents.disable("planner", reason="it loops")
     failing = boss.enqueue()
     app.run_worker(burst=True)
@@ -293,7 +293,7 @@ def test_a_child_for_an_agent(app: App) -> None:
     app.agents.enable("planner")
     working = boss.enqueue()
     app.run_worker(burst=True)
-    child = app.get(working.result(timeout=5))
+    child = app.jobs.get(working.result(timeout=5))
     assert child is not None
     assert (child.agent, child.parent_id, child.state) == ("planner", working.id, State.SUCCEEDED)
 
@@ -309,7 +309,7 @@ def test_a_worker_leaves_the_jobs_of_a_disabled_agent_alone(app: App) -> None:
     def plan(n: int) -> None:
         done.append(n)
 
-    app.agents.register("planner")
+    app.agents.set("planner")
     handles = app.enqueue_many(plan.using(agent="planner").prepare(n) for n in range(20))
     plan.enqueue(100)
     app.agents.disable("planner", reason="it loops")
@@ -324,7 +324,7 @@ def test_a_worker_leaves_the_jobs_of_a_disabled_agent_alone(app: App) -> None:
 
 @pytest.mark.req("HK-4")
 def test_ones_own_loop_too(app: App) -> None:
-    app.agents.register("planner")
+    app.agents.set("planner")
     app.enqueue("plan", agent="planner")
     app.agents.disable("planner", reason="it loops")
     repository = app.repository()
@@ -338,10 +338,10 @@ def test_ones_own_loop_too(app: App) -> None:
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_somebody_whose_transaction_stays_open(app: App) -> None:
     """It is disabled all the same; whoever asked is told that he cannot be sure."""
-    with psycopg.connect(app.store.url, autocommit=True) as admin:
+    with psycopg.connect(app._store.url, autocommit=True) as admin:
         for function in ("disable_agent", "drain_agent"):  # which are patient otherwise
             admin.execute(f"alter function holdfast.{function} set lock_timeout = '50ms'".encode())
-    app.agents.register("planner")
+    app.agents.set("planner")
     with connection_of(app) as connection:
         app.enqueue("plan", agent="planner", connection=connection)
         with pytest.raises(Conflict) as busy:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import App, ApprovalNotice, Context, Decision, Gate, Handle, State, SyncContext
+from holdfast import App, Approval, ApprovalNotice, Context, Decision, Handle, State, SyncContext
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
@@ -34,7 +34,7 @@ def asks(app: App, **options: Any) -> Handle[Any]:
     return pay.enqueue()
 
 
-def gate_of(app: App) -> Gate:
+def gate_of(app: App) -> Approval:
     (gate,) = app.approvals.list()
     return gate
 
@@ -46,7 +46,7 @@ def refused(call: Any) -> str:
 
 
 def later(app: App, span: timedelta) -> None:
-    app.client.run(app.client.store.clock.set(span, None))
+    app._session.run(app._session.store.clock.set(span, None))
 
 
 def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -> None:
@@ -62,7 +62,7 @@ def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -
     )
     work_off(app)
     assert job.attempt == handle.get().attempt == 1
-    assert app.approve(gate.id, by="ada", comment="fine") == "approved"
+    assert app.approvals.approve(gate.id, by="ada", comment="fine") == "approved"
     assert handle.state() is State.QUEUED
     work_off(app)
     assert handle.result(timeout=5) == [True, "approved", "ada", "python", "fine", None]
@@ -73,7 +73,7 @@ def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -
 def test_denied_the_job_ends_as_failed_with_the_reason(app: App) -> None:
     handle = asks(app)
     work_off(app)
-    assert app.deny(gate_of(app).id, by="bob", comment="too much") == "denied"
+    assert app.approvals.deny(gate_of(app).id, by="bob", comment="too much") == "denied"
     job = handle.get()
     assert (job.state, job.error_code, job.error_message) == (State.FAILED, "denied", "denied by bob: too much")
     assert [event.verb for event in handle.history()][-1] == "deny"
@@ -83,7 +83,7 @@ def test_denied_the_job_ends_as_failed_with_the_reason(app: App) -> None:
 def test_a_handler_may_deal_with_a_no_itself(app: App) -> None:
     handle = asks(app, on_deny="resume")
     work_off(app)
-    app.deny(gate_of(app).id, by="bob", comment="no")
+    app.approvals.deny(gate_of(app).id, by="bob", comment="no")
     work_off(app)
     assert handle.result(timeout=5) == [False, "denied", "bob", "python", "no", None]
     assert [event.verb for event in handle.history()][3] == "deny"
@@ -106,15 +106,15 @@ def test_when_nobody_decides_the_gates_own_policy_does(
     gate = gate_of(app)
     later(app, timedelta(hours=2))
     if options.get("on_expire") != "remind":
-        assert refused(lambda: app.approve(gate.id, by="ada")) == "gate_expired"
-    assert app.client.run(app.client.store.approvals.attend()) == 1
-    assert app.client.run(app.client.store.approvals.attend()) == 0
+        assert refused(lambda: app.approvals.approve(gate.id, by="ada")) == "gate_expired"
+    assert app._session.run(app._session.store.approvals.attend()) == 1
+    assert app._session.run(app._session.store.approvals.attend()) == 0
     assert (handle.state(), handle.history()[-1].verb) == (state, verb)
     if state is State.FAILED:
         assert handle.get().error_code == "gate_expired"
     elif state is State.WAITING_FOR_APPROVAL:
-        assert app.approvals.show(gate.id).gate.reminders == 1
-        app.approve(gate.id, by="ada")
+        assert app.approvals.get(gate.id).gate.reminders == 1
+        app.approvals.approve(gate.id, by="ada")
     work_off(app)
     if state is not State.FAILED:
         assert handle.result(timeout=5)[1] in ("approved", "expired")
@@ -124,13 +124,13 @@ def test_a_quorum_counts_different_people(app: App) -> None:
     handle = asks(app, approvers=["ada", "bob", "eve"], quorum=2, not_requester=True)
     work_off(app)
     gate = gate_of(app)
-    assert app.approve(gate.id, by="ada") == "open"
-    assert refused(lambda: app.approve(gate.id, by="ada")) == "already_voted"
-    assert refused(lambda: app.approve(gate.id, by="mallory")) == "not_an_approver"
+    assert app.approvals.approve(gate.id, by="ada") == "open"
+    assert refused(lambda: app.approvals.approve(gate.id, by="ada")) == "already_voted"
+    assert refused(lambda: app.approvals.approve(gate.id, by="mallory")) == "not_an_approver"
     assert handle.state() is State.WAITING_FOR_APPROVAL
-    assert app.approve(gate.id, by="eve", comment="second") == "approved"
-    assert refused(lambda: app.deny(gate.id, by="bob")) == "already_decided"
-    assert [vote.person for vote in app.approvals.show(gate.id).votes] == ["ada", "eve"]
+    assert app.approvals.approve(gate.id, by="eve", comment="second") == "approved"
+    assert refused(lambda: app.approvals.deny(gate.id, by="bob")) == "already_decided"
+    assert [vote.person for vote in app.approvals.get(gate.id).votes] == ["ada", "eve"]
     work_off(app)
     assert handle.result(timeout=5)[2] == "eve"
 
@@ -138,8 +138,8 @@ def test_a_quorum_counts_different_people(app: App) -> None:
 def test_whoever_asked_may_not_decide_where_that_is_said(app: App) -> None:
     asks(app, not_requester=True)
     work_off(app)
-    assert refused(lambda: app.approve(gate_of(app).id, by="tester")) == "requester_may_not_decide"
-    assert app.approve(gate_of(app).id, by="ada") == "approved"
+    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="tester")) == "requester_may_not_decide"
+    assert app.approvals.approve(gate_of(app).id, by="ada") == "approved"
 
 
 def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
@@ -148,8 +148,8 @@ def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
     gate = gate_of(app)
     cases: list[Any] = [None, [], {}, {"limit": 5}, {"limit": "five", "reason": "x"}, {"limit": 0, "reason": "x"}]
     for data in cases:
-        assert refused(lambda data=data: app.approve(gate.id, by="ada", data=data)) == "form_invalid"
-    assert app.approve(gate.id, by="ada", data={"limit": 500, "reason": "campaign"}) == "approved"
+        assert refused(lambda data=data: app.approvals.approve(gate.id, by="ada", data=data)) == "form_invalid"
+    assert app.approvals.approve(gate.id, by="ada", data={"limit": 500, "reason": "campaign"}) == "approved"
     work_off(app)
     assert handle.result(timeout=5)[5] == {"limit": 500, "reason": "campaign"}
 
@@ -157,21 +157,21 @@ def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
 def test_a_type_that_nobody_knows_is_passed_over_on_every_store(app: App) -> None:
     asks(app, form={"properties": {"when": {"type": "moment"}}, "required": ["when"]})
     work_off(app)
-    assert refused(lambda: app.approve(gate_of(app).id, by="ada", data={})) == "form_invalid"
-    assert app.approve(gate_of(app).id, by="ada", data={"when": "noon"}) == "approved"
+    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="ada", data={})) == "form_invalid"
+    assert app.approvals.approve(gate_of(app).id, by="ada", data={"when": "noon"}) == "approved"
 
 
 def test_what_a_form_refuses_is_told_after_what_weighs_more(app: App) -> None:
     asks(app, form=Budget, approvers=["ada"])
     work_off(app)
-    assert refused(lambda: app.approve(gate_of(app).id, by="mallory", data={"limit": 0})) == "not_an_approver"
-    assert refused(lambda: app.approve(gate_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
+    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="mallory", data={"limit": 0})) == "not_an_approver"
+    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
 
 
 def test_a_no_needs_no_form(app: App) -> None:
     asks(app, form={"type": "object", "required": ["limit"]})
     work_off(app)
-    assert app.deny(gate_of(app).id, by="ada") == "denied"
+    assert app.approvals.deny(gate_of(app).id, by="ada") == "denied"
 
 
 @pytest.mark.req("CX-6")
@@ -179,23 +179,26 @@ def test_a_token_decides_once_for_whom_it_was_issued(app: App, new_app: NewApp) 
     handle = asks(app, approvers=["ada", "bob"], quorum=2)
     work_off(app)
     gate = gate_of(app)
-    token = app.approvals.token(gate.id, person="ada")
+    token = app.approvals.issue_token(gate.id, person="ada")
     assert token.startswith("hfa_")
-    hashes = app.client.run(app.client.store.approvals.token_hashes(gate.id, "default"))
+    hashes = app._session.run(app._session.store.approvals.token_hashes(gate.id, "default"))
     assert len(hashes) == 1
     assert token not in hashes[0]
-    assert refused(lambda: app.approvals.token(gate.id, person="mallory")) == "not_an_approver"
-    assert refused(lambda: app.approve(token[:-1] + ("x" if token[-1] != "x" else "y"), by="ada")) == "token_unknown"
+    assert refused(lambda: app.approvals.issue_token(gate.id, person="mallory")) == "not_an_approver"
+    assert (
+        refused(lambda: app.approvals.approve(token[:-1] + ("x" if token[-1] != "x" else "y"), by="ada"))
+        == "token_unknown"
+    )
     # Whoever holds it, it is Ada's word.
-    assert app.approve(token, by="mallory") == "open"
-    assert refused(lambda: app.approve(token)) == "token_used"
-    short = app.approvals.token(gate.id, person="bob", expires_in="1h")
+    assert app.approvals.approve(token, by="mallory") == "open"
+    assert refused(lambda: app.approvals.approve(token)) == "token_used"
+    short = app.approvals.issue_token(gate.id, person="bob", expires_in="1h")
     later(app, timedelta(hours=2))
-    assert refused(lambda: app.approve(short)) == "token_expired"
-    assert app.approve(app.approvals.token(gate.id), by="bob") == "approved"
+    assert refused(lambda: app.approvals.approve(short)) == "token_expired"
+    assert app.approvals.approve(app.approvals.issue_token(gate.id), by="bob") == "approved"
     work_off(app)
     assert handle.result(timeout=5)[2] == "bob"
-    assert refused(lambda: app.approvals.token(gate.id)) == "already_decided"
+    assert refused(lambda: app.approvals.issue_token(gate.id)) == "already_decided"
 
 
 @pytest.mark.req("CX-6")
@@ -204,28 +207,28 @@ def test_a_token_of_another_gate_or_tenant_decides_nothing(app: App, new_app: Ne
     other = new_app(tenant="other")
     work_off(app)
     gate = gate_of(app)
-    token = app.approvals.token(gate.id)
-    assert refused(lambda: other.approve(token, by="ada")) == "not_found"
-    assert refused(lambda: other.approve(gate.id, by="ada")) == "not_found"
+    token = app.approvals.issue_token(gate.id)
+    assert refused(lambda: other.approvals.approve(token, by="ada")) == "not_found"
+    assert refused(lambda: other.approvals.approve(gate.id, by="ada")) == "not_found"
     with pytest.raises(NotFound):
-        other.approvals.show(gate.id)
+        other.approvals.get(gate.id)
     assert other.approvals.list() == []
     forged = token.replace(gate.id.replace("-", ""), "0" * 32)
-    assert refused(lambda: app.approve(forged, by="ada")) == "not_found"
+    assert refused(lambda: app.approvals.approve(forged, by="ada")) == "not_found"
     for nonsense in ("", "hfa_x_y", "hfa_" + "g" * 32 + "_" + "a" * 43, "no id"):
         with pytest.raises(InvalidInput):
-            app.approve(nonsense, by="ada")
-    assert refused(lambda: app.approve(token)) == "person_required"
+            app.approvals.approve(nonsense, by="ada")
+    assert refused(lambda: app.approvals.approve(token)) == "person_required"
 
 
 def test_cancelled_while_it_waits(app: App) -> None:
     handle = asks(app)
     work_off(app)
     gate = gate_of(app)
-    assert not app.cancel(handle.id, reason="changed my mind")[0].refused
+    assert not app.jobs.cancel(handle.id, reason="changed my mind")[0].refused
     assert handle.state() is State.CANCELLED
-    assert app.approvals.show(gate.id).gate.state == "withdrawn"
-    assert refused(lambda: app.approve(gate.id, by="ada")) == "already_decided"
+    assert app.approvals.get(gate.id).gate.state == "withdrawn"
+    assert refused(lambda: app.approvals.approve(gate.id, by="ada")) == "already_decided"
 
 
 def test_a_deadline_passes_while_it_waits(app: App) -> None:
@@ -233,12 +236,12 @@ def test_a_deadline_passes_while_it_waits(app: App) -> None:
     def pay(ctx: SyncContext) -> None:
         ctx.approval("pay", summary="Pay")
 
-    now = app.client.run(app.client.store.clock.now())
+    now = app._session.run(app._session.store.clock.now())
     handle = pay.using(deadline=now + timedelta(hours=1)).enqueue()
     work_off(app)
     assert handle.state() is State.WAITING_FOR_APPROVAL
     later(app, timedelta(hours=2))
-    app.client.run(app.client.store.leases.expire())
+    app._session.run(app._session.store.leases.expire())
     assert (handle.state(), handle.get().error_code) == (State.FAILED, "deadline_passed")
     assert app.approvals.list() == []
 
@@ -248,20 +251,20 @@ def test_reminders_and_escalation_are_jobs_that_tell_people(app: App) -> None:
 
     @app.approval_notifier()
     def tell(notice: ApprovalNotice) -> None:
-        gate = app.approvals.show(notice.gate_id).gate
+        gate = app.approvals.get(notice.gate_id).gate
         notices.append((notice.what, notice.number, ",".join(gate.people)))
 
     asks(app, approvers=["ada"], remind_every="1h", escalate_after="3h", escalate_to=["boss"])
     work_off(app)
     gate = gate_of(app)
-    assert refused(lambda: app.approve(gate.id, by="boss")) == "not_an_approver"
+    assert refused(lambda: app.approvals.approve(gate.id, by="boss")) == "not_an_approver"
     for hours in (1, 2, 4):
         later(app, timedelta(hours=hours, minutes=5))
-        app.client.run(app.client.store.approvals.attend())
+        app._session.run(app._session.store.approvals.attend())
         work_off(app)
     assert notices[:3] == [("asked", 0, "ada"), ("reminder", 1, "ada"), ("reminder", 2, "ada")]
     assert sorted(notices[3:]) == [("escalated", 2, "ada,boss"), ("reminder", 3, "ada,boss")]
-    assert app.approve(gate.id, by="boss") == "approved"
+    assert app.approvals.approve(gate.id, by="boss") == "approved"
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
@@ -288,13 +291,13 @@ def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -
     gate = gate_of(app)
     assert (gate.name, gate.n) == ("run", 0)
     assert gate.data == {"payload": {"disk": "sda", "password": "***"} if way == "thread" else {}}
-    app.approve(gate.id, by="ada")
+    app.approvals.approve(gate.id, by="ada")
     work_off(app)
     assert handle.result(timeout=5) == "wiped"
     assert ran == [2]
     denied = app.enqueue("wipe")
     work_off(app)
-    app.deny(gate_of(app).id, by="ada")
+    app.approvals.deny(gate_of(app).id, by="ada")
     assert denied.state() is State.FAILED
     assert ran == [2]
 
@@ -307,8 +310,8 @@ def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
     async def plan(ctx: Context) -> None:
         ran.append(ctx.agent)
 
-    app.agents.register("planner", kind="plan", requires_approval=True)
-    app.agents.register("clerk", kind="plan")
+    app.agents.set("planner", kind="plan", requires_approval=True)
+    app.agents.set("clerk", kind="plan")
     handle = plan.using(agent="planner").enqueue()
     plan.using(agent="clerk").enqueue()
     plan.using(agent="nobody in particular").enqueue()
@@ -318,7 +321,7 @@ def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
     gate = gate_of(app)
     assert (gate.job_id, gate.name) == (handle.id, "run")
     assert gate.summary.startswith("Run plan for planner")
-    app.approve(gate.id, by="ada")
+    app.approvals.approve(gate.id, by="ada")
     work_off(app)
     assert ran[-1] == "planner"
 
@@ -365,11 +368,11 @@ def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
         barrier.wait(20)
         try:
             if n % 10 == 9:
-                answers.append("refused" if app.cancel(handle.id)[0].refused else "cancelled")
+                answers.append("refused" if app.jobs.cancel(handle.id)[0].refused else "cancelled")
             elif n % 2:
-                answers.append(app.approve(gate.id, by=f"person {n}"))
+                answers.append(app.approvals.approve(gate.id, by=f"person {n}"))
             else:
-                answers.append(app.deny(gate.id, by=f"person {n}"))
+                answers.append(app.approvals.deny(gate.id, by=f"person {n}"))
         except HoldfastError as error:
             answers.append(error.code)
 
@@ -385,6 +388,6 @@ def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
     assert len(decided) + cancelled >= 1
     assert len(decided) <= 1
     assert cancelled <= 1
-    assert app.approvals.show(gate.id).gate.state == (decided[0] if decided else "withdrawn")
+    assert app.approvals.get(gate.id).gate.state == (decided[0] if decided else "withdrawn")
     work_off(app)
     assert handle.get().state.finished

@@ -42,10 +42,10 @@ def test_a_failure_is_final(app: App) -> None:
 def test_a_lost_worker_is_final(app: App) -> None:
     runs: list[int] = []
     handle = declare(app, runs).enqueue()
-    (lost,) = claim(app.store, open_lease(app.store, ttl=1.0))
+    (lost,) = claim(app._store, open_lease(app._store, ttl=1.0))
     assert lost.id == handle.id
-    forward(app.store, 2.0)
-    app.client.run(app.client.store.leases.reap())
+    forward(app._store, 2.0)
+    app._session.run(app._session.store.leases.reap())
     work_off(app)
     job = handle.get()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "worker_lost", [])
@@ -91,7 +91,7 @@ def test_a_worker_that_leaves_does_not_hand_it_back(app: App, new_app: NewApp, b
     job = handle.get()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "interrupted")
     # A person may decide otherwise.
-    app.redrive(handle.id, reason="it did not go through")
+    app.jobs.redrive(handle.id, reason="it did not go through")
     assert handle.state() is State.QUEUED
 
 
@@ -123,10 +123,10 @@ def test_a_job_stored_with_another_policy_is_still_begun_once(app: App, new_app:
     assert (failing.get().state, runs) == (State.DEAD_LETTER, [1])
 
     lost = elsewhere.enqueue("charge", retry=Retry(max_attempts=5))
-    claim(app.store, open_lease(app.store, ttl=1.0))
-    forward(app.store, 2.0)
-    app.client.run(app.client.store.leases.reap())
-    app.client.run(app.client.store.leases.promote())
+    claim(app._store, open_lease(app._store, ttl=1.0))
+    forward(app._store, 2.0)
+    app._session.run(app._session.store.leases.reap())
+    app._session.run(app._session.store.leases.promote())
     work_off(app)
     job = lost.get()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "interrupted", [1])
@@ -136,7 +136,7 @@ def test_a_redrive_is_a_decision(app: App) -> None:
     runs: list[int] = []
     handle = declare(app, runs).enqueue()
     work_off(app)
-    app.redrive(handle.id, reason="the bank says no")
+    app.jobs.redrive(handle.id, reason="the bank says no")
     work_off(app)
     assert runs == [1, 2]
 
@@ -156,7 +156,7 @@ def test_what_comes_in_while_a_worker_stops_is_not_begun(app: App, monkeypatch: 
     """Its last turn was on its way: begun now it would be interrupted at once, and never be run."""
     runs: list[int] = []
     handle = declare(app, runs, fails=False).enqueue()
-    usual = app.store.arun
+    usual = app._store.arun
 
     async def stopped_meanwhile() -> None:
         worker = app.worker(WorkerOptions(**QUICK))
@@ -167,10 +167,10 @@ def test_what_comes_in_while_a_worker_stops_is_not_begun(app: App, monkeypatch: 
                 worker.stop_now()
             return answer
 
-        monkeypatch.setattr(app.store, "arun", arun)
+        monkeypatch.setattr(app._store, "arun", arun)
         await worker.run()
         monkeypatch.undo()
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
     asyncio.run(stopped_meanwhile())
     assert "never_begun" in [event.meta.get("reason") for event in handle.history()]

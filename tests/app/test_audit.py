@@ -45,7 +45,7 @@ async def test_workers_seal_what_is_committed(app: App, new_app: NewApp) -> None
     await asyncio.gather(*running)
     report = app.audit.verify()
     assert (report.ok, report.events, report.unsealed) == (True, 60, 0)
-    block = app.store.run(app.store.audit.get_seal())
+    block = app._store.run(app._store.audit.get_seal())
     assert block is not None
     assert block.version == release()
 
@@ -73,9 +73,9 @@ async def test_a_backlog_is_sealed_in_shares(app: App, monkeypatch: pytest.Monke
         work.enqueue()
     little = Sealing(1.0)
     for _ in range(2):
-        await little(app.store)
+        await little(app._store)
         assert app.audit.verify().events == 2
-    await Sealing(3.6e12)(app.store)
+    await Sealing(3.6e12)(app._store)
     assert (app.audit.verify().events, app.audit.verify().seals) == (7, 4)
 
 
@@ -91,15 +91,15 @@ def test_a_job_is_shown_with_its_seals(app: App, new_app: NewApp) -> None:
     app.enqueue("other", {})
     assert asyncio.run(app.audit.aseal()) == 1
     redriven = work.enqueue()
-    shown = app.audit.show(handle.id)
+    shown = app.audit.get(handle.id)
     assert [(each.event.verb, each.state, each.seal) for each in shown] == [
         ("enqueue", "sealed", 1),
         ("take", "sealed", 1),
         ("succeed", "sealed", 1),
     ]
-    assert [each.state for each in app.audit.show(redriven.id)] == ["unsealed"]
+    assert [each.state for each in app.audit.get(redriven.id)] == ["unsealed"]
     with pytest.raises(NotFound):
-        new_app(tenant="other").audit.show(handle.id)
+        new_app(tenant="other").audit.get(handle.id)
     assert app.audit.anchor().number == 2
     with pytest.raises(NotFound, match="seal_not_found"):
         app.audit.verify(begin=9)
@@ -110,7 +110,7 @@ def test_a_part_is_exported(app: App, tmp_path: Path) -> None:
     for number in range(3):
         app.enqueue("work", {"number": number})
         app.audit.seal()
-    now = app.store.run(app.store.clock.now())
+    now = app._store.run(app._store.clock.now())
     seen: list[int] = []
     assert app.audit.export(tmp_path / "all.jsonl", progress=lambda seals, events: seen.append(events)) == 3
     assert app.audit.export(tmp_path / "none.jsonl", since=now + timedelta(hours=1)) == 0

@@ -59,10 +59,10 @@ def test_what_came_in_before_it_listened_is_not_missed(
     app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = new_app()
-    elsewhere.client.make_ready()
+    elsewhere._session.make_ready()
     said: queue.Queue[str] = queue.Queue()
     handles: list[Handle[object]] = []
-    listen = elsewhere.store.listen
+    listen = elsewhere._store.listen
 
     @elsewhere.job()
     async def early() -> None: ...
@@ -74,7 +74,7 @@ def test_what_came_in_before_it_listened_is_not_missed(
 
     hush = listen(said.put)
     said.get(timeout=20)  # from now on everything is told
-    monkeypatch.setattr(elsewhere.store, "listen", too_late)
+    monkeypatch.setattr(elsewhere._store, "listen", too_late)
     with working(elsewhere, poll=600.0, promote_every=600.0, sweep_every=600.0):
         until(lambda: len(handles) == 1, "it listens")
         handles[0].result(timeout=20)

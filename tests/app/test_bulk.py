@@ -32,7 +32,7 @@ def double(app: App) -> Kind[..., Any]:
 def stored(app: App) -> list[int]:
     """The numbers that were enqueued, in the order of their ids."""
     found, before = [], None
-    while page := app.jobs(tenant="*", limit=100, before=before):
+    while page := app.jobs.list(tenant="*", limit=100, before=before):
         found += [job.payload["n"] for job in page]
         before = page[-1].id
     return found[::-1]

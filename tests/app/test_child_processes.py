@@ -43,13 +43,13 @@ async def children() -> AsyncIterator[Children]:
 
 
 def caller(labour: ModuleType, children: Children, name: str) -> object:
-    kind, client = getattr(labour, name), labour.app.client
+    kind, client = getattr(labour, name), labour.app._session
     return process_caller(kind, Process(), None, children, recipe_for(client, "holdfast", Process()))
 
 
 def taken(labour: ModuleType, name: str, *args: object) -> Claim:
     getattr(labour, name).enqueue(*args)
-    store = labour.app.store
+    store = labour.app._store
     (found,) = claim(store, open_lease(store))
     labour.app.close()
     return found
@@ -169,7 +169,7 @@ def test_a_keeper_that_was_killed_is_replaced(labour: ModuleType, url: str, tmp_
 @pytest.mark.slow
 @pytest.mark.req("CX-10")
 async def test_a_child_that_dies_idle_is_not_used_again(labour: ModuleType, children: Children) -> None:
-    recipe = recipe_for(labour.app.client, "holdfast", Process())
+    recipe = recipe_for(labour.app._session, "holdfast", Process())
     child = await children.borrow(recipe)
     children.give_back(child, recycle=100)
     os.kill(child.pid, signal.SIGKILL)
@@ -186,7 +186,7 @@ async def test_a_child_that_dies_idle_is_not_used_again(labour: ModuleType, chil
 @pytest.mark.req("CX-10")
 async def test_a_child_that_somebody_else_has_waited_for_is_gone(labour: ModuleType, children: Children) -> None:
     """A handler that calls ``os.wait``, or a program that ignores SIGCHLD."""
-    child = await children.borrow(recipe_for(labour.app.client, "holdfast", Process()))
+    child = await children.borrow(recipe_for(labour.app._session, "holdfast", Process()))
     stolen = asyncio.create_task(asyncio.to_thread(os.waitpid, child.pid, 0))
     os.kill(child.pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):  # we were the first
@@ -200,7 +200,7 @@ async def test_a_child_that_somebody_else_has_waited_for_is_gone(labour: ModuleT
 async def test_a_keeper_that_is_stopped_keeps_nobody(labour: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaper, "PATIENCE", 0.2)
     pool = Children(1)
-    pool.give_back(await pool.borrow(recipe_for(labour.app.client, "holdfast", Process())), recycle=100)
+    pool.give_back(await pool.borrow(recipe_for(labour.app._session, "holdfast", Process())), recycle=100)
     pid = pool._keeper.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)

@@ -17,7 +17,7 @@ AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.0, jitter=False))
 def finish(app: App, *handles: Any) -> None:
     for _ in range(5):
         work_off(app)
-        app.client.run(app.client.store.leases.promote())
+        app._session.run(app._session.store.leases.promote())
     assert all(handle.get().state.finished for handle in handles)
 
 
@@ -76,7 +76,7 @@ def test_a_child_elsewhere_has_no_parent(app: App) -> None:
         ids.append(ctx.spawn("leaf", tenant="other", delay=60).id)
 
     finish(app, parent.enqueue())
-    job = app.get(ids[0], tenant="*")
+    job = app.jobs.get(ids[0], tenant="*")
     assert job is not None
     assert (job.tenant, job.parent_id, job.due_at is not None) == ("other", None, True)
 
@@ -96,7 +96,7 @@ def test_artifacts_belong_to_an_attempt(app: App) -> None:
 
     one, two = renders.enqueue(), arenders.enqueue()
     finish(app, one, two)
-    found = app.client.run(app.client.store.jobs.artifacts(one.id, one.tenant))
+    found = app._session.run(app._session.store.jobs.artifacts(one.id, one.tenant))
     assert [(each.attempt, each.name, each.ref, each.meta) for each in found] == [
         (1, "report.pdf", "s3://bucket/1.pdf", {"pages": 3}),
         (2, "report.pdf", "s3://bucket/2.pdf", {"pages": 3}),
@@ -122,7 +122,7 @@ def test_the_facts_of_the_job_in_hand(app: App, new_app: NewApp) -> None:
     handle = looks.using(agent="planner").enqueue()
     for _ in range(3):
         work_off(app, queues=("mail",))
-        app.client.run(app.client.store.leases.promote())
+        app._session.run(app._session.store.leases.promote())
     assert handle.get().state is State.SUCCEEDED
     facts = ("mail", 7, ("a", "b"), "planner", None, None)
     assert seen == [

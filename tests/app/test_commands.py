@@ -30,7 +30,7 @@ MARK = "open(sys.argv[1], 'w').write(str(os.getpid()) + ' ' + str(child.pid))"
 
 
 def attempt(app: App, handle: Handle[Any]) -> Attempt:
-    return app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))[-1]
+    return app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))[-1]
 
 
 def run(app: App, name: str, argv: Any, payload: dict[str, Any] | None = None, **settings: Any) -> Handle[Any]:
@@ -126,7 +126,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_declared(app: App) -> None:
     for settings in ({"stdin": "tty"}, {"ok_exit_codes": (0, 3), "reject_exit_codes": (3,)}, {"fields": {"y": int}}):
         with pytest.raises(InvalidSetting):
             app.command("bad", ["a", "{x}"], **settings)
-    assert app.kinds == {}
+    assert app._kinds == {}
     typed = app.command("typed", ["a", "{width}"], fields={"width": int})
     for wrong in ({"width": "wide"}, {}, {"width": 1, "height": 2}):
         with pytest.raises(InvalidArguments):
@@ -258,7 +258,7 @@ def test_files_it_leaves_are_artifacts(app: App, logs: Path, status: int) -> Non
         f"(folder / 'link').symlink_to('/etc/passwd'); os.mkfifo(folder / 'pipe'); sys.exit({status})"
     )
     handle = run(app, "makes", python(code), log_dir=logs)
-    found = app.client.run(app.client.store.jobs.artifacts(handle.id, "default"))
+    found = app._session.run(app._session.store.jobs.artifacts(handle.id, "default"))
     assert [(each.name, each.attempt, each.meta["size"]) for each in found] == [
         ("a.bin", 1, 70_000),
         ("sub/b.txt", 1, 1),
@@ -337,7 +337,7 @@ def test_what_a_program_leaves_running_ends_with_its_attempt(app: App, logs: Pat
 @pytest.mark.slow
 @pytest.mark.req("SC-14", "CX-15")
 def test_a_killed_worker_takes_its_programs_along(app: App, url: str, logs: Path, tmp_path: Path) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     app.enqueue("sleeps", {"marks": str(tmp_path / "marks")})
     with worker_process("tests.app.errands", url, tmp_path, HOLDFAST_LOG_DIR=str(logs)) as victim:
         pids = marked(tmp_path / "marks")

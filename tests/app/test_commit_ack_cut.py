@@ -51,7 +51,7 @@ def test_an_enqueue_whose_answer_is_lost_is_one_job(app: App, proxy: Proxy, opti
     proxy.cut(ENQUEUE, fate, times=2)
     handle = app.enqueue("x", {"n": 1}, **options)
     assert (handle.created, handle.reason, proxy.cuts) == (True, None, 1 if fate == "answer" else 2)
-    assert [job.id for job in app.jobs()] == [handle.id]
+    assert [job.id for job in app.jobs.list()] == [handle.id]
     if options:
         assert app.enqueue("x", {"n": 1}, **options).id == handle.id
 
@@ -60,7 +60,7 @@ async def test_and_in_async_code(app: App, proxy: Proxy) -> None:
     proxy.cut(ENQUEUE)
     handle = await app.aenqueue("x", {"n": 1})
     assert (handle.created, proxy.cuts) == (True, 1)
-    assert [job.id for job in await app.ajobs()] == [handle.id]
+    assert [job.id for job in await app.jobs.alist()] == [handle.id]
     await app.aclose()
 
 
@@ -83,14 +83,14 @@ def test_a_batch_gets_the_answers_it_would_have_had(app: App, proxy: Proxy) -> N
         (False, "idempotency_conflict"),
         (False, "parent_not_found"),
     ]
-    assert {job.id for job in app.jobs()} == {earlier.id, handles[0].id, handles[2].id}
+    assert {job.id for job in app.jobs.list()} == {earlier.id, handles[0].id, handles[2].id}
 
 
 @pytest.mark.parametrize("options", OPTIONS[:2], ids=["plain", "key"])
 def test_a_first_try_that_is_still_on_its_way(app: App, proxy: Proxy, postgres_url: str, options: Any) -> None:
     """Cut off while the server is still at it: the second try meets the first, and knows it for its own."""
     found: list[Handle[Any]] = []
-    app.jobs()  # the pool has a connection
+    app.jobs.list()  # the pool has a connection
     with psycopg.connect(postgres_url) as blocker, psycopg.connect(postgres_url, autocommit=True) as watcher:
         waiting = "select count(*) from pg_locks where not granted"
         blocker.execute("lock table holdfast.event in share mode")
@@ -102,11 +102,11 @@ def test_a_first_try_that_is_still_on_its_way(app: App, proxy: Proxy, postgres_u
         blocker.rollback()
     caller.join(30)
     assert [handle.created for handle in found] == [True]
-    assert [job.id for job in app.jobs()] == [found[0].id]
+    assert [job.id for job in app.jobs.list()] == [found[0].id]
 
 
 def test_a_pool_full_of_dead_connections_is_gone_through(app: App, proxy: Proxy) -> None:
-    pool = app.store._pools.of_threads()  # type: ignore[attr-defined]
+    pool = app._store._pools.of_threads()  # type: ignore[attr-defined]
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(pool.connection())
@@ -115,22 +115,22 @@ def test_a_pool_full_of_dead_connections_is_gone_through(app: App, proxy: Proxy)
 
 
 def test_and_by_whoever_only_looks(app: App, proxy: Proxy) -> None:
-    pool = app.store._pools.of_threads()  # type: ignore[attr-defined]
+    pool = app._store._pools.of_threads()  # type: ignore[attr-defined]
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(pool.connection())
     proxy.cut_all()
-    assert app.jobs() == []
+    assert app.jobs.list() == []
 
 
 async def test_and_so_in_async_code(app: App, proxy: Proxy) -> None:
-    connections = await app.store._pools.of_loop()  # type: ignore[attr-defined]
+    connections = await app._store._pools.of_loop()  # type: ignore[attr-defined]
     taken = [await connections.take(10.0) for _ in range(8)]
     for connection in taken:
         await connections.give_back(connection)
     proxy.cut_all()
     try:
-        assert await app.ajobs() == []
+        assert await app.jobs.alist() == []
     finally:
         await app.aclose()
 
@@ -171,13 +171,13 @@ def test_a_settlement_whose_answer_is_lost_counts_once(
 @pytest.mark.parametrize("fate", ["answer", "request"])
 def test_settlements_by_hand_count_as_well(app: App, proxy: Proxy, fate: Fate) -> None:
     """All that our first try ended is ours; what was taken from us in between is stale, now as before."""
-    store = app.store
+    store = app._store
     lease = open_lease(store)
     handles = [app.enqueue("x") for _ in range(4)]
     taken = claim(store, lease, 4)
     outcomes: list[Outcome] = [Succeeded("1"), Failed("broken", "it broke"), Snoozed(60.0), Succeeded()]
     settlements = [decide(one, outcome, 1.0) for one, outcome in zip(taken, outcomes, strict=True)]
-    app.cancel(handles[3].id)
+    app.jobs.cancel(handles[3].id)
     proxy.cut(SETTLE, fate)
     assert store.run(store.leases.settle(lease, settlements, "*")) == [handles[3].id]
     assert proxy.cuts == 1
@@ -221,13 +221,13 @@ def test_a_decision_whose_answer_is_lost_is_one_word(app: App, proxy: Proxy, way
     handle = pay.enqueue()
     work_off(app)
     (gate,) = app.approvals.list()
-    word = gate.id if way == "id" else app.approvals.token(gate.id, person="ada")
+    word = gate.id if way == "id" else app.approvals.issue_token(gate.id, person="ada")
     proxy.cut(b"COMMIT", fate)
-    assert app.approve(word, by="ada") == "approved"
+    assert app.approvals.approve(word, by="ada") == "approved"
     assert proxy.cuts == 1
-    assert [vote.person for vote in app.approvals.show(gate.id).votes] == ["ada"]
+    assert [vote.person for vote in app.approvals.get(gate.id).votes] == ["ada"]
     with pytest.raises(Refused) as second:
-        app.approve(word, by="ada")
+        app.approvals.approve(word, by="ada")
     assert second.value.code == "already_decided"
     work_off(app)
     assert handle.result(timeout=5) == "ada"

@@ -130,7 +130,7 @@ def test_what_a_handler_enqueues_is_its_child(app: App, new_app: NewApp) -> None
             assert handle.wait(timeout=20).state is State.SUCCEEDED
 
     def facts(name: str) -> tuple[Any, ...]:
-        job = app.get(ids[name], tenant="*")
+        job = app.jobs.get(ids[name], tenant="*")
         assert job is not None
         return (job.tenant, job.parent_id, job.correlation_id, job.workflow_id, job.enqueued_by, job.source_system)
 
@@ -140,7 +140,9 @@ def test_what_a_handler_enqueues_is_its_child(app: App, new_app: NewApp) -> None
     assert facts("foreign") == ("other", None, None, None, f"job {one.id}", "tests")
     assert facts("async") == ("acme", two.id, two.id, None, f"job {two.id}", "tests")
     assert facts("named") == facts("async")
-    assert {job.id for job in app.jobs(tenant="acme", parent_id=one.id)} == {ids[n] for n in ("sync", "own", "many")}
+    assert {job.id for job in app.jobs.list(tenant="acme", parent_id=one.id)} == {
+        ids[n] for n in ("sync", "own", "many")
+    }
 
 
 @pytest.mark.req("DP-10")
@@ -187,7 +189,7 @@ def test_a_handler_that_takes_no_context_may_ask_for_it(app: App, new_app: NewAp
     jobs = [handle.get() for handle in handles]
     assert [(job.state, job.attempt) for job in jobs] == [(State.SUCCEEDED, 1)] * 3
     assert handles[0].progress() == Progress(0.5, "half", 1)
-    found = app.client.run(story(app.client.store, handles[2].id, "default"))
+    found = app._session.run(story(app._session.store, handles[2].id, "default"))
     assert found is not None
     assert found.result is not None
     assert found.result.ref == "file:///x"

@@ -37,7 +37,7 @@ def test_retry_after_waits_as_long_as_it_says(app: App, after: Any) -> None:
         raise RetryLater(after=after, message="the service is down")
 
     handle = busy.enqueue()
-    now = forward(app.store)
+    now = forward(app._store)
     job = end(app, handle)
     assert (job.state, job.retries, job.due_at) == (State.RETRY_WAITING, 1, now + timedelta(seconds=90))
     assert (job.error_code, job.error_message) == ("retry_asked", "the service is down")
@@ -52,7 +52,7 @@ def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> No
 
     handle = busy.enqueue()
     work_off(app)
-    app.reschedule(handle.id)
+    app.jobs.reschedule(handle.id)
     assert end(app, handle).state is State.DEAD_LETTER
     assert [event.verb for event in handle.history()][-2:] == ["fail", "bury"]
 
@@ -68,7 +68,7 @@ def test_retry_may_bring_a_backoff_of_its_own_or_leave_it_to_the_job(app: App) -
         raise RetryLater
 
     handles = own.enqueue(), jobs.enqueue()
-    now = forward(app.store)
+    now = forward(app._store)
     work_off(app)
     assert [handle.get().due_at for handle in handles] == [now + timedelta(seconds=7), now + timedelta(seconds=3600)]
 
@@ -115,7 +115,7 @@ def test_cancel_ends_the_job_as_cancelled(app: App, reason: str | None) -> None:
     assert (event.verb, event.from_state) == ("cancel", State.IN_PROGRESS)
     assert event.meta == {"by": "handler"} | ({"reason": reason} if reason else {})
     assert event.actor.startswith("worker ")
-    (attempt,) = app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))
+    (attempt,) = app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
     assert attempt.outcome == "cancelled"
 
 
@@ -126,7 +126,7 @@ def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
         ctx.snooze("10m", "the file is not there yet")
 
     handle = waits.enqueue()
-    now = forward(app.store)
+    now = forward(app._store)
     job = end(app, handle)
     assert (job.state, job.retries, job.error_code) == (State.RETRY_WAITING, 0, None)
     assert job.due_at == now + timedelta(minutes=10)
@@ -143,7 +143,7 @@ def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pyt
     handle = waits.enqueue()
     for _ in range(10):
         work_off(app)
-        app.reschedule(handle.id)
+        app.jobs.reschedule(handle.id)
     assert handle.get().attempt == 10
     (told,) = [record.getMessage() for record in caplog.records if "put off again" in record.message]
     assert handle.id in told

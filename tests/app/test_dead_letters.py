@@ -47,8 +47,8 @@ def test_what_failed_for_one_reason_is_one_group_and_is_resolved_at_once(new_app
     assert app.dead_letters.groups(queue="slow") == [ships]
     assert app.dead_letters.note(pays.fingerprint, "the bank is down").note == "the bank is down"
     page = app.dead_letters.jobs(pays.fingerprint, limit=3)
-    assert page + app.dead_letters.jobs(pays.fingerprint, before=page[-1].id) == app.jobs(kind="pay")
-    assert any(f"group {pays.fingerprint}" in each.says for each in app.why(page[0].id).reasons)
+    assert page + app.dead_letters.jobs(pays.fingerprint, before=page[-1].id) == app.jobs.list(kind="pay")
+    assert any(f"group {pays.fingerprint}" in each.says for each in app.jobs.why(page[0].id).reasons)
     started = app.dead_letters.redrive(pays.fingerprint, reason="the bank is back", rate=1000)
     assert (started.state, started.total) == ("running", 5)
     with working(app):
@@ -71,7 +71,7 @@ def test_the_same_in_the_other_colour(new_app: NewApp) -> None:
         assert (await app.dead_letters.anote(ships.fingerprint, "full")).noted_by == "tester"
         (job,) = await app.dead_letters.ajobs(ships.fingerprint)
         new = await app.dead_letters.aredrive_as(job.id, {"order": 8})
-        assert (await app.aget(new)).payload == {"order": 8}  # type: ignore[union-attr]
+        assert (await app.jobs.aget(new)).payload == {"order": 8}  # type: ignore[union-attr]
         started = await app.dead_letters.aredrive(kind="pay")
         assert (await app.operations.arun(started.id)).done == 5
         last = await app.operations.astart("cancel", kind="pay", rate=0.1)
@@ -79,21 +79,21 @@ def test_the_same_in_the_other_colour(new_app: NewApp) -> None:
         assert (await app.operations.acancel(last.id, reason="no")).cancelled_reason == "no"
         assert len(await app.operations.alist()) == 2
         assert (await app.operations.arun((await app.dead_letters.adiscard(reason="x")).id)).total == 0
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
     asyncio.run(resolve())
 
 
 def test_redriven_with_another_payload_it_is_a_new_job(new_app: NewApp) -> None:
     app = broken_app(new_app)
-    old = app.jobs(kind="pay")[0]
+    old = app.jobs.list(kind="pay")[0]
     with pytest.raises(InvalidArguments):
         app.dead_letters.redrive_as(old.id, {"amount": 1})
     new = app.dead_letters.redrive_as(old.id, {"order": 700}, reason="it was the number")
     assert app.dead_letters.redrive_as(old.id, {"order": 800}) == new, "once is enough"
     work_off(app)
-    assert app.get(new).state is State.SUCCEEDED  # type: ignore[union-attr]
-    assert app.get(old.id).state is State.CANCELLED  # type: ignore[union-attr]
+    assert app.jobs.get(new).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert app.jobs.get(old.id).state is State.CANCELLED  # type: ignore[union-attr]
     with pytest.raises(Conflict, match="not_dead"):
         app.dead_letters.redrive_as(new, {"order": 1})
     flow = app.workflow("w")
@@ -101,7 +101,7 @@ def test_redriven_with_another_payload_it_is_a_new_job(new_app: NewApp) -> None:
     flow.start()
     work_off(app)
     with pytest.raises(Conflict, match="in_workflow"):
-        app.dead_letters.redrive_as(app.jobs(kind="pay")[0].id, {"order": 1})
+        app.dead_letters.redrive_as(app.jobs.list(kind="pay")[0].id, {"order": 1})
 
 
 def test_bad_input_is_refused_with_a_word_on_it(new_app: NewApp) -> None:

@@ -28,7 +28,7 @@ def declare(app: App) -> Kind[..., str]:
 
 
 def stored(app: App) -> list[Job]:
-    return app.jobs(tenant="*", limit=1000)
+    return app.jobs.list(tenant="*", limit=1000)
 
 
 @pytest.mark.req("HF-5", "DP-11")
@@ -53,8 +53,8 @@ async def test_and_from_async_code(app: App) -> None:
     handle = await declare(app).aenqueue("ada")
     assert (await handle.astate(), (await handle.aget()).payload) == (State.QUEUED, {"to": "ada"})
     assert [event.verb for event in await handle.ahistory()] == ["enqueue"]
-    assert [job.id for job in await app.ajobs()] == [handle.id]
-    found = await app.aget(handle.id)
+    assert [job.id for job in await app.jobs.alist()] == [handle.id]
+    found = await app.jobs.aget(handle.id)
     assert found is not None
     assert found.id == handle.id
     await app.aclose()
@@ -103,15 +103,15 @@ def test_every_option_is_kept(app: App) -> None:
     assert (job.workflow_id, job.external_ref, job.agent) == (workflow, "ext:7", "scribe")
     assert (job.max_retries, job.max_crashes, job.enqueued_by) == (6, 1, "ada")
     assert job.backoff == policy.backoff.to_json()
-    assert [found.id for found in app.jobs(tag="a")] == [handle.id]
+    assert [found.id for found in app.jobs.list(tag="a")] == [handle.id]
 
 
 @pytest.mark.req("DP-9")
 @pytest.mark.parametrize("delay", [90, 90.0, "90s", "1m30s", timedelta(seconds=90)])
 def test_a_delay_counts_from_the_databases_present(app: App, delay: Any) -> None:
-    before = app.client.run(app.client.store.clock.now())
+    before = app._session.run(app._session.store.clock.now())
     job = declare(app).using(delay=delay).enqueue("x").get()
-    after = app.client.run(app.client.store.clock.now())
+    after = app._session.run(app._session.store.clock.now())
     assert job.due_at is not None
     assert before <= job.due_at - timedelta(seconds=90) <= after
 
@@ -148,7 +148,7 @@ def test_equal_content_is_one_job_while_it_is_active(app: App) -> None:
         first, again, other = kind.enqueue("x"), kind.enqueue("x"), kind.enqueue("y")
         assert (again.id, again.created, again.reason) == (first.id, False, "duplicate_content")
         assert other.created
-        app.cancel(first.id)
+        app.jobs.cancel(first.id)
         assert kind.enqueue("x").created
 
 
@@ -215,7 +215,7 @@ def test_many_are_answered_in_order_and_refusals_are_answers(app: App) -> None:
     assert (handles[5].tenant, handles[1].id) == ("acme", handles[2].id)
     with pytest.raises(InvalidInput):
         handles[4].state()
-    order = [job.payload["to"] for job in reversed(app.jobs())]
+    order = [job.payload["to"] for job in reversed(app.jobs.list())]
     assert order == ["a", "b", "f"]
 
 
@@ -276,7 +276,7 @@ def test_options_of_a_job_are_checked_when_it_is_declared(app: App) -> None:
     for wrong in ({}, {"forbidden": ["token"]}, {"max_bytes": "little"}):
         with pytest.raises(InvalidSetting):
             PayloadPolicy(**wrong)
-    assert app.kinds == {}
+    assert app._kinds == {}
 
 
 @pytest.mark.req("HF-5")

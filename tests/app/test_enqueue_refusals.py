@@ -27,7 +27,7 @@ def declare(app: App) -> Kind[..., str]:
 
 
 def stored(app: App) -> list[Job]:
-    return app.jobs(tenant="*", limit=1000)
+    return app.jobs.list(tenant="*", limit=1000)
 
 
 @pytest.mark.req("HF-5", "SC-19")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.req("DP-12")
 
 
 def names(app: App, consumer: str, page: int = 100) -> list[str]:
-    return [event.name for event in app.events(consumer, page=page)]
+    return [event.name for event in app.events.read(consumer, page=page)]
 
 
 def test_a_consumer_goes_on_where_it_stopped(app: App, new_app: NewApp) -> None:
@@ -34,22 +34,22 @@ def test_a_consumer_goes_on_where_it_stopped(app: App, new_app: NewApp) -> None:
 
 def test_who_stops_in_the_middle_of_a_page_gets_it_again(app: App) -> None:
     ids = [app.enqueue("x").id for _ in range(5)]
-    seen = [event.job_id for event in islice(app.events("billing", page=2), 3)]  # stops within the second page
+    seen = [event.job_id for event in islice(app.events.read("billing", page=2), 3)]  # stops within the second page
     assert seen == ids[:3]
-    assert [event.job_id for event in app.events("billing", page=2)] == ids[2:]
+    assert [event.job_id for event in app.events.read("billing", page=2)] == ids[2:]
 
 
 def test_an_error_while_dealing_with_an_event_loses_nothing(app: App) -> None:
     ids = [app.enqueue("x").id for _ in range(3)]
     with pytest.raises(ZeroDivisionError):
-        deque(1 / 0 for _ in app.events("billing"))
-    assert [event.job_id for event in app.events("billing")] == ids
+        deque(1 / 0 for _ in app.events.read("billing"))
+    assert [event.job_id for event in app.events.read("billing")] == ids
 
 
 def test_two_that_read_as_one_consumer_are_told(app: App, new_app: NewApp) -> None:
     for _ in range(3):
         app.enqueue("x")
-    one, two = app.events("billing"), new_app().events("billing")
+    one, two = app.events.read("billing"), new_app().events.read("billing")
     next(one), next(two)
     assert len(list(one)) == 2
     with pytest.raises(Conflict) as caught:
@@ -61,12 +61,12 @@ def test_two_that_read_as_one_consumer_are_told(app: App, new_app: NewApp) -> No
 def test_tenants_have_their_own_events_and_places(app: App, new_app: NewApp) -> None:
     acme = new_app(tenant="acme")
     mine, theirs = app.enqueue("x").id, acme.enqueue("x").id
-    assert [event.job_id for event in app.events("billing")] == [mine]
-    assert [event.job_id for event in acme.events("billing")] == [theirs]
+    assert [event.job_id for event in app.events.read("billing")] == [mine]
+    assert [event.job_id for event in acme.events.read("billing")] == [theirs]
 
 
 async def test_in_async_code(app: App) -> None:
     ids = [(await app.aenqueue("x")).id for _ in range(5)]
-    assert [event.job_id async for event in app.client.aevents("billing", page=2)] == ids
-    assert [event.job_id async for event in app.client.aevents("billing", page=2)] == []
+    assert [event.job_id async for event in app.events.aread("billing", page=2)] == ids
+    assert [event.job_id async for event in app.events.aread("billing", page=2)] == []
     await app.aclose()

@@ -23,22 +23,22 @@ def code(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
 
 
 def test_the_list(app: App) -> None:
-    app.store.migrate()
+    app._store.migrate()
     assert app.executors.list() == []
-    one = app.executors.add("gpu")
-    app.executors.add("planner", "generator")
+    one = app.executors.set("gpu")
+    app.executors.set("planner", "generator")
     assert [(each.label, each.role, each.added_by) for each in app.executors.list()] == [
         ("gpu", "executor", "tester"),
         ("planner", "generator", "tester"),
     ]
-    assert app.executors.add("gpu") == one, "again changes nothing"
-    assert app.executors.add("planner", "executor").role == "executor"
+    assert app.executors.set("gpu") == one, "again changes nothing"
+    assert app.executors.set("planner", "executor").role == "executor"
     app.executors.remove("planner")
     with pytest.raises(NotFound) as missing:
         app.executors.remove("planner")
     assert code(missing) == "executor_not_found"
     with pytest.raises(InvalidSetting) as bad:
-        app.executors.add("x", "boss")  # type: ignore[arg-type]
+        app.executors.set("x", "boss")  # type: ignore[arg-type]
     assert code(bad) == "invalid_role"
 
 
@@ -47,12 +47,12 @@ def test_who_is_not_on_it_cannot_open_a_lease_and_who_is_taken_off_takes_nothing
     def quick() -> None: ...
 
     handles = [quick.enqueue() for _ in range(3)]
-    store = app.store
+    store = app._store
     lease = store.run(store.leases.open("w", 60, "*", "odd")).id
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
     (claimed,) = store.run(store.leases.exchange([], request)).claims
-    app.executors.add("gpu")
-    app.executors.add("planner", "generator")
+    app.executors.set("gpu")
+    app.executors.set("planner", "generator")
     for label in ("odd", "planner", "worker"):
         with pytest.raises(Refused) as refused:
             store.run(store.leases.open("w", 60, "*", label))
@@ -78,31 +78,31 @@ def test_a_worker_that_is_taken_off_the_list_ends_what_it_runs_and_leaves(app: A
         going.wait(20)
         return "done"
 
-    app.store.migrate()
-    app.executors.add("gpu")
+    app._store.migrate()
+    app.executors.set("gpu")
     handle = hold.enqueue()
     with working(app, executor="gpu") as beside:
         until(lambda: handle.state() == "in_progress", "it runs")
-        app.executors.add("other")
+        app.executors.set("other")
         app.executors.remove("gpu")
         hold.enqueue()
         going.set()
         assert handle.result(10) == "done"
         until(lambda: not beside.alive, "it has left")
-    assert app.jobs()[0].state == "queued"
+    assert app.jobs.list()[0].state == "queued"
 
 
 def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_later(app: App) -> None:
     """The look at the list and the search for jobs are two statements: the second must not outlive the first."""
-    if app.store.embedded:
+    if app._store.embedded:
         pytest.skip("SQLite has one writer at a time, so nothing happens between the two")
 
     @app.job()
     def quick() -> None: ...
 
     first = quick.enqueue()
-    store = app.store
-    app.executors.add("gpu")
+    store = app._store
+    app.executors.set("gpu")
     lease = store.run(store.leases.open("w", 60, "*", "gpu")).id
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
     (claimed,) = store.run(store.leases.exchange([], request)).claims
@@ -116,7 +116,7 @@ def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_la
             ((blocking,),) = hand.execute("select pg_backend_pid()")
             waiting = "select 1 from pg_locks where not granted and :pid = any (pg_blocking_pids(pid))"
             until(lambda: hand.execute(waiting, {"pid": blocking}), "the turn waits for the row")
-            app.executors.add("other")
+            app.executors.set("other")
             app.executors.remove("gpu")
             return quick.enqueue()
         finally:

@@ -94,7 +94,7 @@ def test_a_time_that_python_cannot_hold_holds_up_no_worker(new_app: NewApp, url:
             connection.execute("select holdfast.enqueue('add', '{\"a\": 3}'::json, deadline_at => 'infinity')")
     work_off(app)
     assert [far.get().state, near.get().state] == [State.SUCCEEDED, State.SUCCEEDED]
-    assert {job.state for job in app.jobs()} == {State.SUCCEEDED}
+    assert {job.state for job in app.jobs.list()} == {State.SUCCEEDED}
 
 
 @pytest.mark.req("CX-15", "SC-19")

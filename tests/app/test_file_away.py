@@ -32,7 +32,7 @@ def test_a_worker_waits_for_a_file_that_cannot_be_read_yet(sqlite_url: str, fate
         watch.expect((1, fate), 0.4)  # type: ignore[arg-type]
         work_off(app)
         assert not (tmp_path / LASTING).exists()
-        assert app.handle(handle.id).result(timeout=1) == "done"
+        assert app.jobs.handle(handle.id).result(timeout=1) == "done"
 
 
 def test_a_loop_goes_on_while_the_tables_are_waited_for(new_sqlite_url: str) -> None:
@@ -69,25 +69,25 @@ def test_a_job_that_cannot_be_written_leaves_no_transaction_open(sqlite_url: str
         assert refused.value.code == "disk_full"
         assert not connection.in_transaction
         app.enqueue("x", connection=connection)
-        assert len(app.jobs()) == 2
+        assert len(app.jobs.list()) == 2
 
 
 def test_what_is_begun_for_the_job_can_be_written(sqlite_url: str) -> None:
     """To look at the tables first would be to see the file as it was, and to be refused if somebody wrote since."""
     with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch:
-        app.jobs()
+        app.jobs.list()
         for number in range(1, 12):
             with closing(App(sqlite_url)) as newcomer, closing(own(sqlite_url, factory=Counted)) as connection:
                 watch.expect((number, "written"), 0.0)
                 newcomer.enqueue("x", connection=connection)
                 connection.commit()
                 watch.over()
-        assert len(app.jobs()) == 11
+        assert len(app.jobs.list()) == 11
 
 
 def test_a_transaction_that_was_begun_by_hand_can_be_written(sqlite_url: str) -> None:
     with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch:
-        app.jobs()
+        app.jobs.list()
         for number in range(2, 12):
             with (
                 closing(App(sqlite_url)) as newcomer,
@@ -98,7 +98,7 @@ def test_a_transaction_that_was_begun_by_hand_can_be_written(sqlite_url: str) ->
                 newcomer.enqueue("x", connection=connection)
                 connection.execute("commit")
                 watch.over()
-        assert len(app.jobs()) == 10
+        assert len(app.jobs.list()) == 10
 
 
 @on_a_bad_disk

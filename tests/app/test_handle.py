@@ -45,7 +45,7 @@ def test_no_result_is_none(app: App) -> None:
     handle = nothing.enqueue()
     work_off(app)
     handle.wait(timeout=5)
-    assert app.client.run(app.client.store.jobs.result(handle.id, "default")) is None
+    assert app._session.run(app._session.store.jobs.result(handle.id, "default")) is None
     handle.result()
 
 
@@ -122,12 +122,12 @@ def test_cancel_is_answered_or_refused(app: App) -> None:
 
 def test_a_handle_of_another_tenant_finds_nothing(app: App) -> None:
     handle = declare(app).enqueue(4)
-    stranger: Handle[int] = Handle(handle.id, "acme", True, None, app.client, int)
+    stranger: Handle[int] = Handle(handle.id, "acme", True, None, app._session, int)
     for look in (stranger.get, stranger.state, stranger.cancel, lambda: stranger.wait(0)):
         with pytest.raises(NotFound):
             look()
     assert stranger.history() == []
-    assert app.get(handle.id, tenant="acme") is None
+    assert app.jobs.get(handle.id, tenant="acme") is None
 
 
 def test_a_running_job_that_is_cancelled_stays_cancelled(app: App, new_app: NewApp) -> None:
@@ -155,19 +155,19 @@ def test_operators_answer_for_each_job(app: App) -> None:
     double = declare(app)
     dead, waiting = double.enqueue(-1), double.using(queue="other").enqueue(1)
     work_off(app)
-    verdicts = app.redrive(dead.id, waiting.id, reason="again")
+    verdicts = app.jobs.redrive(dead.id, waiting.id, reason="again")
     assert [(v.refused, v.reason) for v in verdicts] == [(False, None), (True, "not_dead")]
     work_off(app)
-    assert [v.reason for v in app.discard(dead.id, reason=" ")] == ["reason_required"]
-    assert [v.state for v in app.discard(dead.id, reason="gone")] == [State.CANCELLED]
-    assert [v.refused for v in app.cancel(waiting.id)] == [False]
-    assert app.health().verdict == "ok"
+    assert [v.reason for v in app.jobs.discard(dead.id, reason=" ")] == ["reason_required"]
+    assert [v.state for v in app.jobs.discard(dead.id, reason="gone")] == [State.CANCELLED]
+    assert [v.refused for v in app.jobs.cancel(waiting.id)] == [False]
+    assert app.health.get().verdict == "ok"
 
 
 @pytest.mark.req("JF-5")
 def test_a_handle_is_rescheduled(app: App) -> None:
     handle = declare(app).enqueue(-1)
-    now = forward(app.store)
+    now = forward(app._store)
     assert handle.reschedule(delay="1h").state is State.QUEUED
     assert handle.get().due_at == now + timedelta(hours=1)
     work_off(app)
@@ -181,8 +181,8 @@ def test_a_handle_is_rescheduled(app: App) -> None:
         with pytest.raises(Conflict) as caught:
             refused()
         assert caught.value.code == "not_waiting"
-    assert [v.reason for v in app.reschedule(handle.id, delay=5)] == ["not_waiting"]
-    assert [v.state for v in app.redrive(handle.id, max_attempts=3)] == [State.QUEUED]
+    assert [v.reason for v in app.jobs.reschedule(handle.id, delay=5)] == ["not_waiting"]
+    assert [v.state for v in app.jobs.redrive(handle.id, max_attempts=3)] == [State.QUEUED]
     assert handle.get().max_retries == 2
 
 
@@ -190,7 +190,7 @@ async def areschedule(app: App, handle: Handle[int]) -> None:
     try:
         await handle.areschedule(delay=5)
     finally:
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
 
 @pytest.mark.req("JF-5")
@@ -218,13 +218,13 @@ def test_whoever_kept_an_id_has_a_handle_again(app: App) -> None:
     elsewhere = born.using(tenant="acme").enqueue("Bo").id
     work_off(app)
     assert born.handle(id).result(timeout=5) == datetime(1815, 12, 10, tzinfo=UTC)
-    assert app.handle(id.upper()).result(timeout=5) == "1815-12-10T00:00:00Z"
-    assert app.handle(elsewhere, tenant="acme").state() == State.SUCCEEDED
-    for handle in (app.handle(elsewhere), app.handle(str(UUID(int=7)))):
+    assert app.jobs.handle(id.upper()).result(timeout=5) == "1815-12-10T00:00:00Z"
+    assert app.jobs.handle(elsewhere, tenant="acme").state() == State.SUCCEEDED
+    for handle in (app.jobs.handle(elsewhere), app.jobs.handle(str(UUID(int=7)))):
         with pytest.raises(NotFound):
             handle.result(timeout=5)
     with pytest.raises(InvalidInput, match="not a job id"):
-        app.handle("7")
+        app.jobs.handle("7")
 
 
 def works(app: App) -> Kind[[], None]:
@@ -285,7 +285,7 @@ def test_what_a_job_left_behind_is_read_through_its_handle(app: App) -> None:
 
 
 def test_a_handle_on_no_job_says_so_whatever_is_read(app: App) -> None:
-    stranger: Handle[int] = Handle(declare(app).enqueue(4).id, "acme", True, None, app.client, int)
+    stranger: Handle[int] = Handle(declare(app).enqueue(4).id, "acme", True, None, app._session, int)
     reads = (stranger.attempts, stranger.artifacts, stranger.references, stranger.steps, stranger.checkpoints)
     for look in (*reads, stranger.why, stranger.redrive):
         with pytest.raises(NotFound):

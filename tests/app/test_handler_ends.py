@@ -16,7 +16,7 @@ ONCE = Retry(max_attempts=1)
 
 
 def attempts(app: App, handle: Handle[Any]) -> list[Attempt]:
-    return app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))
+    return app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
 
 
 class Strange(Exception):

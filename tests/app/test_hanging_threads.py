@@ -44,17 +44,17 @@ def test_a_worker_leaves_though_handlers_hang_in_threads(app: App, tmp_path: Pat
                 while not holds():  # noqa: ASYNC110 - it is the database that changes
                     await asyncio.sleep(0.02)
 
-        held = [put_one(app.store, "hang") for _ in range(hogs)]
-        await until(lambda: all(state_of(app.store, job_id) is State.IN_PROGRESS for job_id in held))
+        held = [put_one(app._store, "hang") for _ in range(hogs)]
+        await until(lambda: all(state_of(app._store, job_id) is State.IN_PROGRESS for job_id in held))
         handle = program.enqueue()
-        await until(lambda: state_of(app.store, handle.id) is State.SUCCEEDED)
+        await until(lambda: state_of(app._store, handle.id) is State.SUCCEEDED)
         lost = worker._keeper.lease
         worker._keeper._lose(lost)
         await until(lambda: worker._keeper.lease not in ("", lost))
         worker.stop()
         await asyncio.wait_for(serving, 20)
-        if not app.store.embedded:
+        if not app._store.embedded:
             await app.aclose()
 
     asyncio.run(scene())
-    assert app.store.run(app.store.health.get("*")).lease_active <= 1, "all but the one that we took for lost"
+    assert app._store.run(app._store.health.get("*")).lease_active <= 1, "all but the one that we took for lost"

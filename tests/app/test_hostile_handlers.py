@@ -152,7 +152,7 @@ def test_where_the_result_lies_is_kept_with_a_transaction(app: App) -> None:
 
     handle = makes.enqueue()
     work_off(app)
-    found = app.client.run(app.client.store.jobs.result(handle.id, handle.tenant))
+    found = app._session.run(app._session.store.jobs.result(handle.id, handle.tenant))
     assert found is not None
     assert (found.value, found.ref) == ({"rows": 3}, "s3://reports/1.csv")
 
@@ -224,7 +224,7 @@ async def test_a_worker_that_is_cancelled_hands_back_what_runs(app: App) -> None
     assert "worker_stopped" in [event.meta.get("reason") for event in events]
     job = await handle.aget()
     assert (job.crashes, job.retries) == (0, 0)
-    await asyncio.to_thread(until, lambda: app.health().lease_active == 0, "its lease is closed")
+    await asyncio.to_thread(until, lambda: app.health.get().lease_active == 0, "its lease is closed")
     await app.aclose()
 
 

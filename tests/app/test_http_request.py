@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Handle, Retry, State
+from holdfast import App, Backoff, Context, Handle, Retry, State
 from holdfast.errors import InvalidArguments
 from holdfast.features.connectors.outbound import SecretProvider
 from holdfast.outgoing import EgressPolicy
@@ -113,7 +113,7 @@ def test_what_may_help_is_tried_again_and_the_rest_is_rejected(app: App, web: We
     job = later.get()
     assert (job.state, job.error_code) == (State.RETRY_WAITING, "http_unavailable")
     assert job.due_at is not None
-    assert 7_000 < (job.due_at - app.client.run(app.client.store.clock.now())).total_seconds() <= 7_260
+    assert 7_000 < (job.due_at - app._session.run(app._session.store.clock.now())).total_seconds() <= 7_260
     web.says("/wrong", 422, b"no such\r\ncurrency", {})
     handle = app.enqueue("http.request", {"url": f"{web.url}/wrong"}, retry=Retry(max_attempts=5))
     work_off(app)
@@ -165,7 +165,7 @@ def test_a_payload_with_a_secret_in_it_is_not_taken(app: App) -> None:
     ):
         with pytest.raises(InvalidArguments):
             app.enqueue("http.request", {"url": "https://example.com/", **wrong})
-    assert list(app.jobs()) == []
+    assert list(app.jobs.list()) == []
 
 
 @pytest.mark.slow
@@ -202,15 +202,15 @@ def test_secrets_come_by_name_and_leave_no_trace(
     assert web.asked[0].headers["authorization"] == f"Bearer {CANARY}"
     assert (web.asked[0].headers["x-token"], web.asked[0].headers["accept"]) == (CANARY, "text/html")
     assert handles[0].result()["body"] == "you said [redacted]"
-    seen = [caplog.text, *capsys.readouterr(), repr(app), repr(app.reach)]
+    seen = [caplog.text, *capsys.readouterr(), repr(app), repr(app._outbound)]
     for handle in handles:
         job = handle.get()
-        attempts = app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))
-        seen += [repr(job), repr(attempts), repr(handle.history()), repr(app.why(handle.id))]
+        attempts = app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
+        seen += [repr(job), repr(attempts), repr(handle.history()), repr(app.jobs.why(handle.id))]
     assert CANARY not in "".join(seen)
     written = [path for path in tmp_path.parent.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert written == []
-    database = Path(app.store.url.removeprefix("sqlite:///"))
+    database = Path(app._store.url.removeprefix("sqlite:///"))
     folder = [path for path in database.parent.rglob("*") if path.is_file()]
     assert database in folder
     assert [path for path in folder if CANARY.encode() in path.read_bytes()] == []
@@ -272,8 +272,11 @@ def test_a_hook_gives_headers_and_a_provider_may_be_awaited(new_app: NewApp, web
         return f"{tenant}/{name}"
 
     provider: SecretProvider = vault
-    app = new_app(egress=reaching(web), secrets=provider)
-    app.reach.outgoing_headers = lambda ctx: {"traceparent": f"00-{ctx.job_id.replace('-', '')}-0000000000000001-01"}
+
+    def headers(ctx: Context) -> dict[str, str]:
+        return {"traceparent": f"00-{ctx.job_id.replace('-', '')}-0000000000000001-01"}
+
+    app = new_app(egress=reaching(web), secrets=provider, outgoing_headers=headers)
     app.connectors.set("http.request", hosts=["127.0.0.1"], secrets=["RATES_TOKEN"])
     web.says("/", 200, b"fine")
     handle = ask(app, url=web.url, headers={"X-Token": {"secret": "RATES_TOKEN"}})

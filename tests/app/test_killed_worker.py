@@ -32,7 +32,7 @@ def begun(folder: Path) -> list[tuple[int, int, int]]:
 
 @pytest.mark.req("CX-15", "SC-4", "DP-8", "CX-10")
 def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_path: Path) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     held = [app.enqueue("hold", {"number": n}) for n in range(4)]
     with ExitStack() as stack:
         victim = stack.enter_context(worker(url, tmp_path))
@@ -59,7 +59,7 @@ def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_p
 @pytest.mark.slow
 @pytest.mark.req("CX-15", "CX-10")
 def test_with_every_process_gone_nothing_is_lost(app: App, url: str, tmp_path: Path) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     handles = [app.enqueue("hold", {"number": n}) for n in range(6)]  # more than one worker has slots for
     with worker(url, tmp_path) as one, worker(url, tmp_path) as two:
         until(lambda: len(begun(tmp_path)) == 6, "both workers have something in their hands")
@@ -76,7 +76,7 @@ def test_with_every_process_gone_nothing_is_lost(app: App, url: str, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.req("CX-10", "CX-15")
 def test_a_job_that_kills_its_worker_every_time_ends_in_the_dead_letters(app: App, url: str, tmp_path: Path) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     handle = app.enqueue("poison", retry=Retry(max_attempts=5, max_crashes=1))
     for attempt in (1, 2):
         with worker(url, tmp_path) as victim:

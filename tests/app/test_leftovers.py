@@ -48,16 +48,16 @@ def test_payload_result_and_artifacts_go_after_the_job_is_cleaned(new_app: NewAp
     work_off(app)
     assert blobs(folder) == 6
     app.retention.set(clean_after="1h")
-    forward(app.store, 4000)
+    forward(app._store, 4000)
     elsewhere = new_app(artifacts=folder / "other")  # what is not there is left to whoever has it
-    assert elsewhere.retention.run(tenant="*")["delete"] == 0
-    forward(app.store, 2000)
+    assert elsewhere.retention.sweep(tenant="*")["delete"] == 0
+    forward(app._store, 2000)
     (told,) = [each for each in app.retention.preview(tenant="*") if each.verb == "delete"]
     assert (told.due, told.capped, blobs(folder)) == (3, False, 6)
     with working(new_app(artifacts=folder), queues=("idle",)):
         until(lambda: blobs(folder) == 3, "a worker deletes them")
     assert not any(each.verb == "delete" for each in app.retention.preview(tenant="*"))
-    assert app.get(gone.id).state is State.CLEANED  # type: ignore[union-attr]
+    assert app.jobs.get(gone.id).state is State.CLEANED  # type: ignore[union-attr]
     assert stays.result() == LARGE
 
 
@@ -75,20 +75,20 @@ class Failing(Directory):
 
 @pytest.mark.req("DP-16", "DP-21")
 async def test_who_dies_while_deleting_leaves_it_to_the_next(app: App, folder: Path) -> None:
-    own = App(app.store.url, name="tests", artifacts=folder)
+    own = App(app._store.url, name="tests", artifacts=folder)
     storing(own).enqueue(LARGE)
     await own.atick()
     own.retention.set(clean_after="1h")
-    forward(app.store, 4000)
-    app.retention.run()  # which knows no artifact store, or another one
-    forward(app.store, 700)
+    forward(app._store, 4000)
+    app.retention.sweep()  # which knows no artifact store, or another one
+    forward(app._store, 700)
     Failing.broken = True
     with pytest.raises(StoreUnavailable):
-        await clear(app.store, artifacts=Artifacts(Failing(folder)), tenant="*")
+        await clear(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 2, "one is gone, and it is not written down"
-    assert await app.client.arun(app.client.store.retention.orphans(10, "*")) == [], "not at once"
-    forward(app.store, 4000 + 601)
-    await clear(app.store, artifacts=Artifacts(Failing(folder)), tenant="*")
+    assert await app._session.arun(app._session.store.retention.orphans(10, "*")) == [], "not at once"
+    forward(app._store, 4000 + 601)
+    await clear(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 0
     await own.aclose()
 
@@ -116,26 +116,26 @@ def test_what_a_retry_still_names_stays(new_app: NewApp, folder: Path, monkeypat
     until(lambda: all(_is_dead(app, each.id) for each in (turning, first)), "both are dead")
     assert blobs(folder) == 2
     app.retention.set(clean_after="1s", state="failed")
-    forward(app.store, 60)
-    assert app.retention.run()["clean"] == 2
+    forward(app._store, 60)
+    assert app.retention.sweep()["clean"] == 2
     assert blobs(folder) == 2, "their retries are dead letters that may be redriven"
     monkeypatch.setenv("HOLDFAST_KEYS", f"new:{new_key()},{old}")
     turned = new_app(artifacts=folder)
     turned.job("echo", rules=PayloadPolicy(store=True))(echo.function)
-    assert rotate(turned.client, turned.client.vault).resealed == 2
-    forward(app.store, 1000)
-    turned.retention.run()
+    assert rotate(turned._session, turned._session.vault).resealed == 2
+    forward(app._store, 1000)
+    turned.retention.sweep()
     assert blobs(folder) == 2, "each has its own now, and the old ones are gone"
     broken = False
     for each in (turning, first):
-        turned.redrive(turned.chain(each.id)[-1].id)
+        turned.jobs.redrive(turned.jobs.chain(each.id)[-1].id)
     work_off(turned)
-    assert {turned.chain(each.id)[-1].state for each in (turning, first)} == {State.SUCCEEDED}
+    assert {turned.jobs.chain(each.id)[-1].state for each in (turning, first)} == {State.SUCCEEDED}
 
 
 def _is_dead(app: App, job_id: str) -> bool:
     work_off(app)
-    return app.chain(job_id)[-1].state is State.DEAD_LETTER
+    return app.jobs.chain(job_id)[-1].state is State.DEAD_LETTER
 
 
 @pytest.mark.req("DP-16", "DP-21")
@@ -147,15 +147,15 @@ def test_what_no_job_ever_named_is_found_when_it_is_a_week_old(new_app: NewApp, 
     lost = app.artifacts.put(b"lost", tenant="default", job_id=new_id())
     others = app.artifacts.put(b"lost", tenant="acme", job_id=new_id())
     (folder / "notes.txt").write_text("not ours")
-    assert app.retention.orphans() == 0, "somebody may be about to enqueue it"
-    forward(app.store, 8 * 86_400)
-    assert app.retention.orphans() == 1
-    assert app.retention.orphans() == 0, "found once"
-    assert app.retention.run()["delete"] == 1
+    assert app.retention.remove_orphans() == 0, "somebody may be about to enqueue it"
+    forward(app._store, 8 * 86_400)
+    assert app.retention.remove_orphans() == 1
+    assert app.retention.remove_orphans() == 0, "found once"
+    assert app.retention.sweep()["delete"] == 1
     assert not app.artifacts.exists(lost, tenant="default")
     assert app.artifacts.exists(others, tenant="acme"), "another tenant's is not this one's to find"
     assert handle.result() == LARGE
-    assert app.retention.orphans(tenant="*") == 1
+    assert app.retention.remove_orphans(tenant="*") == 1
     assert (folder / "notes.txt").exists()
     assert Reference.at("default/../etc") is None
 
@@ -166,4 +166,4 @@ def test_what_no_job_ever_named_is_found_when_it_is_a_week_old(new_app: NewApp, 
         other = new_app(artifacts=store)
         other.retention._artifacts = None if store is None else Artifacts(store)  # type: ignore[arg-type]
         with pytest.raises(InvalidSetting, match=code):
-            other.retention.orphans()
+            other.retention.remove_orphans()

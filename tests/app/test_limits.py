@@ -37,9 +37,9 @@ def test_a_worker_keeps_to_a_limit(app: App) -> None:
     app.limits.set(resource="gpu-0", concurrency=3)
     handles = [paint.enqueue(number) for number in range(4)]
     handles += [paint.using(limit_key=f"c-{number}").enqueue(number) for number in range(2)]
-    assert app.get(handles[0].id).uses == ("key:one at a time", "resource:gpu-0")  # type: ignore[union-attr]
+    assert app.jobs.get(handles[0].id).uses == ("key:one at a time", "resource:gpu-0")  # type: ignore[union-attr]
     app.run_worker(burst=True, concurrency=6)
-    assert [job.state for job in app.jobs(kind="paint")] == [State.SUCCEEDED] * 6
+    assert [job.state for job in app.jobs.list(kind="paint")] == [State.SUCCEEDED] * 6
     assert 1 < most <= 3
     assert [(each.scope, each.name, each.running) for each in app.limits.list()] == [
         ("key", "*", 0),
@@ -61,7 +61,7 @@ def test_a_rate_is_kept_by_a_worker_that_has_nothing_else_to_do(app: App) -> Non
         call.enqueue()
     began = time.monotonic()
     app.run_worker(burst=True, promote_every=0.05, poll=0.05)
-    while app.jobs(kind="call", state=State.QUEUED):
+    while app.jobs.list(kind="call", state=State.QUEUED):
         assert time.monotonic() < began + 20
         app.run_worker(burst=True, promote_every=0.05, poll=0.05)
         time.sleep(0.02)
@@ -92,15 +92,15 @@ def test_what_is_no_limit_is_refused(app: App) -> None:
 @pytest.mark.req("SC-10")
 def test_reserving(app: App, new_app: NewApp) -> None:
     app.enqueue("later")
-    with app.reserve(reason="by hand") as reserved:
-        assert claim(app.store, open_lease(app.store)) == []
-        with pytest.raises(Conflict, match="reservation_busy"), new_app().reserve("gpu-0", wait=0.1):
+    with app.reservations.hold(reason="by hand") as reserved:
+        assert claim(app._store, open_lease(app._store)) == []
+        with pytest.raises(Conflict, match="reservation_busy"), new_app().reservations.hold("gpu-0", wait=0.1):
             raise AssertionError("two at once")
         assert [each.id for each in app.reservations.list()] == [reserved.id]
-    (job,) = claim(app.store, open_lease(app.store))
-    with pytest.raises(Conflict, match="1 jobs are still running"), app.reserve(queue="default", wait=0):
+    (job,) = claim(app._store, open_lease(app._store))
+    with pytest.raises(Conflict, match="1 jobs are still running"), app.reservations.hold(queue="default", wait=0):
         raise AssertionError("it runs")
-    with app.reserve(queue="default", wait=0, at_once=True):
+    with app.reservations.hold(queue="default", wait=0, at_once=True):
         pass
     found = app.reservations.list(ended=True)
     assert sorted((each.state, each.ended_why) for each in found) == [
@@ -119,7 +119,7 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
     other = new_app()
 
     async def second() -> None:
-        async with other.reserve("gpu-0", wait="30s"):
+        async with other.reservations.hold("gpu-0", wait="30s"):
             order.append("second")
 
     def expires(reservation: str) -> datetime:
@@ -127,7 +127,7 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
         assert found is not None
         return found.expires_at
 
-    with app.reserve("gpu-0", ttl=2) as first:
+    with app.reservations.hold("gpu-0", ttl=2) as first:
         at_first = expires(first.id)
         waiting = threading.Thread(target=lambda: asyncio.run(second()))
         waiting.start()
@@ -137,7 +137,7 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
         assert not first.lost
     waiting.join(30)
     assert order == ["first", "second"]
-    held = app.reserve("gpu-0", ttl=2).__enter__()
+    held = app.reservations.hold("gpu-0", ttl=2).__enter__()
     app.reservations.release(held.id, reason="it hangs")
     until(lambda: held.lost, "it is told")
     with pytest.raises(Conflict, match="reservation_lost"):

@@ -18,11 +18,11 @@ from tests.support.workers import working
 
 
 def end_lease(app: App, lease: str) -> None:
-    assert app.client.run(app.client.store.leases.end(lease, "ended by a test", "*"))
+    assert app._session.run(app._session.store.leases.end(lease, "ended by a test", "*"))
 
 
 def sweep(app: App) -> Any:
-    return app.client.run(app.client.store.leases.reap(tenant="*"))
+    return app._session.run(app._session.store.leases.reap(tenant="*"))
 
 
 @pytest.mark.req("DP-7", "CX-15", "SC-19")
@@ -93,7 +93,7 @@ def test_progress_of_a_job_that_is_somebody_elses_is_refused(app: App, new_app: 
         freed.set()
         until(lambda: refused, "the handler was refused")
     assert refused == ["stale_lease"]
-    assert app.client.run(app.client.store.jobs.checkpoints(handle.id, "default")) == {"progress": "mine"}
+    assert app._session.run(app._session.store.jobs.checkpoints(handle.id, "default")) == {"progress": "mine"}
 
 
 @pytest.mark.req("DP-7", "SC-19")
@@ -112,7 +112,7 @@ def test_a_result_that_comes_too_late_is_not_recorded(app: App, new_app: NewApp)
     with working(elsewhere, lease_ttl=1000, sweep_every=1000, concurrency=2) as beside:
         handle = app.enqueue("late")
         assert begun.wait(20)
-        with closing(open_by_hand(app.store.url)) as by_hand:  # as if it had lapsed long ago, and been swept
+        with closing(open_by_hand(app._store.url)) as by_hand:  # as if it had lapsed long ago, and been swept
             by_hand.execute(
                 "update lease set ended_at = until, ended_why = 'lapsed' where id = :id", {"id": beside.lease}
             )

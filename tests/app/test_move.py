@@ -28,10 +28,10 @@ def test_places_by_app_and_by_handle(app: App) -> None:
         ran.append(n)
 
     a, b, c, d = (note.enqueue(n) for n in range(4))
-    assert app.move(d.id, first=True, reason="urgent").state is State.QUEUED
+    assert app.jobs.move(d.id, first=True, reason="urgent").state is State.QUEUED
     assert b.move(after=c.id).refused is False
     a.move(last=True)
-    assert order_of(app.store) == [d.id, c.id, b.id, a.id]
+    assert order_of(app._store) == [d.id, c.id, b.id, a.id]
     a.move(priority=3)
     last = a.history()[-1]
     assert (last.verb, last.actor, last.meta["to"], last.meta["priority"]) == ("move", "tester", "last", 3)
@@ -44,14 +44,14 @@ def test_the_same_from_async_code(app: App) -> None:
     a, b, c = (app.enqueue("elsewhere", {"n": n}) for n in range(3))
 
     async def play() -> None:
-        assert not (await app.amove(c.id, before=a.id)).refused
+        assert not (await app.jobs.amove(c.id, before=a.id)).refused
         await a.amove(after=b.id)
         with pytest.raises(NotFound):
-            await app.client.handle(_unknown(), "default", str).amove(first=True)
-        await app.store.leave_loop()
+            await app._session.handle(_unknown(), "default", str).amove(first=True)
+        await app._store.leave_loop()
 
     asyncio.run(play())
-    assert order_of(app.store) == [c.id, b.id, a.id]
+    assert order_of(app._store) == [c.id, b.id, a.id]
 
 
 def _unknown() -> Enqueued:
@@ -60,12 +60,12 @@ def _unknown() -> Enqueued:
 
 def test_a_handle_raises_what_the_app_answers(app: App) -> None:
     here, there = app.enqueue("elsewhere"), app.enqueue("elsewhere", queue="mail")
-    assert app.move(here.id, after=there.id).reason == "other_queue"
+    assert app.jobs.move(here.id, after=there.id).reason == "other_queue"
     with pytest.raises(Conflict, match="another queue") as refused:
         here.move(after=there.id)
     assert refused.value.code == "other_queue"
     there.cancel()
-    assert app.move(there.id, first=True).reason == "not_waiting"
+    assert app.jobs.move(there.id, first=True).reason == "not_waiting"
     with pytest.raises(Conflict) as refused:
         there.move(first=True)
     assert refused.value.code == "not_waiting"
@@ -90,7 +90,7 @@ def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_while_it_could_
     listener = "select pid from pg_stat_activity where datname = current_database() and starts_with(query, 'listen ')"
     with (
         working(elsewhere, concurrency=1, poll=120.0) as beside,
-        psycopg.connect(app.store.url, autocommit=True) as admin,
+        psycopg.connect(app._store.url, autocommit=True) as admin,
     ):
         until(lambda: ran == [0], "the first is running")
         before = until(lambda: admin.execute(listener).fetchall(), "the worker listens")[0][0]
@@ -129,7 +129,7 @@ def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_before_it(new_a
         search._narrow_until = float("inf")  # as after a look that took very long
         handles[5].move(first=True)
         handles[4].move(priority=1)
-        if not app.store.embedded:  # an embedded store finds the head at no cost, and is not narrowed
+        if not app._store.embedded:  # an embedded store finds the head at no cost, and is not narrowed
             assert search.look().after or search._moved
             until(lambda: bool(search._moved), "the worker was told")
         going_on.set()

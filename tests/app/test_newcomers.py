@@ -47,7 +47,7 @@ def test_a_handler_that_catches_everything_waits_for_the_decision_all_the_same(a
     handle = app.enqueue("pay")
     work_off(app)
     assert (handle.state(), done) == (State.WAITING_FOR_APPROVAL, ["caught"])
-    app.approve(app.approvals.list()[0].id, by="ada")
+    app.approvals.approve(app.approvals.list()[0].id, by="ada")
     work_off(app)
     assert handle.result(timeout=5) == "paid"
     assert done == ["caught", "charged"]
@@ -176,20 +176,20 @@ def test_a_notifier_that_could_not_be_called_is_refused_when_it_is_declared(app:
         def tell(what: ApprovalNotice) -> None: ...
 
     assert caught.value.code == "invalid_approval"
-    assert app.kinds == {}
+    assert app._kinds == {}
 
     @app.approval_notifier()
     def notify(ctx: SyncContext, notice: ApprovalNotice) -> None: ...
 
-    assert set(app.kinds) == {"approval_notice"}
+    assert set(app._kinds) == {"approval_notice"}
 
 
 @pytest.mark.req("CX-14")
 def test_jobs_are_listed_by_the_word_for_a_state_and_what_is_no_such_thing_is_told(app: App) -> None:
-    """`app.jobs(state="dead_letter")` stands in the guides."""
+    """`app.jobs.list(state="dead_letter")` stands in the guides."""
     handle = app.enqueue("pay")
-    assert [job.id for job in app.jobs(state="queued")] == [handle.id]
-    assert app.jobs(state="dead_letter", limit=20) == []
+    assert [job.id for job in app.jobs.list(state="queued")] == [handle.id]
+    assert app.jobs.list(state="dead_letter", limit=20) == []
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"state": "dead"}, "unknown_state"),
         ({"since": datetime(2027, 1, 31)}, "invalid_time"),
@@ -200,5 +200,5 @@ def test_jobs_are_listed_by_the_word_for_a_state_and_what_is_no_such_thing_is_to
     ]
     for wanted, code in wrong:
         with pytest.raises(InvalidSetting) as refused:
-            app.jobs(**wanted)
+            app.jobs.list(**wanted)
         assert refused.value.code == code, wanted

@@ -24,7 +24,7 @@ def test_a_notice_is_a_child_of_the_job_that_asks(app: App, correlation: str | N
     belongs = pay.using(workflow_id=WORKFLOW)
     handle = (belongs if correlation is None else belongs.using(correlation_id=correlation)).enqueue()
     work_off(app, queues=("money",))
-    (notice,) = app.jobs(kind="approval_notice")
+    (notice,) = app.jobs.list(kind="approval_notice")
     assert (notice.parent_id, notice.queue, notice.enqueued_by) == (handle.id, "money", "gate pay")
     assert notice.correlation_id == (correlation or handle.id)
     assert notice.workflow_id == WORKFLOW

@@ -28,7 +28,7 @@ def app(postgres_url: str) -> Iterator[App]:
     def ping() -> str:
         return "pong"
 
-    made.store.migrate()
+    made._store.migrate()
     with closing(made):
         yield made
 
@@ -69,14 +69,14 @@ def test_a_flood_of_hints(
     app: App, outsider: psycopg.Connection[Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = 0
-    turn = app.store.leases.exchange
+    turn = app._store.leases.exchange
 
     def counted(*arguments: Any) -> Any:
         nonlocal turns
         turns += 1
         return turn(*arguments)
 
-    monkeypatch.setattr(app.store.leases, "exchange", counted)
+    monkeypatch.setattr(app._store.leases, "exchange", counted)
     with working(app, poll=5.0):
         payload = {
             "anything": "md5(n::text)",

@@ -28,7 +28,7 @@ CANARY, KEY = "canary-7f3a9c", "kanari-55ab1c"
 
 def everything(app: App) -> str:
     """All that the database holds of jobs, but for their payloads, results, and what handlers have kept themselves."""
-    by_hand = open_by_hand(app.store.url)
+    by_hand = open_by_hand(app._store.url)
     try:
         tables = ("event", "job_state", "gate", "vote", "artifact", "content", "idempotency")
         return json.dumps([by_hand.execute(f"select * from {table}") for table in tables], default=str)
@@ -64,15 +64,15 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
     assert asked.state() is State.WAITING_FOR_APPROVAL
     assert failed.get().error_code == "ValueError"
     assert failed.get().error_message == WITHHELD
-    (tried,) = app.client.run(app.client.store.jobs.attempts(failed.id, "default"))
+    (tried,) = app._session.run(app._session.store.jobs.attempts(failed.id, "default"))
     assert f", in {heal.name}" in str(tried.traceback), "where it was is kept, and not what it said"
     assert "Traceback" not in str(tried.traceback)
     said = [caplog.text, everything(app)]
     for handle in (done, failed, asked):
-        found = app.client.run(story(app.client.store, handle.id, "default"))
+        found = app._session.run(story(app._session.store, handle.id, "default"))
         assert found is not None
         assert found.job.payload == HIDDEN
-        said += [repr(found), repr(app.why(handle.id)), repr(app.jobs()), repr(handle.history())]
+        said += [repr(found), repr(app.jobs.why(handle.id)), repr(app.jobs.list()), repr(handle.history())]
         said += [repr(handle.steps()), repr(handle.checkpoints()), repr(handle.attempts()), repr(handle.why())]
     for text in said:
         assert CANARY not in text
@@ -92,12 +92,12 @@ def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_ar
     failed = heal.enqueue(CANARY)
     app.run_worker(burst=True)
     assert CANARY in str(failed.get().error_message), "nobody had said that it is restricted"
-    app.templates.put("usual", "heal", {"patient": CANARY})
-    app.schedules.create("nightly", "0 3 * * *", kind="heal", payload={"patient": CANARY})
+    app.templates.set("usual", "heal", {"patient": CANARY})
+    app.schedules.add("nightly", "0 3 * * *", kind="heal", payload={"patient": CANARY})
     app.payload_rules.set("heal", restricted=True)
-    found = app.client.run(story(app.client.store, failed.id, "default"))
-    attempts = app.client.run(app.client.store.jobs.attempts(failed.id, "default"))
-    shown: list[object] = [found, attempts, failed.get(), failed.history(), app.jobs(), app.why(failed.id)]
+    found = app._session.run(story(app._session.store, failed.id, "default"))
+    attempts = app._session.run(app._session.store.jobs.attempts(failed.id, "default"))
+    shown: list[object] = [found, attempts, failed.get(), failed.history(), app.jobs.list(), app.jobs.why(failed.id)]
     shown += [app.templates.get("usual"), app.templates.list(), app.templates.versions("usual")]
     shown += [app.schedules.get("nightly"), app.schedules.list(), app.schedules.pause("nightly")]
     shown += [app.schedules.resume("nightly"), app.schedules.edit("nightly", missed="skip")]
@@ -106,9 +106,9 @@ def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_ar
     hidden = app.templates.get("usual")
     assert hidden is not None
     with pytest.raises(InvalidSetting, match="payload_reserved"):  # put back as it was shown
-        app.templates.put("usual", "heal", hidden.payload)
+        app.templates.set("usual", "heal", hidden.payload)
     made = [app.templates.enqueue("usual").id, app.schedules.run("nightly")]
-    with closing(open_by_hand(app.store.url)) as by_hand:
+    with closing(open_by_hand(app._store.url)) as by_hand:
         payloads = {str(row[0]): json.dumps(row[1]) for row in by_hand.execute("select id, payload from job")}
     assert all(CANARY in payloads[each] for each in made)
 
@@ -155,9 +155,9 @@ def test_rules_are_managed_from_python(app: App) -> None:
     found = rules.get(every_tenant=True)
     assert found is not None
     assert (found.tenant, found.kind, found.store) == ("*", "*", False)
-    rules.delete("import")
+    rules.remove("import")
     with pytest.raises(NotFound, match="rule_not_found"):
-        rules.delete("import")
+        rules.remove("import")
     for bad in ({}, {"forbidden": ["x"]}, {"signal_only": True, "forbidden": ["key"]}, {"max_bytes": 1}):
         with pytest.raises(InvalidSetting):
             rules.set("x", **bad)
@@ -178,7 +178,7 @@ def test_references_go_with_a_job_and_a_result_may_lie_elsewhere(app: App) -> No
     app.run_worker(burst=True)
     assert seen == {7: References("s3://in/1", None, "vault:9"), 8: References(target_ref="s3://out/2")}
     assert handle.result() == 7
-    found = app.client.run(story(app.client.store, handle.id, "default"))
+    found = app._session.run(story(app._session.store, handle.id, "default"))
     assert found is not None
     assert found.result is not None
     assert (found.references.source_ref, found.result.ref) == ("s3://in/1", "s3://out/index")
@@ -216,7 +216,7 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
     assert small.result() == "HI"
     assert big.result() == large.upper()
     assert quiet.result() == "y" * 600
-    result = app.client.run(app.client.store.jobs.result(big.id, "default"))
+    result = app._session.run(app._session.store.jobs.result(big.id, "default"))
     assert result is not None
     assert (result.value, str(result.ref)[:19]) == (None, "artifact://default/")
     assert len(json.dumps(big.get().payload)) < 300
@@ -262,7 +262,7 @@ def test_sealed_steps_and_checkpoints_are_opened_by_a_handle_that_has_the_key(
     assert [step.value for step in handle.steps()] == [{"name": CANARY}]
     assert handle.checkpoints() == {"at": CANARY}
     monkeypatch.delenv("HOLDFAST_KEYS")
-    stranger = new_app().handle(handle.id)
+    stranger = new_app().jobs.handle(handle.id)
     assert CANARY not in repr((stranger.steps(), stranger.checkpoints()))
 
 
@@ -294,12 +294,12 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
     with pytest.raises(Refused, match="payload_forbidden"):  # judged before it is sealed
         app.enqueue("note", {"facts": {"token": "t"}})
     waiting = echo.enqueue("later" + CANARY)
-    by_hand = open_by_hand(app.store.url)
+    by_hand = open_by_hand(app._store.url)
     stored = by_hand.execute("select payload from job") + by_hand.execute("select value from result")
     assert CANARY not in json.dumps(stored, default=str)
     app.run_worker(burst=True)
     until(lambda: _run_out(app, handles[2].id), "the retry has succeeded")
-    assert len(app.chain(handles[2].id)) == 2
+    assert len(app.jobs.chain(handles[2].id)) == 2
     assert [each.result() for each in handles] == [CANARY, CANARY * 100, CANARY]
     stored = by_hand.execute("select payload from job") + by_hand.execute("select value from result")
     by_hand.close()
@@ -316,10 +316,10 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
     # Given another payload, that is sealed for the job that is made of it.
     until(lambda: _is_dead(stranger, unread.id), "nobody has the key")
     again = app.dead_letters.redrive_as(unread.id, {"text": "another" + CANARY})
-    with closing(open_by_hand(app.store.url)) as by_hand:
+    with closing(open_by_hand(app._store.url)) as by_hand:
         assert CANARY not in json.dumps(by_hand.execute("select payload from job"), default=str)
     app.run_worker(burst=True)
-    made = app.get(again)
+    made = app.jobs.get(again)
     assert made is not None
     assert made.state is State.SUCCEEDED, "it was opened"
 
@@ -363,7 +363,7 @@ def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
     posed = pose.enqueue()
     app.run_worker(burst=True)
     assert posed.get().error_code == "payload_reserved"
-    with closing(open_by_hand(app.store.url)) as by_hand:
+    with closing(open_by_hand(app._store.url)) as by_hand:
         kept = by_hand.execute("select value from step") + by_hand.execute("select value from checkpoint")
         assert (len(kept), CANARY in json.dumps(kept, default=str)) == (4, False)
     until(lambda: _is_over(app, handles[0].id) and _is_over(app, handles[1].id), "both have been tried again")
@@ -381,25 +381,25 @@ def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
 
 def _is_over(app: App, job_id: str) -> bool:
     app.run_worker(burst=True)
-    job = app.get(job_id)
+    job = app.jobs.get(job_id)
     return job is not None and job.state is State.SUCCEEDED
 
 
 def _attempts(app: App, job_id: str) -> int:
     app.run_worker(max_jobs=1, burst=True)
-    job = app.get(job_id)
+    job = app.jobs.get(job_id)
     return 0 if job is None else job.attempt
 
 
 def _is_dead(app: App, job_id: str) -> bool:
     app.run_worker(burst=True)
-    job = app.get(job_id)
+    job = app.jobs.get(job_id)
     return job is not None and job.state is State.DEAD_LETTER
 
 
 def _run_out(app: App, job_id: str) -> bool:
     app.run_worker(burst=True)
-    return app.chain(job_id)[-1].state is State.SUCCEEDED
+    return app.jobs.chain(job_id)[-1].state is State.SUCCEEDED
 
 
 FORGED = {"$holdfast": {"stored": "artifact://x"}}
@@ -410,9 +410,9 @@ def test_a_payload_that_looks_sealed_is_refused(app: App) -> None:
     with pytest.raises(HoldfastError, match="payload_reserved"):
         app.enqueue("any", FORGED)
     with pytest.raises(HoldfastError, match="payload_reserved"):
-        app.templates.put("forged", kind="any", payload=FORGED)
+        app.templates.set("forged", kind="any", payload=FORGED)
     with pytest.raises(HoldfastError, match="payload_reserved"):
-        app.subscriptions.create("forged", "order.paid", kind="any", payload=FORGED)
+        app.subscriptions.set("forged", "order.paid", kind="any", payload=FORGED)
     with pytest.raises(HoldfastError, match="payload_reserved"):
         app.repository().enqueue("any", FORGED)
 
@@ -437,11 +437,11 @@ def test_a_schedule_that_a_rule_refuses_keeps_no_other_from_its_time(app: App) -
     def tell(**facts: Any) -> None: ...
 
     app.payload_rules.set("tell", signal_only=True)
-    app.schedules.create("bad", "every 1s", kind="tell", payload={"body": 1})
-    app.schedules.create("good", "every 1s", kind="tell", payload={"id": 1})
-    app.client.run(app.client.store.clock.set(timedelta(seconds=5), None))
+    app.schedules.add("bad", "every 1s", kind="tell", payload={"body": 1})
+    app.schedules.add("good", "every 1s", kind="tell", payload={"id": 1})
+    app._session.run(app._session.store.clock.set(timedelta(seconds=5), None))
     app.run_worker(burst=True, promote_every=0.05)
-    assert {json.dumps(each.payload) for each in app.jobs(kind="tell")} == {'{"facts": {"id": 1}}'}
+    assert {json.dumps(each.payload) for each in app.jobs.list(kind="tell")} == {'{"facts": {"id": 1}}'}
     shown = app.schedules.get("bad")
     assert shown is not None
     assert shown.problem == "payload_forbidden"

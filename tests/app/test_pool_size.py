@@ -46,14 +46,14 @@ def test_a_worker_and_its_handlers_get_by_with_few_connections(new_app: NewApp, 
     handles = [kind.enqueue(n) for n in range(JOBS) for kind in (awaiting, plain)]
     work_off(app, concurrency=JOBS)
     assert [each.result(timeout=0) for each in handles] == [n for n in range(JOBS) for _ in range(2)]
-    assert len(app.jobs(kind="later", state="succeeded", limit=100)) == 2 * JOBS
+    assert len(app.jobs.list(kind="later", state="succeeded", limit=100)) == 2 * JOBS
 
 
 def test_what_a_process_may_open_follows_from_it(postgres_url: str) -> None:
     """That it opens no more is asked of the store: tests/contract/test_loop_connections.py."""
     for app, most in ((App(postgres_url), 19), (App(postgres_url, pool_size=2), 7)):
         with closing(app):
-            (found,) = [each for each in app.store.diagnose() if each.name == "connections"]
+            (found,) = [each for each in app._store.diagnose() if each.name == "connections"]
             assert found.says.endswith(f"a worker process opens {most} at most")
 
 

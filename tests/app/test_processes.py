@@ -34,7 +34,7 @@ def labour(url: str, new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def attempt(app: App, job_id: str, number: int = 0) -> Any:
-    return app.client.run(app.client.store.jobs.attempts(job_id, "default"))[number]
+    return app._session.run(app._session.store.jobs.attempts(job_id, "default"))[number]
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_the_context_works_in_a_child(labour: ModuleType) -> None:
         handle = labour.keeps.using(retry=Retry(max_attempts=2, backoff=AT_ONCE)).enqueue()
         seen, child_id = handle.result(timeout=30)
     assert seen == 1
-    child = labour.app.get(child_id)
+    child = labour.app.jobs.get(child_id)
     assert (child.parent_id, child.enqueued_by) == (handle.id, f"job {handle.id}")
 
 
@@ -164,7 +164,7 @@ def test_it_may_put_its_job_off_and_have_children(labour: ModuleType) -> None:
     handle = labour.puts_off.enqueue()
     work_off(labour.app)
     assert [event.verb for event in handle.history()] == ["enqueue", "take", "snooze"]
-    (child,) = labour.app.jobs(parent_id=handle.id)
+    (child,) = labour.app.jobs.list(parent_id=handle.id)
     assert (child.kind, child.state) == ("in_here", State.SUCCEEDED)
 
 
@@ -332,7 +332,7 @@ def test_what_cannot_be_run_so_is_refused_when_it_is_declared(app: App) -> None:
         with pytest.raises(InvalidSetting) as refused:
             app.job(process=given)  # type: ignore[call-overload]
         assert refused.value.code == "invalid_setting"
-    assert app.kinds == {}
+    assert app._kinds == {}
 
 
 @pytest.mark.req("JF-7")
@@ -363,7 +363,7 @@ def test_what_a_handler_writes_on_our_line_is_no_answer(labour: ModuleType, text
     handle = labour.writes_where_it_should_not.enqueue(text)
     work_off(labour.app)
     assert handle.state() is State.DEAD_LETTER
-    (attempt,) = labour.app.client.run(labour.app.client.store.jobs.attempts(handle.id, handle.tenant))
+    (attempt,) = labour.app._session.run(labour.app._session.store.jobs.attempts(handle.id, handle.tenant))
     assert (attempt.outcome, attempt.error_code) == ("crashed", "process_died")
     assert "not ours" in attempt.error_message
 

@@ -51,7 +51,9 @@ def failed(app: App, done: list[str]) -> Handle[Any]:
 def test_from_that_step_on_it_is_done_again(app: App, from_step: Any, again: list[str], reason: str | None) -> None:
     done: list[str] = []
     handle = failed(app, done)
-    (verdict,) = app.redrive(handle.id.upper() if from_step == 4 else handle.id, from_step=from_step, max_attempts=3)
+    (verdict,) = app.jobs.redrive(
+        handle.id.upper() if from_step == 4 else handle.id, from_step=from_step, max_attempts=3
+    )
     assert (verdict.refused, verdict.state) == (False, State.QUEUED)
     last = handle.history()[-1]
     assert (last.verb, last.actor, last.meta.get("reason")) == ("redrive", "tester", reason)
@@ -62,7 +64,7 @@ def test_from_that_step_on_it_is_done_again(app: App, from_step: Any, again: lis
 
 def test_the_reason_given_is_kept_with_it(app: App) -> None:
     handle = failed(app, [])
-    app.redrive(handle.id, from_step="charge", reason="wrong account")
+    app.jobs.redrive(handle.id, from_step="charge", reason="wrong account")
     assert handle.history()[-1].meta["reason"] == "from step 1 (charge): wrong account"
 
 
@@ -74,7 +76,7 @@ def test_what_is_refused_changes_nothing(app: App, new_app: NewApp) -> None:
     other = new_app(tenant="other")
 
     def reason(app: App, job_id: str, from_step: Any) -> str | None:
-        return app.redrive(job_id, from_step=from_step)[0].reason
+        return app.jobs.redrive(job_id, from_step=from_step)[0].reason
 
     assert reason(app, handle.id, 5) == "no_such_step"
     assert reason(app, handle.id, "pack") == "no_such_step"
@@ -84,8 +86,8 @@ def test_what_is_refused_changes_nothing(app: App, new_app: NewApp) -> None:
     wrong: list[Any] = [-1, True, 1.5, "", [1]]
     for nonsense in wrong:
         with pytest.raises(InvalidInput):
-            app.redrive(handle.id, from_step=nonsense)
-    steps = app.client.run(app.client.store.steps.list(handle.id, "default"))
+            app.jobs.redrive(handle.id, from_step=nonsense)
+    steps = app._session.run(app._session.store.steps.list(handle.id, "default"))
     assert [step.n for step in steps] == [1, 2, 3, 4]
     assert handle.state() is State.DEAD_LETTER
 
@@ -93,10 +95,10 @@ def test_what_is_refused_changes_nothing(app: App, new_app: NewApp) -> None:
 def test_rewinding_and_redriving_are_one(app: App) -> None:
     """If the second cannot be, the first has not been."""
     handle = failed(app, [])
-    store = app.client.store
+    store = app._session.store
     with pytest.raises(InvalidInput):
-        app.client.run(redriving(store, [handle.id], 1, None, "tester", "default", max_retries=999))
-    assert len(app.client.run(store.steps.list(handle.id, "default"))) == len(NAMES)
+        app._session.run(redriving(store, [handle.id], 1, None, "tester", "default", max_retries=999))
+    assert len(app._session.run(store.steps.list(handle.id, "default"))) == len(NAMES)
 
 
 def test_a_decision_that_is_forgotten_is_asked_for_again(app: App) -> None:
@@ -110,14 +112,14 @@ def test_a_decision_that_is_forgotten_is_asked_for_again(app: App) -> None:
     handle = wipe.enqueue()
     work_off(app)
     (first,) = app.approvals.list()
-    app.approve(first.id, by="ada")
+    app.approvals.approve(first.id, by="ada")
     work_off(app)
     assert handle.state() is State.DEAD_LETTER
-    app.redrive(handle.id, from_step="wipe")
+    app.jobs.redrive(handle.id, from_step="wipe")
     work_off(app)
     (second,) = app.approvals.list()
     assert (second.id != first.id, second.job_id) == (True, handle.id)
-    app.approve(second.id, by="bob")
+    app.approvals.approve(second.id, by="bob")
     work_off(app)
     assert handle.result(timeout=5) == "bob"
-    assert app.approvals.show(first.id).gate.state == "approved"
+    assert app.approvals.get(first.id).gate.state == "approved"

@@ -22,7 +22,7 @@ def repository(app: App) -> JobRepository:
 
 
 def job_state(app: App, job_id: str) -> State:
-    job = app.get(job_id)
+    job = app.jobs.get(job_id)
     assert job is not None
     return job.state
 
@@ -38,10 +38,10 @@ def test_a_loop_of_ones_own(app: App, repository: JobRepository) -> None:
     repository.mark_success(ids[1])
     repository.mark_failure(ids[2], "no such image", code="missing", permanent=True)
     assert [job_state(app, job_id) for job_id in ids] == [State.SUCCEEDED, State.SUCCEEDED, State.DEAD_LETTER]
-    result = app.client.run(app.client.store.jobs.result(ids[0], "default"))
+    result = app._session.run(app._session.store.jobs.result(ids[0], "default"))
     assert result is not None
     assert result.value == {"ok": True}
-    buried = app.get(ids[2])
+    buried = app.jobs.get(ids[2])
     assert buried is not None
     assert (buried.error_code, buried.error_message) == ("missing", "no such image")
     repository.close()
@@ -49,7 +49,7 @@ def test_a_loop_of_ones_own(app: App, repository: JobRepository) -> None:
 
 @pytest.mark.req("DP-11")
 def test_jobs_say_who_and_where_from(app: App, repository: JobRepository) -> None:
-    job = app.get(repository.enqueue("x"))
+    job = app.jobs.get(repository.enqueue("x"))
     assert job is not None
     assert (job.enqueued_by, job.source_system, job.payload) == ("tester", "repository", {})
 
@@ -58,11 +58,11 @@ def test_jobs_say_who_and_where_from(app: App, repository: JobRepository) -> Non
 def test_a_failure_comes_back_by_the_jobs_policy(app: App, repository: JobRepository) -> None:
     job_id = repository.enqueue("x")
     for attempt in range(1, 6):
-        forward(app.store, 301)  # past the longest backoff
+        forward(app._store, 301)  # past the longest backoff
         (work,) = repository.claim()
         assert work.attempt == attempt
         repository.mark_failure(job_id, "busy")
-    job = app.get(job_id)
+    job = app.jobs.get(job_id)
     assert job is not None
     assert (job.state, job.retries, job.error_code) == (State.DEAD_LETTER, 4, "failed")
 
@@ -78,10 +78,10 @@ def test_a_key_gives_the_first_job(repository: JobRepository) -> None:
 
 @pytest.mark.req("DP-9")
 def test_a_job_for_later(app: App, repository: JobRepository) -> None:
-    now = forward(app.store)
+    now = forward(app._store)
     job_id = repository.enqueue("x", run_at=now + timedelta(minutes=5))
     assert repository.claim() == []
-    forward(app.store, 301)
+    forward(app._store, 301)
     assert [work.id for work in repository.claim()] == [job_id]
 
 
@@ -113,7 +113,7 @@ def test_bad_values_are_refused(app: App, repository: JobRepository, kind: str, 
         repository.enqueue(kind, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidPayload):
         repository.enqueue("x", {"value": float("nan")})
-    assert app.jobs() == []
+    assert app.jobs.list() == []
 
 
 def test_only_what_was_claimed_here_can_be_marked(app: App, new_app: NewApp, repository: JobRepository) -> None:
@@ -136,14 +136,14 @@ def test_a_loop_that_stood_still_has_lost_its_jobs_and_is_told(
 ) -> None:
     job_id = repository.enqueue("x")
     (work,) = repository.claim()
-    forward(app.store, 31)
+    forward(app._store, 31)
     other = new_app().repository()
     (taken,) = other.claim() or other.claim()  # freed by the first call, due at once, claimed by it or the next
     assert (taken.id, taken.attempt) == (job_id, 2)
     with pytest.raises(StaleLease):
         repository.mark_success(work.id, "stale")
     other.mark_success(job_id, "fresh")
-    result = app.client.run(app.client.store.jobs.result(job_id, "default"))
+    result = app._session.run(app._session.store.jobs.result(job_id, "default"))
     assert result is not None
     assert result.value == "fresh"
 
@@ -154,10 +154,10 @@ def test_every_call_renews_the_lease(app: App, repository: JobRepository) -> Non
         repository.enqueue("x")
     works = repository.claim(4)
     for work in works:
-        forward(app.store, 20)  # each step within the lease, all of them far beyond it
+        forward(app._store, 20)  # each step within the lease, all of them far beyond it
         repository.mark_success(work.id)
-    assert {job.state for job in app.jobs()} == {State.SUCCEEDED}
-    assert {job.attempt for job in app.jobs()} == {1}
+    assert {job.state for job in app.jobs.list()} == {State.SUCCEEDED}
+    assert {job.attempt for job in app.jobs.list()} == {1}
 
 
 @pytest.mark.req("SC-19")
@@ -171,7 +171,7 @@ def test_a_mark_that_failed_can_be_made_again(
         raise StoreUnavailable("the database cannot be reached")
 
     with monkeypatch.context() as patch:
-        patch.setattr(app.store, "run", away)
+        patch.setattr(app._store, "run", away)
         with pytest.raises(StoreUnavailable):
             repository.mark_success(work.id)
     assert job_state(app, job_id) is State.IN_PROGRESS

@@ -38,18 +38,20 @@ def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None
         ("*", "brief", 3600, True)
     ]
     # The clock goes on: a purge that finds events not yet counted or sealed is tried again ten seconds later.
-    app.store.run(app.store.clock.set(timedelta(seconds=4000), None))
+    app._store.run(app._store.clock.set(timedelta(seconds=4000), None))
     with working(new_app(), queues=("idle",)):
-        until(lambda: sum(app.get(each) is not None for each in ids) <= 1, "all but the newest event's job is purged")
-    assert app.get(lasts.id).state is State.SUCCEEDED  # type: ignore[union-attr]
-    assert [(each.kind, each.succeeded, each.cost) for each in app.usage(by="kind")] == [
+        until(
+            lambda: sum(app.jobs.get(each) is not None for each in ids) <= 1, "all but the newest event's job is purged"
+        )
+    assert app.jobs.get(lasts.id).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert [(each.kind, each.succeeded, each.cost) for each in app.usage.list(by="kind")] == [
         ("brief", 3, 6.75),
         ("lasting", 1, 1.5),
     ]
-    by_day = app.usage(since=7)  # one day, or two if it is late
+    by_day = app.usage.list(since=7)  # one day, or two if it is late
     assert {each.kind for each in by_day} == {"brief", "lasting"}
     assert all(each.day is not None for each in by_day)
-    assert app.usage(by=(), kind="nothing") == []
+    assert app.usage.list(by=(), kind="nothing") == []
 
 
 @pytest.mark.req("HK-5")
@@ -77,7 +79,7 @@ def test_every_end_of_an_attempt_says_what_it_cost(app: App) -> None:
     for kind in (fails, waits, done, late):
         kind.enqueue()
     work_off(app)
-    costs = {each.kind: each.cost for each in app.usage(by="kind")}
+    costs = {each.kind: each.cost for each in app.usage.list(by="kind")}
     assert costs == {"fails": 1, "waits": 0.1, "done": 0.011, "late": 0.0001}
     with pytest.raises(InvalidSetting, match="invalid_cost"):
         app.job(cost=-1)
@@ -91,27 +93,27 @@ def test_a_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog
 
     work.enqueue()
     work_off(app)
-    (first,) = app.store.run(app.store.ledger.read(None, 1, "default"))
-    assert app.store.run(app.store.ledger.save_cursor("billing", first.cursor, None, "default"))
+    (first,) = app._store.run(app._store.ledger.read(None, 1, "default"))
+    assert app._store.run(app._store.ledger.save_cursor("billing", first.cursor, None, "default"))
     app.retention.set(purge_after="1h")
-    forward(app.store, 4000)
+    forward(app._store, 4000)
     with caplog.at_level(logging.WARNING, "holdfast.worker"), working(new_app(), queues=("idle",)):
         until(lambda: "consumer billing has not read" in caplog.text, "the worker says who is behind")
     (found,) = [each for each in app.retention.preview() if each.verb == "purge"]
     assert (found.due, found.held_by) == (1, "consumer billing")
-    app.retention.delete()
+    app.retention.remove()
     with pytest.raises(NotFound, match="retention_not_found"):
-        app.retention.delete()
+        app.retention.remove()
 
 
 @pytest.mark.req("DP-16")
 def test_run_does_it_here_and_now(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     handles = [app.enqueue("work") for _ in range(3)]
-    app.cancel(*(handle.id for handle in handles))
+    app.jobs.cancel(*(handle.id for handle in handles))
     app.retention.set(clean_after="1h", state="cancelled")
-    forward(app.store, 3599)
-    assert app.retention.run() == {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
-    app.store.run(app.store.clock.set(timedelta(hours=2), None))
-    assert app.retention.run(tenant="*", limit=2)["clean"] == 3
-    assert {job.state for job in app.jobs()} == {State.CLEANED}
+    forward(app._store, 3599)
+    assert app.retention.sweep() == {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
+    app._store.run(app._store.clock.set(timedelta(hours=2), None))
+    assert app.retention.sweep(tenant="*", limit=2)["clean"] == 3
+    assert {job.state for job in app.jobs.list()} == {State.CLEANED}

@@ -29,9 +29,9 @@ def test_whoever_waits_follows_the_chain(app: App) -> None:
     assert begun[0] == handle.id
     assert len(set(begun)) == 3
     for asked in begun:
-        assert [job.id for job in app.chain(asked)] == begun
-    assert [job.state for job in app.chain(handle.id)] == [State.FAILED, State.FAILED, State.SUCCEEDED]
-    assert [job.tags for job in app.chain(handle.id)] == [("x",)] * 3
+        assert [job.id for job in app.jobs.chain(asked)] == begun
+    assert [job.state for job in app.jobs.chain(handle.id)] == [State.FAILED, State.FAILED, State.SUCCEEDED]
+    assert [job.tags for job in app.jobs.chain(handle.id)] == [("x",)] * 3
     assert handle.state() is State.FAILED, "the job itself is what it is"
     again = third_time_lucky.using(key="once").enqueue()
     assert (again.created, again.id, again.result(5)) == (False, begun[-1], 7)
@@ -47,11 +47,11 @@ async def test_the_same_awaited_and_in_vain(app: App) -> None:
         await handle.await_end(0.1)
     with working(app), pytest.raises(JobFailed, match="dead_letter") as failed:
         await handle.aresult(15)
-    last = app.chain(handle.id)[-1]
+    last = app.jobs.chain(handle.id)[-1]
     assert last.id in str(failed.value)
-    assert (last.retries, last.attempt, len(app.chain(last.id))) == (2, 1, 3)
-    if not app.store.embedded:
-        await app.store.leave_loop()
+    assert (last.retries, last.attempt, len(app.jobs.chain(last.id))) == (2, 1, 3)
+    if not app._store.embedded:
+        await app._store.leave_loop()
 
 
 def test_what_is_no_way_to_retry(app: App) -> None:
@@ -67,5 +67,5 @@ def test_what_is_no_way_to_retry(app: App) -> None:
     assert refused.value.code == "invalid_retry"
     job = app.enqueue("by.name", retry_as="new_job").get()
     assert job.retry_as == "new_job"
-    assert app.chain(job.id) == [job]
+    assert app.jobs.chain(job.id) == [job]
     work_off(app)

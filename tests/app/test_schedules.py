@@ -29,7 +29,7 @@ def test_declared_above_below_and_beside_a_job(app: App) -> None:
 
     app.schedule("@hourly", kind="elsewhere", name="other", payload={"a": 1})
     app.schedule("@hourly", kind=above, name="also above")
-    app.templates.put("t", "below", {"day": "z"})
+    app.templates.set("t", "below", {"day": "z"})
     app.schedule("@hourly", template="t")
     app.schedule("@hourly", template="missing")
     assert app.schedules.list() == []  # declared, and not yet told
@@ -114,7 +114,7 @@ def test_the_code_is_reconciled_when_a_process_starts(new_app: NewApp, caplog: p
 def test_what_was_made_in_the_database_is_not_taken_over(new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
     app = declared(new_app, ("a", "0 9 * * *"))
     set_time(app, MONDAY)
-    own = app.schedules.create("a", "@hourly", kind="report")
+    own = app.schedules.add("a", "@hourly", kind="report")
     attend(app)
     assert app.schedules.list() == [own]
     assert "there is another of that name" in caplog.text
@@ -127,7 +127,7 @@ def test_a_worker_fires_what_its_code_declares(app: App) -> None:
         return 1
 
     app.run_worker(max_jobs=1, promote_every=0.05, poll=0.05)
-    until(lambda: app.jobs(kind="beat", state=State.SUCCEEDED), "it was fired and run")
+    until(lambda: app.jobs.list(kind="beat", state=State.SUCCEEDED), "it was fired and run")
     (fire, *_) = app.schedules.history("beat")[::-1]
     assert (fire.status, fire.actor) == ("fired", "scheduler")
 
@@ -140,18 +140,18 @@ def test_the_kit_fires_them_when_its_clock_is_moved(app: App) -> None:
 
     with Kit(app) as kit:
         kit.drain()
-        assert app.jobs(kind="morning") == []
+        assert app.jobs.list(kind="morning") == []
         kit.travel("1d")
         kit.drain()
-        assert len(app.jobs(kind="morning", state=State.SUCCEEDED)) == 1
+        assert len(app.jobs.list(kind="morning", state=State.SUCCEEDED)) == 1
 
 
 async def test_the_other_colour(app: App) -> None:
     @app.job()
     def report(day: str = "x") -> None: ...
 
-    app.store.migrate()
-    created = await app.schedules.acreate("daily", "@daily", kind="report")
+    app._store.migrate()
+    created = await app.schedules.aadd("daily", "@daily", kind="report")
     assert (await app.schedules.aedit("daily", missed="all")).revision == created.revision + 1
     assert (await app.schedules.apause("daily")).state == "paused"
     assert (await app.schedules.aresume("daily")).state == "active"
@@ -159,11 +159,11 @@ async def test_the_other_colour(app: App) -> None:
     assert [fire.job_id for fire in await app.schedules.ahistory("daily")] == [job_id]
     assert len(await app.schedules.apreview("daily")) == 10
     assert [each.name for each in await app.schedules.alist()] == ["daily"]
-    await app.schedules.adelete("daily")
+    await app.schedules.aremove("daily")
     assert await app.schedules.aget("daily") is None
-    template = await app.templates.aput("t", "report", {"day": "y"})
+    template = await app.templates.aset("t", "report", {"day": "y"})
     handle = await app.templates.aenqueue("t")
-    job = await app.aget(handle.id)
+    job = await app.jobs.aget(handle.id)
     assert job is not None
     assert job.payload == {"day": "y"}
     assert await app.templates.aget("t") == template

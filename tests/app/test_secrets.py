@@ -161,7 +161,7 @@ def test_a_loop_of_ones_own_is_redacted_as_well(app: App) -> None:
     job_id = repository.enqueue("resize")
     repository.claim()
     repository.mark_failure(job_id, f"no luck with {REGISTERED}")
-    found = app.get(job_id)
+    found = app.jobs.get(job_id)
     assert found is not None
     assert found.error_message == "no luck with [redacted]"
     repository.close()

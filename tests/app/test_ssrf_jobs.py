@@ -64,7 +64,7 @@ def requested(app: App, *urls: str, **more: Any) -> list[tuple[str, str | None]]
 def delivered(app: App, *urls: str) -> list[tuple[str, str | None]]:
     handles = []
     for number, url in enumerate(urls):
-        app.endpoints.add(f"hook{number}", url, secrets="OPS_HOOK")
+        app.webhooks.add(f"hook{number}", url, secrets="OPS_HOOK")
         payload = {"endpoint": f"hook{number}", "type": "note", "data": {}}
         handles.append(app.enqueue(DELIVER, payload, retry=ONCE))
     work_off(app)
@@ -85,7 +85,7 @@ def test_no_job_reaches_this_machine_or_what_tells_its_credentials(
         # What no resolver here takes for an address is not there; all else is refused for what it is.
         assert {code for _, code in ends} <= {"egress_refused", "egress_unreachable"}, ends
         assert ends[0][1] == ends[-1][1] == "egress_refused"
-        assert all("canary" not in str(job.error_message) for job in app.jobs(limit=100))
+        assert all("canary" not in str(job.error_message) for job in app.jobs.list(limit=100))
     assert web.asked == []
 
 
@@ -103,7 +103,7 @@ def test_a_name_that_changes_its_mind_leads_nowhere(
             (end,) = send(app, f"http://evil.example:{web.port}/secret")
             assert end == (State.DEAD_LETTER, "egress_refused"), answers
             if send is delivered:
-                app.endpoints.remove("hook0")
+                app.webhooks.remove("hook0")
         assert names.asked == 1
     assert web.asked == []
 

@@ -35,7 +35,7 @@ def test_an_event_that_comes_while_its_job_is_on_the_way_to_it(app: App, new_app
     with working(elsewhere):
         handle = app.enqueue("waits")
         until(lambda: handle.state() is State.RETRY_WAITING, "it waits")
-        app.reschedule(handle.id)
+        app.jobs.reschedule(handle.id)
         assert begun.wait(20)
         assert app.send_event("number", {"n": 7}).woke == 0
         go_on.set()
@@ -51,7 +51,7 @@ def test_a_job_that_was_roused_for_nothing_waits_on(app: App) -> None:
     handle = waits.enqueue()
     work_off(app)
     (before,) = steps_of(app, handle.id)
-    app.reschedule(handle.id)
+    app.jobs.reschedule(handle.id)
     work_off(app)
     (after,) = steps_of(app, handle.id)
     assert (handle.state(), after.wake_at) == (State.RETRY_WAITING, before.wake_at)
@@ -71,7 +71,7 @@ def test_what_is_waited_for_is_what_the_code_says_now(app: App, new_app: NewApp)
 
     handle = app.enqueue("waits")
     work_off(app)
-    app.reschedule(handle.id)
+    app.jobs.reschedule(handle.id)
     work_off(newer)
     assert app.send_event("number", {"n": 1}).woke == 0
     assert app.send_event("number", {"n": 2}).woke == 1
@@ -107,10 +107,10 @@ def test_a_job_that_was_denied_is_not_run(app: App) -> None:
         ran.append(1)
 
     # As a release that let it pass has asked.
-    app.declare(pays, "pays", Options(), None, approval={"on_deny": "resume"})
+    app._declare(pays, "pays", Options(), None, approval={"on_deny": "resume"})
     handle = app.enqueue("pays")
     work_off(app)
-    app.deny(app.approvals.list()[0].id, by="bob")
+    app.approvals.deny(app.approvals.list()[0].id, by="bob")
     work_off(app)
     job = handle.get()
     assert (job.state, job.error_code, job.error_message) == (State.DEAD_LETTER, "denied", "it was denied by bob")

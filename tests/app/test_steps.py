@@ -38,7 +38,7 @@ class Receipt:
 
 
 def steps_of(app: App, job_id: str) -> list[Step]:
-    return app.client.run(app.client.store.steps.list(job_id, "default"))
+    return app._session.run(app._session.store.steps.list(job_id, "default"))
 
 
 def told(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
@@ -113,7 +113,7 @@ def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
     job = handle.get()
     assert (job.state, begun) == (State.RETRY_WAITING, [1])
     assert (job.retries, job.crashes) == (0, 0)
-    app.client.run(app.client.store.clock.set(timedelta(hours=2), None))
+    app._session.run(app._session.store.clock.set(timedelta(hours=2), None))
     with working(app):
         assert handle.result(timeout=20) == "rested"
     assert [event.verb for event in handle.history()][:4] == ["enqueue", "take", "snooze", "due"]

@@ -27,9 +27,9 @@ class Held:
     """Keeps a worker's writes of steps from the store until it is told to let them go."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._arun = app.store.arun
+        self._arun = app._store.arun
         self.asked, self.go = threading.Event(), threading.Event()
-        monkeypatch.setattr(app.store, "arun", self.arun)
+        monkeypatch.setattr(app._store, "arun", self.arun)
 
     async def arun(self, flow: Flow[Any]) -> Any:
         if name_of(flow)[0] == "steps.save":
@@ -253,16 +253,16 @@ def test_a_thread_that_outlives_its_worker_does_not_keep_the_loop(
         ctx.step("quick", lambda: 1)
 
     held = Held(elsewhere, monkeypatch)
-    leave = elsewhere.store.leave_loop
+    leave = elsewhere._store.leave_loop
 
     async def leave_loop() -> None:
         await leave()
         held.go.set()
-        loops = elsewhere.store._pools._of_loops  # type: ignore[attr-defined]
+        loops = elsewhere._store._pools._of_loops  # type: ignore[attr-defined]
         for _ in range(30):  # as long as a busy machine may take over it, or until there is another pool
             await asyncio.sleep(0.01 if not loops else 0)
 
-    monkeypatch.setattr(elsewhere.store, "leave_loop", leave_loop)
+    monkeypatch.setattr(elsewhere._store, "leave_loop", leave_loop)
     with working(elsewhere, grace=0.0) as beside:
         app.enqueue("lingers")
         assert held.asked.wait(20)
@@ -292,7 +292,7 @@ def test_a_job_that_waits_can_be_cancelled(app: App, where: str) -> None:
     handle.cancel("changed my mind")
     app.send_event("go")
     assert app.approvals.list() == []
-    app.store.run(app.store.clock.set(timedelta(hours=2), None))
+    app._store.run(app._store.clock.set(timedelta(hours=2), None))
     work_off(app)
     assert (handle.state(), seen) == (State.CANCELLED, ["first"])
     assert [event.verb for event in handle.history()][-1] == "cancel"

@@ -95,14 +95,14 @@ async def all_of_them(app: App, *saves: Any) -> list[Any]:
 def test_an_attempt_that_is_over_does_not_speak_for_the_next_one(app: App) -> None:
     """A thread that could not be stopped writes of the attempt before, in the same moment and under the same lease."""
     policy = Retry(max_attempts=5, backoff=Backoff(base=0.0, cap=0.0, jitter=False))
-    app.client.make_ready()
-    put_one(app.store, retry=policy)
-    lease = open_lease(app.store)
-    (first,) = claim(app.store, lease)
-    assert settle(app.store, first, Failed("broken", "again")) == []
-    app.store.run(app.store.leases.promote())
-    (second,) = claim(app.store, lease)
-    recorder = StepWriter(app.store, "*")
+    app._session.make_ready()
+    put_one(app._store, retry=policy)
+    lease = open_lease(app._store)
+    (first,) = claim(app._store, lease)
+    assert settle(app._store, first, Failed("broken", "again")) == []
+    app._store.run(app._store.leases.promote())
+    (second,) = claim(app._store, lease)
+    recorder = StepWriter(app._store, "*")
     old, new = recorder.save(first, [entry(1, '"old"')]), recorder.save(second, [entry(1, '"new"'), entry(2)])
     stale, kept = asyncio.run(all_of_them(app, old, new))
     assert [answer.fate for answer in stale] == ["stale"]
@@ -111,19 +111,19 @@ def test_an_attempt_that_is_over_does_not_speak_for_the_next_one(app: App) -> No
 
 
 def test_a_lease_that_nobody_knows_is_told_to_all_who_wrote_under_it(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     for _ in range(3):
-        put_one(app.store)
-    lease = open_lease(app.store, tenant="default")
-    claims = claim(app.store, lease, 3, tenant="default")
-    recorder = StepWriter(app.store, "another")
+        put_one(app._store)
+    lease = open_lease(app._store, tenant="default")
+    claims = claim(app._store, lease, 3, tenant="default")
+    recorder = StepWriter(app._store, "another")
     answers = asyncio.run(all_of_them(app, *(recorder.save(each, [entry(1)]) for each in claims)))
     assert [type(answer) for answer in answers] == [StaleLease] * 3
 
 
 def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    run = app.store.arun
+    run = app._store.arun
 
     async def arun(flow: Flow[Any]) -> Any:
         start: Any = flow.start
@@ -132,7 +132,7 @@ def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest
             sizes.append(sum(len(each.value or "") for _, _, each in entries))
         return await run(flow)
 
-    monkeypatch.setattr(app.store, "arun", arun)
+    monkeypatch.setattr(app._store, "arun", arun)
 
     @app.job()
     async def large(ctx: Context) -> int:
@@ -148,15 +148,15 @@ def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest
 
 def test_an_attempt_can_be_ended_while_another_is_written_for_it(app: App) -> None:
     """Two workers, one of them too late: what it has done is not taken for the other's."""
-    app.client.make_ready()
-    put_one(app.store)
-    lease = open_lease(app.store)
-    (late,) = claim(app.store, lease)
-    app.store.run(app.store.leases.end(lease, "gone", "*"))
-    app.store.run(app.store.leases.reap())
-    app.store.run(app.store.leases.promote())
-    (answer,) = asyncio.run(all_of_them(app, StepWriter(app.store, "*").save(late, [entry(1)])))
+    app._session.make_ready()
+    put_one(app._store)
+    lease = open_lease(app._store)
+    (late,) = claim(app._store, lease)
+    app._store.run(app._store.leases.end(lease, "gone", "*"))
+    app._store.run(app._store.leases.reap())
+    app._store.run(app._store.leases.promote())
+    (answer,) = asyncio.run(all_of_them(app, StepWriter(app._store, "*").save(late, [entry(1)])))
     assert [each.fate for each in answer] == ["stale"]
     assert steps_of(app, late.id) == []
-    assert [each.id for each in work(app.store)] == [late.id]
-    assert app.get(late.id).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert [each.id for each in work(app._store)] == [late.id]
+    assert app.jobs.get(late.id).state is State.SUCCEEDED  # type: ignore[union-attr]

@@ -81,7 +81,7 @@ def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
     with working(elsewhere, notify=False, recall_every=600.0):  # so that nobody tells it
         handle = app.enqueue("wait")
         assert begun.wait(20)
-        app.cancel(handle.id)
+        app.jobs.cancel(handle.id)
         away.left["leases.exchange"] = 1
         assert stopped.wait(20), "it runs on"
     assert handle.state() is State.CANCELLED
@@ -98,7 +98,7 @@ def test_and_when_the_worker_could_not_ask_what_was_cancelled(
         handle = app.enqueue("wait")
         assert begun.wait(20)
         away.left[verb] = 2
-        app.cancel(handle.id)
+        app.jobs.cancel(handle.id)
         assert stopped.wait(20), "it runs on"
     assert away.met[verb] == 2
 
@@ -120,7 +120,7 @@ def test_a_lost_lease_while_the_store_is_away(app: App, elsewhere: App, monkeypa
     with working(elsewhere) as beside:
         until(lambda: beside.lease, "the worker has a lease")
         away.left["leases.open"] = 2
-        assert app.client.run(app.client.store.leases.end(beside.lease, "ended by a test", "*"))
+        assert app._session.run(app._session.store.leases.end(beside.lease, "ended by a test", "*"))
         assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
     assert away.met["leases.open"] == 2
 

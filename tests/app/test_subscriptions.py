@@ -1,4 +1,4 @@
-"""`app.on`, `app.subscriptions`, `app.consumers`: events that make jobs, in a program (DP-12, DP-13)."""
+"""`app.on`, `app.subscriptions`, `app.events.consumers()`: events that make jobs, in a program (DP-12, DP-13)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def look(app: App) -> int:
 
 async def _look(app: App) -> int:
     try:
-        return await feed(app.store, tenant="*")
+        return await feed(app._store, tenant="*")
     finally:
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
 
 def test_a_declared_one_is_put_down_by_a_worker_and_follows_what_happens(app: App, new_app: NewApp) -> None:
@@ -57,14 +57,14 @@ def test_a_declared_one_is_put_down_by_a_worker_and_follows_what_happens(app: Ap
     assert {"order": 7} in seen
     (event,) = [each for each in seen if "job_id" in each]
     assert (event["job_id"], event["name"]) == (job.id, "job.succeed")
-    (made,) = app.jobs(kind="follow")
+    (made,) = app.jobs.list(kind="follow")
     assert (made.queue, made.max_retries, made.depth) == ("late", 1, 1)
     one = app.subscriptions.get("follow on job.succeed")
     assert one is not None
     assert (one.declared, one.kind, one.made) == (True, "import_*", 1)
-    (told,) = [each for each in app.sent_events("reader") if each.name == "order.shipped"]
-    assert told.cause_id == app.jobs(kind="ship")[0].id, "what a handler tells names its job"
-    assert list(app.sent_events("reader")) == []
+    (told,) = [each for each in app.events.read_sent("reader") if each.name == "order.shipped"]
+    assert told.cause_id == app.jobs.list(kind="ship")[0].id, "what a handler tells names its job"
+    assert list(app.events.read_sent("reader")) == []
     other = new_app()
     other.job("follow")(lambda event: None)  # a program that declares nothing leaves what is there
     work_off(other)
@@ -72,14 +72,14 @@ def test_a_declared_one_is_put_down_by_a_worker_and_follows_what_happens(app: Ap
 
 
 def test_create_pause_resume_look_delete(app: App) -> None:
-    app.store.migrate()
-    one = app.subscriptions.create("audit", "job.*", "note", of_kind="pay", queue="audit", priority=2, max_depth=1)
+    app._store.migrate()
+    one = app.subscriptions.set("audit", "job.*", "note", of_kind="pay", queue="audit", priority=2, max_depth=1)
     assert app.subscriptions.get("audit") == one
     assert app.subscriptions.list() == [one]
     app.enqueue("pay")
     assert app.subscriptions.behind(one) == 1
     assert look(app) == 1
-    (made,) = app.jobs(kind="note")
+    (made,) = app.jobs.list(kind="note")
     assert (made.queue, made.priority) == ("audit", 2)
     (delivery,) = app.subscriptions.deliveries(app.subscriptions.list()[0])
     assert (delivery.job_id, delivery.refusal) == (made.id, None)
@@ -88,8 +88,8 @@ def test_create_pause_resume_look_delete(app: App) -> None:
     assert look(app) == 0
     assert app.subscriptions.resume("audit", skip=True).paused_at is None
     assert look(app) == 0
-    app.subscriptions.delete("audit")
-    for missing in (app.subscriptions.delete, app.subscriptions.pause, app.subscriptions.resume):
+    app.subscriptions.remove("audit")
+    for missing in (app.subscriptions.remove, app.subscriptions.pause, app.subscriptions.resume):
         with pytest.raises(NotFound) as refused:
             missing("audit")
         assert refused.value.code == "subscription_not_found"
@@ -103,19 +103,19 @@ def test_a_burst_runs_what_was_told_before_it_began(app: App) -> None:
     def note(event: dict[str, Any]) -> None:
         seen.append(event)
 
-    app.store.migrate()
-    app.subscriptions.create("payments", "order.paid", "note", start="beginning")
+    app._store.migrate()
+    app.subscriptions.set("payments", "order.paid", "note", start="beginning")
     app.send_event("order.paid", {"order": 7})
     work_off(app)
     assert [event["data"] for event in seen] == [{"order": 7}]
 
 
 def test_one_that_fails_says_so_and_holds_up_no_other(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    app.store.migrate()
-    app.subscriptions.create("a bad one", "job.enqueue", "bad", of_kind="pay")
-    app.subscriptions.create("good", "job.enqueue", "good", of_kind="pay")
+    app._store.migrate()
+    app.subscriptions.set("a bad one", "job.enqueue", "bad", of_kind="pay")
+    app.subscriptions.set("good", "job.enqueue", "good", of_kind="pay")
     app.enqueue("pay")
-    whole = type(app.store.subscriptions)._make  # type: ignore[attr-defined]
+    whole = type(app._store.subscriptions)._make  # type: ignore[attr-defined]
 
     def broken(self: Any, whose: Subscription, wanted: Any) -> Steps[Any]:
         if whose.job_kind == "bad":
@@ -123,7 +123,7 @@ def test_one_that_fails_says_so_and_holds_up_no_other(app: App, monkeypatch: pyt
         return (yield from whole(self, whose, wanted))
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(app.store.subscriptions), "_make", broken)
+        patch.setattr(type(app._store.subscriptions), "_make", broken)
         assert look(app) == 1
     bad, good = app.subscriptions.list()
     assert (bad.failure, good.failure, good.made) == ("it cannot be made", None, 1)
@@ -142,25 +142,25 @@ def test_a_tick_feeds_them_too(app: App) -> None:
     first.enqueue()
     assert app.tick().taken == 1
     assert app.tick().taken == 1
-    assert app.jobs(kind="second")[0].state is State.SUCCEEDED
+    assert app.jobs.list(kind="second")[0].state is State.SUCCEEDED
 
 
 def test_consumers(app: App) -> None:
     app.enqueue("x")
     app.send_event("told", {})
-    assert len(list(app.events("billing"))) == len(list(app.sent_events("news"))) == 1
+    assert len(list(app.events.read("billing"))) == len(list(app.events.read_sent("news"))) == 1
     app.enqueue("x")
-    behind = {each.name: (each.of, each.behind) for each in app.consumers.list()}
+    behind = {each.name: (each.of, each.behind) for each in app.events.consumers()}
     assert behind == {"billing": ("jobs", 1), "news": ("application", 0)}
-    app.consumers.reset("billing")
-    assert len(list(app.events("billing"))) == 2
-    app.consumers.reset("news", "beginning")
-    assert len(list(app.sent_events("news"))) == 1
+    app.events.reset_consumer("billing")
+    assert len(list(app.events.read("billing"))) == 2
+    app.events.reset_consumer("news", "beginning")
+    assert len(list(app.events.read_sent("news"))) == 1
     app.enqueue("x")
-    app.consumers.reset("billing", "now")
-    assert list(app.events("billing")) == []
-    app.consumers.remove("billing")
-    for missing in (app.consumers.remove, app.consumers.reset):
+    app.events.reset_consumer("billing", "now")
+    assert list(app.events.read("billing")) == []
+    app.events.remove_consumer("billing")
+    for missing in (app.events.remove_consumer, app.events.reset_consumer):
         with pytest.raises(NotFound) as refused:
             missing("billing")
         assert refused.value.code == "consumer_not_found"
@@ -185,4 +185,4 @@ def test_what_cannot_be_declared(app: App) -> None:
     app.on("job.failed")(hears)
     assert code("job.fail", hears) == "duplicate_subscription"
     with pytest.raises(InvalidSetting):
-        app.subscriptions.create("x", "job.*", "y", nonsense=1)  # type: ignore[call-arg]
+        app.subscriptions.set("x", "job.*", "y", nonsense=1)  # type: ignore[call-arg]

@@ -36,20 +36,20 @@ def test_a_worker_goes_on_as_soon_as_it_may(new_app: NewApp) -> None:
     @app.job(queue="other")
     async def slow() -> None: ...
 
-    operator.pause(everything=True, reason="moving", refuse_enqueue=False)
+    operator.pauses.set(everything=True, reason="moving", refuse_enqueue=False)
     worker, thread = start(app, queues=("default", "other"), poll=60.0)
     try:
         handles = [quick.enqueue(), slow.enqueue()]
-        operator.pause(kind="quick", reason="it loops")
-        operator.pause(queue="other", reason="it is full")
-        operator.resume(everything=True)
+        operator.pauses.set(kind="quick", reason="it loops")
+        operator.pauses.set(queue="other", reason="it is full")
+        operator.pauses.remove(everything=True)
         late = app.enqueue("quick")
-        assert [each.what for each in operator.switches.list()] == ["queue other", "kind quick"]
-        operator.resume(queue="other")
+        assert [each.what for each in operator.pauses.list()] == ["queue other", "kind quick"]
+        operator.pauses.remove(queue="other")
         assert handles[1].result(timeout=30) is None
-        assert {each.state for each in app.jobs(kind="quick")} == {State.QUEUED}
-        assert app.why(late.id).reasons[0].code == "paused"
-        operator.resume(kind="quick")
+        assert {each.state for each in app.jobs.list(kind="quick")} == {State.QUEUED}
+        assert app.jobs.why(late.id).reasons[0].code == "paused"
+        operator.pauses.remove(kind="quick")
         for each in (handles[0], late):
             assert each.result(timeout=30) is None
         asyncio.run(_in_the_other_colour(new_app()))
@@ -59,26 +59,26 @@ def test_a_worker_goes_on_as_soon_as_it_may(new_app: NewApp) -> None:
 
 
 async def _in_the_other_colour(app: App) -> None:
-    await app.switches.apause(tenant="acme", reason="unpaid", refuse_enqueue=True)
+    await app.pauses.aset(tenant="acme", reason="unpaid", refuse_enqueue=True)
     with pytest.raises(Refused, match=r"everything of tenant acme was paused by tester at .*: unpaid"):
         await app.aenqueue("quick", tenant="acme")
     await app.aenqueue("quick")
-    await app.switches.aresume(tenant="acme")
-    assert await app.switches.alist() == []
+    await app.pauses.aremove(tenant="acme")
+    assert await app.pauses.alist() == []
     await app.aclose()
 
 
 def test_no_claim_that_begins_after_the_pause_takes_anything(new_app: NewApp) -> None:
     app = new_app()
-    app.client.make_ready()
-    put(app.store, *(spec("pay") for _ in range(3000)))
+    app._session.make_ready()
+    put(app._store, *(spec("pay") for _ in range(3000)))
     over, stop = threading.Event(), threading.Event()
     wrong: list[str] = []
     rounds = [0, 0]
     taken = [0, 0]
 
     def take(number: int) -> None:
-        store = new_app().store
+        store = new_app()._store
         lease = open_lease(store, f"worker-{number}", ttl=300)
         while not stop.is_set():
             later = over.is_set()
@@ -93,7 +93,7 @@ def test_no_claim_that_begins_after_the_pause_takes_anything(new_app: NewApp) ->
         thread.start()
     try:
         until(lambda: all(taken), "both have taken something")
-        app.pause(kind="pay", reason="now")
+        app.pauses.set(kind="pay", reason="now")
         over.set()
         until(lambda: min(rounds) >= 3, "both have looked again")
     finally:
@@ -115,26 +115,26 @@ def test_schedules_rest_while_jobs_are_refused_and_follow_their_policy_afterward
         begin = MONDAY + 10 * n * MINUTE
         at(app, begin + MINUTE)
         before = len(made(app, "report"))
-        app.pause(reason="no", refuse_enqueue=True, **what)  # type: ignore[arg-type]
+        app.pauses.set(reason="no", refuse_enqueue=True, **what)  # type: ignore[arg-type]
         for minutes in (2, 3, 4):
             at(app, begin + minutes * MINUTE)
         assert len(made(app, "report")) == before, what
-        app.resume(**what)  # type: ignore[arg-type]
+        app.pauses.remove(**what)  # type: ignore[arg-type]
         at(app, begin + 5 * MINUTE)
         assert len(made(app, "report")) == before + 1 + 4, what
     assert [each[0] for each in told(app.schedules.history("once"))].count("missed") >= 2
 
 
 def test_a_disabled_agent_is_among_what_is_paused_and_is_resumed_alike(app: App) -> None:
-    app.agents.register("bot")
+    app.agents.set("bot")
     app.agents.disable("bot", reason="it loops")
-    (switch,) = app.switches.list()
+    (switch,) = app.pauses.list()
     assert (switch.what, switch.reason, switch.refuse_enqueue) == ("agent bot of tenant default", "it loops", True)
-    app.resume(agent="bot")
-    assert app.switches.list() == []
+    app.pauses.remove(agent="bot")
+    assert app.pauses.list() == []
     app.enqueue("x", agent="bot")
     with pytest.raises(NotFound, match="agent bot is not paused") as gone:
-        app.resume(agent="bot")
+        app.pauses.remove(agent="bot")
     assert gone.value.code == "not_paused"
 
 
@@ -150,12 +150,12 @@ def test_what_events_make_waits_with_its_place(app: App) -> None:
     async def first() -> None: ...
 
     app.run_worker(burst=True)
-    app.pause(kind="follow", reason="not now", refuse_enqueue=True)
+    app.pauses.set(kind="follow", reason="not now", refuse_enqueue=True)
     first.enqueue()
     app.run_worker(burst=True, promote_every=0.02)
-    assert app.jobs(kind="follow") == []
+    assert app.jobs.list(kind="follow") == []
     (subscription,) = app.subscriptions.list()
     assert (subscription.failure, subscription.refused) == (None, 0)
-    app.resume(kind="follow")
+    app.pauses.remove(kind="follow")
     app.tick()
-    assert len(app.jobs(kind="follow")) == 1
+    assert len(app.jobs.list(kind="follow")) == 1

@@ -25,22 +25,22 @@ def test_a_block_is_for_one_tenant_and_ends_where_it_ends(app: App, new_app: New
 
     with app.tenant("acme"):
         mine = note.enqueue("a")
-        app.templates.put("t", "note", {"text": "b"})
+        app.templates.set("t", "note", {"text": "b"})
         made = app.templates.enqueue("t")
         app.enqueue("elsewhere", {})
-        assert [job.tenant for job in app.jobs()] == ["acme"] * 3
-        assert other.jobs() == [], "another app works for its own"
+        assert [job.tenant for job in app.jobs.list()] == ["acme"] * 3
+        assert other.jobs.list() == [], "another app works for its own"
         with app.tenant("umbrella"):
-            assert app.get(mine.id) is None
+            assert app.jobs.get(mine.id) is None
             with contextlib.suppress(ZeroDivisionError), app.tenant("third"):
                 note.using(key=f"{1 / 0}").enqueue()
-            assert app.client.tenant == "umbrella"
+            assert app._session.tenant == "umbrella"
             assert [each.tenant for each in app.enqueue_many([note.prepare(), note.prepare()])] == ["umbrella"] * 2
-        assert app.get(mine.id) is not None
+        assert app.jobs.get(mine.id) is not None
         assert (mine.tenant, made.tenant) == ("acme", "acme")
-    assert app.get(mine.id) is None
+    assert app.jobs.get(mine.id) is None
     assert mine.state() is State.QUEUED, "a handle knows whose it is"
-    assert app.client.tenant == "default"
+    assert app._session.tenant == "default"
     for wrong in ("*", "", " x"):
         with pytest.raises(InvalidSetting), app.tenant(wrong):
             pass
@@ -54,13 +54,13 @@ def test_it_is_of_one_task_and_of_one_thread(app: App) -> None:
         with app.tenant(name):
             for _ in range(5):
                 await asyncio.sleep(0)
-                seen.setdefault(name, []).append(app.client.tenant)
-                await asyncio.to_thread(lambda: seen[name].append(app.client.tenant))
+                seen.setdefault(name, []).append(app._session.tenant)
+                await asyncio.to_thread(lambda: seen[name].append(app._session.tenant))
 
     async def together() -> None:
         with app.tenant("outer"):
             await asyncio.gather(within("a"), within("b"), within("c"))
-            assert app.client.tenant == "outer"
+            assert app._session.tenant == "outer"
 
     asyncio.run(together())
     assert seen == {name: [name] * 10 for name in "abc"}
@@ -68,10 +68,10 @@ def test_it_is_of_one_task_and_of_one_thread(app: App) -> None:
 
     def in_a_pool(name: str | None) -> str:
         if name is None:
-            return app.client.tenant
+            return app._session.tenant
         with app.tenant(name):
             begin.wait()
-            return app.client.tenant
+            return app._session.tenant
 
     with ThreadPoolExecutor(2) as pool, app.tenant("outer"):
         assert list(pool.map(in_a_pool, ["a", "b"])) == ["a", "b"]
@@ -85,16 +85,16 @@ def test_in_a_handler_it_is_the_tenant_of_the_job(app: App) -> None:
     @app.job()
     async def look(ctx: Context) -> None:
         await app.aenqueue("child", {})
-        seen.append((ctx.tenant, app.client.tenant))
-        assert {job.tenant for job in await app.ajobs()} == {ctx.tenant}
+        seen.append((ctx.tenant, app._session.tenant))
+        assert {job.tenant for job in await app.jobs.alist()} == {ctx.tenant}
         await ctx.checkpoint.save(1)
         with app.tenant("third"):
-            seen.append(("third", app.client.tenant))
+            seen.append(("third", app._session.tenant))
 
     @app.job()
     def look_in_a_thread() -> None:
         app.enqueue("child", {})
-        seen.append((app.jobs()[0].tenant, app.client.tenant))
+        seen.append((app.jobs.list()[0].tenant, app._session.tenant))
 
     for name in ("acme", "umbrella"):
         with app.tenant(name):
@@ -102,9 +102,11 @@ def test_in_a_handler_it_is_the_tenant_of_the_job(app: App) -> None:
             look_in_a_thread.enqueue()
     with app.tenant("around"):  # the worker, whose handlers it is nothing to
         work_off(app)
-    assert {(job.state, job.error_message) for job in app.jobs(tenant="*", kind="look")} == {(State.SUCCEEDED, None)}
+    assert {(job.state, job.error_message) for job in app.jobs.list(tenant="*", kind="look")} == {
+        (State.SUCCEEDED, None)
+    }
     assert sorted(seen) == sorted([("acme", "acme"), ("umbrella", "umbrella")] * 2 + [("third", "third")] * 2)
-    assert [job.tenant for job in app.jobs(tenant="*", kind="child")].count("acme") == 2
+    assert [job.tenant for job in app.jobs.list(tenant="*", kind="child")].count("acme") == 2
 
 
 @pytest.mark.req("JF-12")
@@ -126,9 +128,9 @@ def test_what_a_tenant_is_held_to(app: App) -> None:
     assert {each.name: each.pending for each in app.tenants.list()}["acme"] == 2
     app.run_worker(burst=True)
     for_acme.enqueue()
-    app.tenants.delete("acme")
+    app.tenants.remove("acme")
     assert not app.tenants.get("acme").registered
-    for missing in (app.tenants.get, app.tenants.delete):
+    for missing in (app.tenants.get, app.tenants.remove):
         with pytest.raises(NotFound, match="tenant_not_found"):
             missing("nobody")
     for wrong in ({"weight": 0}, {"max_pending": -1}, {"burst": 3}, {"rate": "often"}, {"max_pending": True}):
@@ -145,16 +147,16 @@ def test_why_says_that_a_job_waits_for_its_tenants_turn(app: App) -> None:
     with app.tenant("small"):
         app.enqueue("note", {})
         mine = app.enqueue("note", {})
-        assert "tenant_turn" not in {reason.code for reason in app.why(mine.id).reasons}
-        assert app.tenants.fair() == ["*"]
-        codes = {reason.code: reason for reason in app.why(mine.id).reasons}
+        assert "tenant_turn" not in {reason.code for reason in app.jobs.why(mine.id).reasons}
+        assert app.tenants.set_fair_queues() == ["*"]
+        codes = {reason.code: reason for reason in app.jobs.why(mine.id).reasons}
     assert "1 other tenant has jobs waiting there, and small is served with weight 1" in codes["tenant_turn"].says
     assert codes["jobs_ahead"].says == "1 job is before it in queue default, of its own tenant small"
     assert {each.name: each.share for each in app.tenants.list()} == {"big": 0.5, "small": 0.5}
-    assert app.tenants.fair(queue="default") == ["*"]
+    assert app.tenants.set_fair_queues(queue="default") == ["*"]
     with pytest.raises(InvalidSetting):
-        app.tenants.fair(False, queue="default")
-    assert app.tenants.fair(False) == []
-    assert app.tenants.fair(queue="mail") == ["mail"]
-    assert asyncio.run(app.tenants.afair(queue="default")) == ["default", "mail"]
-    assert app.tenants.fair(False, queue="mail") == app.tenants.shared() == ["default"]
+        app.tenants.set_fair_queues(False, queue="default")
+    assert app.tenants.set_fair_queues(False) == []
+    assert app.tenants.set_fair_queues(queue="mail") == ["mail"]
+    assert asyncio.run(app.tenants.aset_fair_queues(queue="default")) == ["default", "mail"]
+    assert app.tenants.set_fair_queues(False, queue="mail") == app.tenants.fair_queues() == ["default"]

@@ -32,7 +32,7 @@ def test_it_runs_at_most_so_many_and_says_what_happened(shop: App) -> None:
     third = shop.tick()
     assert (third.taken, third.more, third.ids) == (0, False, ())
     assert [handle.result() for handle in handles] == [1, 2, 3, 0, 1]
-    assert shop.health().lease_active == 0
+    assert shop.health.get().lease_active == 0
 
 
 @pytest.mark.req("HK-1")
@@ -108,7 +108,7 @@ def test_many_at_once_run_each_job_once(shop: App, new_app: NewApp) -> None:
     handles = [shop.enqueue("add", {"a": n}) for n in range(60)]
     apps = [new_app() for _ in range(4)]
     for each in apps:
-        each.kinds.update(shop.kinds)
+        each._kinds.update(shop._kinds)
     taken: list[str] = []
 
     def ticks(app: App) -> None:

@@ -54,7 +54,7 @@ async def test_it_can_be_stopped_and_cancelled_from_async_code(shop: App) -> Non
         await ticking
     found = await first.aget()
     assert (found.state, found.attempt, found.crashes) == (State.RETRY_WAITING, 2, 0)
-    assert shop.health().lease_active == 0
+    assert shop.health.get().lease_active == 0
     await shop.aclose()
 
 
@@ -82,5 +82,5 @@ async def test_cancelled_while_it_settles_it_settles_first(app: App, url: str) -
         with pytest.raises(asyncio.CancelledError):
             await ticking
     assert (await handle.aget()).state is State.SUCCEEDED
-    assert app.health().lease_active == 0
+    assert app.health.get().lease_active == 0
     await app.aclose()

@@ -39,7 +39,7 @@ def test_a_job_cancelled_while_it_ran_is_said_to_be(app: App, new_app: NewApp) -
 
     def cancel() -> None:
         begun.wait(20)
-        elsewhere.cancel(handle.id)
+        elsewhere.jobs.cancel(handle.id)
         go.set()
 
     beside = threading.Thread(target=cancel)
@@ -56,7 +56,7 @@ def test_a_job_that_is_cancelled_is_stopped_and_not_waited_for(shop: App, new_ap
 
     def cancel() -> None:
         until(lambda: handle.state() is State.IN_PROGRESS, "it is running")
-        elsewhere.cancel(handle.id)
+        elsewhere.jobs.cancel(handle.id)
 
     beside = threading.Thread(target=cancel)
     beside.start()
@@ -80,9 +80,9 @@ def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) ->
 
     def end_the_lease() -> None:
         assert begun.wait(20)
-        found = other.client.run(other.client.store.jobs.attempts(handle.id, handle.tenant))[-1]
+        found = other._session.run(other._session.store.jobs.attempts(handle.id, handle.tenant))[-1]
         assert found.worker.startswith("tick ")
-        lease = other.client.run(other.client.store.health.get("*"))
+        lease = other._session.run(other._session.store.health.get("*"))
         assert lease.lease_active == 1
         take_away(other)
 
@@ -97,10 +97,10 @@ def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) ->
 
 def take_away(app: App) -> None:
     """End every lease, as an operator with a SQL shell would."""
-    by_hand = open_by_hand(app.store.url)
+    by_hand = open_by_hand(app._store.url)
     (row,) = by_hand.execute("select id from lease where ended_at is null")
     by_hand.close()
-    assert app.client.run(app.client.store.leases.end(str(row[0]), "taken away", "*"))
+    assert app._session.run(app._session.store.leases.end(str(row[0]), "taken away", "*"))
 
 
 def kept_until(url: str) -> float:
@@ -149,7 +149,7 @@ app.tick(lease=1.0)
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "CX-15", "DP-8")
 def test_killed_half_way_its_jobs_are_recovered_by_the_next(shop: App, url: str, tmp_path: Path) -> None:
-    shop.client.make_ready()
+    shop._session.make_ready()
     handles = [shop.enqueue("hold", {"number": n}) for n in range(2)]
     with process(KILLED, url=url, folder=tmp_path) as victim:
         begun = tmp_path / "begun"
@@ -178,7 +178,7 @@ def test_a_duty_that_fails_keeps_no_job_from_being_run(shop: App, monkeypatch: p
     async def fails(store: Store) -> int:
         raise ValueError("one bad row")
 
-    monkeypatch.setattr(shop, "duties", lambda *_: (MaintenanceTask("bad", 0, run=fails),))
+    monkeypatch.setattr(shop, "_maintenance", lambda *_: (MaintenanceTask("bad", 0, run=fails),))
     handle = shop.enqueue("add", {"a": 1})
     done = shop.tick()
     assert (done.taken, done.succeeded) == (1, 1)

@@ -30,7 +30,7 @@ WRITE = "insert into note values ('mine')"
 
 @pytest.fixture(autouse=True)
 def table(app: App, url: str) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     prepare_notes(url)
 
 
@@ -207,7 +207,7 @@ def test_new_jobs_can_be_part_of_it(app: App, url: str) -> None:
     @app.job(retry=Retry(max_attempts=2))
     def lead(ctx: SyncContext) -> None:
         with ctx.transaction() as connection:
-            if app.store.embedded:
+            if app._store.embedded:
                 with pytest.raises(HoldfastError) as caught:
                     follow.enqueue(0)  # would wait for the lock that this very block holds
                 assert caught.value.code == "connection_required"
@@ -217,18 +217,18 @@ def test_new_jobs_can_be_part_of_it(app: App, url: str) -> None:
 
     handle = lead.using(retry=Retry(max_attempts=2)).enqueue()
     work_off(app, queues=("default",), max_jobs=1)
-    assert [job.kind for job in app.jobs()] == ["lead"]
-    app.client.run(app.client.store.clock.set(timedelta(hours=1), None))
-    app.client.run(app.client.store.leases.promote())
+    assert [job.kind for job in app.jobs.list()] == ["lead"]
+    app._session.run(app._session.store.clock.set(timedelta(hours=1), None))
+    app._session.run(app._session.store.leases.promote())
     work_off(app, max_jobs=1)
-    children = app.jobs(parent_id=handle.id)
+    children = app.jobs.list(parent_id=handle.id)
     assert [(job.kind, job.payload) for job in children] == [("follow", {"n": 2})]
 
 
 def test_the_connection_has_nothing_of_ours(app: App, url: str) -> None:
     ctx = in_hand(app)
     with ctx.transaction() as connection:
-        if app.store.embedded:
+        if app._store.embedded:
             assert isinstance(connection, sqlite3.Connection)
             connection.row_factory = sqlite3.Row
         else:
@@ -245,7 +245,7 @@ def test_the_connection_has_nothing_of_ours(app: App, url: str) -> None:
 
 def test_a_database_in_memory_lends_its_only_connection() -> None:
     with closing(App("sqlite:///:memory:", name="tests", enqueued_by="tester")) as app:
-        app.client.make_ready()
+        app._session.make_ready()
         for _ in range(2):
             ctx = in_hand(app)
             with ctx.transaction(result=1) as connection:

@@ -77,7 +77,7 @@ def test_when_the_worker_stops_what_was_cancelled(app: App, elsewhere: App, mark
         handle, other = app.enqueue("pay"), app.enqueue("wait")
         assert marks.committed.wait(20)
         assert marks.waits.wait(20)
-        app.cancel(other.id)
+        app.jobs.cancel(other.id)
         assert marks.stopped.wait(20)
         marks.go_on.set()
         assert marks.went_on.wait(20), "the handler was stopped"
@@ -90,7 +90,7 @@ def test_when_the_tick_stops_what_was_cancelled(app: App, elsewhere: App, marks:
     def cancel() -> None:
         assert marks.committed.wait(20)
         assert marks.waits.wait(20)
-        app.cancel(other.id)
+        app.jobs.cancel(other.id)
         assert marks.stopped.wait(20)
         marks.go_on.set()
 

@@ -25,8 +25,8 @@ PRODUCER = """
 import os, signal, sqlite3, psycopg
 from tests.app.transaction_victim import CRASH, app, die, pay
 
-url = app.store.url
-app.client.make_ready()
+url = app._store.url
+app._session.make_ready()
 connection = sqlite3.connect(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else psycopg.connect(url)
 connection.execute("insert into note values ('produced')")
 pay.using(connection=connection).enqueue(1)
@@ -39,7 +39,7 @@ die()
 
 @pytest.fixture(autouse=True)
 def table(app: App, url: str) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     prepare_notes(url)
 
 
@@ -48,7 +48,7 @@ def test_a_producer_that_is_killed(app: App, url: str, tmp_path: Path, crash: st
     with process(PRODUCER, url=url, folder=tmp_path, extra={"HOLDFAST_TEST_CRASH": crash}) as producer:
         assert producer.wait(timeout=30) == -signal.SIGKILL, said(tmp_path)
     committed = crash == "after commit"
-    assert [job.state for job in app.jobs()] == [State.QUEUED] * committed
+    assert [job.state for job in app.jobs.list()] == [State.QUEUED] * committed
     assert notes(url) == ["produced"] * committed
 
 

@@ -32,7 +32,7 @@ def postgres(postgres_url: str) -> Iterator[App]:
 @pytest.fixture
 def sqlite(sqlite_url: str) -> Iterator[App]:
     with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
-        app.client.make_ready()
+        app._session.make_ready()
         yield app
 
 
@@ -58,26 +58,26 @@ def setting(connection: psycopg.Connection[Any], name: str) -> str | None:
 @pytest.mark.parametrize("key", [None, "k-1"])
 def test_the_tenant_and_the_actor_of_the_transaction_are_put_back(postgres: App, key: str | None) -> None:
     options: Any = {"tenant": "acme"} | ({"key": key} if key else {})
-    with psycopg.connect(postgres.store.url) as connection:
+    with psycopg.connect(postgres._store.url) as connection:
         connection.execute(
             "select set_config('holdfast.tenant', 'mine', true), set_config('holdfast.actor', 'me', true)"
         )
         for _ in range(8):  # psycopg prepares what is run often, and a prepared statement is planned differently
-            send = postgres.kinds["send"].kind if "send" in postgres.kinds else send_of(postgres)
+            send = postgres._kinds["send"].kind if "send" in postgres._kinds else send_of(postgres)
             send.using(connection=connection, **options).enqueue("x")
             assert setting(connection, "holdfast.tenant") == "mine"
             assert setting(connection, "holdfast.actor") == "me"
         with pytest.raises(HoldfastError):
             postgres.enqueue("x", connection=connection, parent="01a1de87-6b74-70b8-bbed-192362a7945f")
         assert setting(connection, "holdfast.tenant") == "mine"
-    assert {job.tenant for job in postgres.jobs(tenant="*")} == {"acme"}
+    assert {job.tenant for job in postgres.jobs.list(tenant="*")} == {"acme"}
 
 
 @pytest.mark.req("JF-1", "JF-2")
 def test_the_rest_of_the_transaction_sees_no_more_than_before(postgres: App) -> None:
     """A transaction that was bound to nobody does not become a tenant's by enqueuing for one."""
     postgres.enqueue("theirs", tenant="acme")
-    with psycopg.connect(postgres.store.url) as connection:
+    with psycopg.connect(postgres._store.url) as connection:
         postgres.enqueue("x", tenant="acme", connection=connection)
         assert not setting(connection, "holdfast.tenant")
         connection.execute("select holdfast.enter('other')")
@@ -86,7 +86,7 @@ def test_the_rest_of_the_transaction_sees_no_more_than_before(postgres: App) -> 
 
 
 def test_nothing_of_a_psycopg_connection_is_changed(postgres: App) -> None:
-    with psycopg.connect(postgres.store.url, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
+    with psycopg.connect(postgres._store.url, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
         connection.execute("create schema shop")
         connection.execute("set search_path = shop, public")
         connection.execute("create table json (says text)")
@@ -103,7 +103,7 @@ def test_nothing_of_a_psycopg_connection_is_changed(postgres: App) -> None:
 async def test_codecs_of_an_asyncpg_connection_are_left_alone(postgres: App) -> None:
     import json
 
-    connection = await asyncpg.connect(postgres.store.url)
+    connection = await asyncpg.connect(postgres._store.url)
     for name in ("json", "jsonb"):
         await connection.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
     async with connection.transaction():
@@ -114,28 +114,28 @@ async def test_codecs_of_an_asyncpg_connection_are_left_alone(postgres: App) -> 
 
 
 def test_in_autocommit_the_job_is_there_at_once(postgres: App) -> None:
-    with psycopg.connect(postgres.store.url, autocommit=True) as connection:
+    with psycopg.connect(postgres._store.url, autocommit=True) as connection:
         handle = postgres.enqueue("x", connection=connection)
         assert handle.get().kind == "x"
         assert not setting(connection, "holdfast.tenant")
         with connection.transaction(force_rollback=True):
             postgres.enqueue("y", connection=connection)
-    engine = sa.create_engine(sqlalchemy_url(postgres.store.url, "psycopg"), poolclass=NullPool)
+    engine = sa.create_engine(sqlalchemy_url(postgres._store.url, "psycopg"), poolclass=NullPool)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
         postgres.enqueue("z", connection=other)
-    assert {job.kind for job in postgres.jobs()} == {"x", "z"}
+    assert {job.kind for job in postgres.jobs.list()} == {"x", "z"}
 
 
 def test_a_sqlalchemy_connection_that_streams_its_results(postgres: App) -> None:
-    engine = sa.create_engine(sqlalchemy_url(postgres.store.url, "psycopg"), poolclass=NullPool)
+    engine = sa.create_engine(sqlalchemy_url(postgres._store.url, "psycopg"), poolclass=NullPool)
     with engine.connect().execution_options(stream_results=True, max_row_buffer=1) as connection:
         postgres.enqueue("x", connection=connection)
         connection.commit()
-    assert len(postgres.jobs()) == 1
+    assert len(postgres.jobs.list()) == 1
 
 
 def test_a_transaction_that_has_failed_already_is_told_so(postgres: App) -> None:
-    with psycopg.connect(postgres.store.url) as connection:
+    with psycopg.connect(postgres._store.url) as connection:
         with pytest.raises(psycopg.errors.UndefinedTable):
             connection.execute("select 1 from nowhere")
         with pytest.raises(HoldfastError) as caught:
@@ -145,20 +145,20 @@ def test_a_transaction_that_has_failed_already_is_told_so(postgres: App) -> None
 
 def test_a_deadlock_stays_what_the_driver_raised(postgres: App) -> None:
     """Whoever runs the whole transaction again looks for the driver's own error."""
-    with psycopg.connect(postgres.store.url, autocommit=True) as connection:
+    with psycopg.connect(postgres._store.url, autocommit=True) as connection:
         connection.execute("create table note (n integer)")
-    with psycopg.connect(postgres.store.url) as one:
+    with psycopg.connect(postgres._store.url) as one:
         one.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
         one.execute("select count(*) from note")
         one.execute("insert into note values (1)")
-        with psycopg.connect(postgres.store.url) as other:
+        with psycopg.connect(postgres._store.url) as other:
             other.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
             other.execute("select count(*) from note")
             other.execute("insert into note values (2)")
         with pytest.raises(psycopg.errors.SerializationFailure):
             postgres.enqueue("x", connection=one)
         one.rollback()
-    assert postgres.jobs() == []
+    assert postgres.jobs.list() == []
 
 
 def test_a_database_without_our_tables(postgres: App, empty_postgres_url: str) -> None:
@@ -174,7 +174,7 @@ def test_a_database_without_our_tables(postgres: App, empty_postgres_url: str) -
 
 
 def test_nothing_of_a_sqlite_connection_is_changed(sqlite: App) -> None:
-    with closing(sqlite3.connect(path_of(sqlite.store.url))) as connection:
+    with closing(sqlite3.connect(path_of(sqlite._store.url))) as connection:
         connection.row_factory, connection.text_factory = as_dict, bytes
         before = (connection.isolation_level, connection.row_factory, connection.text_factory, pragmas(connection))
         handle = sqlite.enqueue("x", {"n": 1}, key="k", connection=connection)
@@ -201,14 +201,14 @@ def pragmas(connection: sqlite3.Connection) -> list[Any]:
 
 @pytest.mark.parametrize("level", ["", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
 def test_in_legacy_mode_ours_opens_the_transaction_as_an_insert_would(sqlite: App, level: Any) -> None:
-    with closing(sqlite3.connect(path_of(sqlite.store.url), isolation_level=level)) as connection:
+    with closing(sqlite3.connect(path_of(sqlite._store.url), isolation_level=level)) as connection:
         sqlite.enqueue("x", connection=connection)
         assert connection.in_transaction
         connection.rollback()
-        assert sqlite.jobs() == []
+        assert sqlite.jobs.list() == []
         sqlite.enqueue("x", connection=connection)
         connection.commit()
-        assert len(sqlite.jobs()) == 1
+        assert len(sqlite.jobs.list()) == 1
         with pytest.raises(HoldfastError):
             sqlite.enqueue("x", parent="01a1de87-6b74-70b8-bbed-192362a7945f", connection=connection)
         connection.commit()
@@ -216,7 +216,7 @@ def test_in_legacy_mode_ours_opens_the_transaction_as_an_insert_would(sqlite: Ap
 
 def test_with_no_transaction_the_statements_are_all_done_or_none(sqlite: App, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sqlite.enqueue("x")
-    with closing(sqlite3.connect(path_of(sqlite.store.url), isolation_level=None)) as connection:
+    with closing(sqlite3.connect(path_of(sqlite._store.url), isolation_level=None)) as connection:
         handle = sqlite.enqueue("x", connection=connection)
         assert handle.get().kind == "x"
         monkeypatch.setattr("holdfast.kind.new_id", lambda: first.id)
@@ -228,7 +228,7 @@ def test_with_no_transaction_the_statements_are_all_done_or_none(sqlite: App, mo
 
 
 def test_a_locked_file_is_told_in_our_words(sqlite: App) -> None:
-    path = path_of(sqlite.store.url)
+    path = path_of(sqlite._store.url)
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as writer,
         closing(sqlite3.connect(path, timeout=0)) as other,
@@ -241,7 +241,7 @@ def test_a_locked_file_is_told_in_our_words(sqlite: App) -> None:
         writer.execute("COMMIT")
         sqlite.enqueue("x", connection=other)
         other.commit()
-    assert len(sqlite.jobs()) == 1
+    assert len(sqlite.jobs.list()) == 1
 
 
 def test_another_file_is_refused(sqlite: App, tmp_path: Path) -> None:
@@ -253,15 +253,15 @@ def test_another_file_is_refused(sqlite: App, tmp_path: Path) -> None:
             assert caught.value.code == "other_database"
             assert not connection.in_transaction
     link = tmp_path / "link.db"
-    link.symlink_to(path_of(sqlite.store.url))
+    link.symlink_to(path_of(sqlite._store.url))
     with closing(sqlite3.connect(link)) as connection:  # another name for the same file is the same file
         sqlite.enqueue("x", connection=connection)
         connection.commit()
-    assert len(sqlite.jobs()) == 1
+    assert len(sqlite.jobs.list()) == 1
 
 
 def test_a_database_of_another_kind_is_refused(sqlite: App, postgres: App) -> None:
-    with closing(sqlite3.connect(path_of(sqlite.store.url))) as file, psycopg.connect(postgres.store.url) as server:
+    with closing(sqlite3.connect(path_of(sqlite._store.url))) as file, psycopg.connect(postgres._store.url) as server:
         for app, connection in ((sqlite, server), (postgres, file)):
             with pytest.raises(InvalidSetting) as caught:
                 app.enqueue("x", connection=connection)
@@ -280,7 +280,7 @@ def test_a_file_without_our_tables(new_sqlite_url: str) -> None:
         connection.commit()
         app.enqueue("x", connection=connection)
         connection.commit()
-        assert len(app.jobs()) == 1
+        assert len(app.jobs.list()) == 1
 
 
 # --- what cannot be used ---
@@ -306,12 +306,12 @@ def test_the_wrong_colour_is_refused(sqlite: App, postgres: App) -> None:
             await connection.close()
 
     with pytest.raises(InvalidSetting) as caught:
-        asyncio.run(with_async(postgres.store.url))
+        asyncio.run(with_async(postgres._store.url))
     assert caught.value.code == "async_connection"
-    django: Borrower = Django(sqlite.store.url)
-    with closing(sqlite3.connect(path_of(sqlite.store.url))) as file, psycopg.connect(postgres.store.url) as server:
+    django: Borrower = Django(sqlite._store.url)
+    with closing(sqlite3.connect(path_of(sqlite._store.url))) as file, psycopg.connect(postgres._store.url) as server:
         for app, connection in ((sqlite, file), (postgres, server), (sqlite, django.connection)):
             with pytest.raises(InvalidSetting) as caught:
                 asyncio.run(with_sync(app, connection))
             assert caught.value.code == "sync_connection"
-    assert (sqlite.jobs(), postgres.jobs()) == ([], [])
+    assert (sqlite.jobs.list(), postgres.jobs.list()) == ([], [])

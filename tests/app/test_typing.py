@@ -83,6 +83,10 @@ RIGHT = [
     "app.approval_notifier(timeout=30)",
     "sync_ctx.progress(0.5)",
     'ran_with_options: str = kit.run(send.using(key="k"), "a")',
+    'limit: holdfast.Limit | None = app.limits.get(queue="mail")',
+    "jobs: list[holdfast.Job] = await app.jobs.alist(limit=20)",
+    'seqs: list[int] = [event.seq async for event in app.events.aread("billing")]',
+    'app.run_worker(queues=("mail",), concurrency=4)',
 ]
 
 WRONG = {
@@ -126,6 +130,10 @@ WRONG = {
     "given: list[int] = ctx.results().of(count)": "attr-defined",
     "await sync_ctx.progress(0.5)": "",
     "ctx.transaction().__enter__()": "attr-defined",
+    'app.limits.set(quue="mail")': "call-arg",
+    'await app.limits.aset(queue="mail", concurrency="5")': "arg-type",
+    "jobs: list[holdfast.Job] = app.jobs.alist()": "assignment",
+    "app.run_worker(concurrency='4')": "arg-type",
 }
 
 

@@ -43,7 +43,7 @@ async def test_a_result_is_awaited_without_polling(app: App, new_app: NewApp) ->
         handles = [await app.aenqueue("double", {"n": n}) for n in range(10)]
         results = await asyncio.gather(*(handle.aresult(timeout=30) for handle in handles))
         assert results == [2 * n for n in range(10)]
-    await app.store.leave_loop()
+    await app._store.leave_loop()
 
 
 @pytest.mark.req("JF-7")

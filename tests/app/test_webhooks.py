@@ -83,7 +83,7 @@ def script(web: Web, path: str, *answers: tuple[Any, ...]) -> None:
 
 
 def jobs_by_id(app: App) -> dict[str, Job]:
-    return {job.id: job for job in app.jobs(limit=200)}
+    return {job.id: job for job in app.jobs.list(limit=200)}
 
 
 def dump(url: str) -> str:
@@ -110,21 +110,21 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
 
     web.says("/ops", body=b"fine")
     web.says("/gone", 410)
-    app.endpoints.add("ops", f"{web.url}/ops", secrets="OPS_HOOK", wants=sorted(WANTED))
-    app.endpoints.add("gone", f"{web.url}/gone", secrets="OPS_HOOK")
-    app.schedules.create("hourly", "@hourly", kind="hold", payload={"number": 1}, missed="skip")
+    app.webhooks.add("ops", f"{web.url}/ops", secrets="OPS_HOOK", wants=sorted(WANTED))
+    app.webhooks.add("gone", f"{web.url}/gone", secrets="OPS_HOOK")
+    app.schedules.add("hourly", "@hourly", kind="hold", payload={"number": 1}, missed="skip")
     held = app.enqueue("hold", {"number": 7})
     with worker(url, tmp_path) as victim:
         until(lambda: begun(tmp_path), "the first worker has begun")
         victim.kill()
         victim.wait(timeout=10)
-    app.store.run(app.store.clock.set(timedelta(days=1), None))  # its lease is over, and a day of times is missed
+    app._store.run(app._store.clock.set(timedelta(days=1), None))  # its lease is over, and a day of times is missed
     failed, asking = fails.enqueue(CARD), asks.enqueue()
-    app.endpoints.test("gone")
+    app.webhooks.test("gone")
     with working(app):
         until(lambda: {body["type"] for _, body in received(web, secret)} >= WANTED, "each notice has come")
         held.result(timeout=30)
-        until(lambda: app.jobs(kind=DELIVER, state=State.QUEUED) == [], "all that was made was sent")
+        until(lambda: app.jobs.list(kind=DELIVER, state=State.QUEUED) == [], "all that was made was sent")
     messages = received(web, secret)
     about = {(body["type"], body["data"].get("job_id")): body for _, body in messages}
     assert about["job.crashed", held.id]["data"]["meta"]["error_code"] == "worker_lost"
@@ -132,53 +132,53 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
     assert about["job.dead_letter", failed.id]["data"]["to_state"] == "dead_letter"
     assert about["job.failed", failed.id]["data"]["meta"]["error_code"] == "ValueError"
     gate = about["job.approval_needed", asking.id]["data"]["meta"]["gate_id"]
-    assert app.approvals.show(gate).gate.job_id == asking.id
+    assert app.approvals.get(gate).gate.job_id == asking.id
     (missed,) = [body for _, body in messages if body["type"] == "schedule.missed"]
     assert (missed["data"]["data"]["schedule"], missed["data"]["data"]["count"] > 20) == ("hourly", True)
     (disabled,) = [body for _, body in messages if body["type"] == "endpoint.disabled"]
     assert disabled["data"]["data"]["endpoint"] == "gone"
-    assert not app.endpoints.show("gone").enabled
+    assert not app.webhooks.get("gone").enabled
     assert max(Counter(id for id, _ in messages).values()) == 1
     assert {body["data"].get("kind") for _, body in messages} <= {"fails", "asks", "hold", None}  # none of its own
     sent = "\n".join(asked.body.decode() + str(asked.headers) for asked in web.asked)
     assert CARD not in sent
     assert secret.removeprefix("whsec_") not in sent + dump(url)
-    log = app.endpoints.deliveries("ops", limit=200)
+    log = app.webhooks.deliveries("ops", limit=200)
     assert {each.message for each in log} == {id for id, _ in messages}
     assert {(each.status, each.error_code, each.excerpt) for each in log} == {(200, None, "fine")}
 
 
 def test_a_message_is_the_same_each_time_and_can_be_sent_again(one: App, web: Web, secret: str) -> None:
     script(web, "/ops", (500, b"down"), (503, b"", {"retry-after": "0"}), (200, b"\x1b[31mgot " + secret.encode()))
-    one.endpoints.add("ops", f"{web.url}/ops", secrets="OPS_HOOK", wants=["order.paid"], retry=AT_ONCE)
+    one.webhooks.add("ops", f"{web.url}/ops", secrets="OPS_HOOK", wants=["order.paid"], retry=AT_ONCE)
     with pytest.raises(Conflict, match="already"):
-        one.endpoints.add("ops", web.url, secrets="X")
+        one.webhooks.add("ops", web.url, secrets="X")
     one.send_event("order.paid", {"order": 7})
     at_work(one, lambda: len(web.asked) == 3, "it was accepted")
     (first, second, third) = received(web, secret)
     assert first == second == third
     assert (third[1]["type"], third[1]["data"]["data"]) == ("order.paid", {"order": 7})
-    log = one.endpoints.deliveries("ops")
+    log = one.webhooks.deliveries("ops")
     assert [(each.attempt, each.status) for each in log] == [(3, 200), (2, 503), (1, 500)]
     assert log[0].excerpt == "[31mgot [redacted]"
-    assert [each.status for each in one.endpoints.deliveries("ops", failed=True, limit=1)] == [503]
-    again = one.endpoints.resend("ops", first[0])
+    assert [each.status for each in one.webhooks.deliveries("ops", failed=True, limit=1)] == [503]
+    again = one.webhooks.resend("ops", first[0])
     work_off(one)
-    assert one.get(again).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert one.jobs.get(again).state is State.SUCCEEDED  # type: ignore[union-attr]
     assert received(web, secret)[3] == first
     one.enqueue(DELIVER, {"endpoint": "ops", "type": "order.sent", "data": {"order": 7}})
     work_off(one)
     id, body = received(web, secret)[4]
-    one.endpoints.resend("ops", id)
+    one.webhooks.resend("ops", id)
     work_off(one)
     assert received(web, secret)[5] == (id, body)
     with pytest.raises(NotFound, match="message_not_found"):
-        one.endpoints.resend("ops", "msg_unknown")
+        one.webhooks.resend("ops", "msg_unknown")
 
 
 def test_whoever_may_enqueue_signs_nothing_that_would_be_taken_for_ours(one: App, web: Web, secret: str) -> None:
     """A receiver believes what was signed: that a job was approved, or that a schedule was missed."""
-    one.endpoints.add("ops", web.url, secrets="OPS_HOOK", wants=["job.*", "order.*"])
+    one.webhooks.add("ops", web.url, secrets="OPS_HOOK", wants=["job.*", "order.*"])
     told = {"name": "job.approve", "job_id": "x", "to_state": "queued"}
     forged: list[dict[str, Any]] = [
         {"event": told},
@@ -190,11 +190,11 @@ def test_whoever_may_enqueue_signs_nothing_that_would_be_taken_for_ours(one: App
     ]
     jobs = [one.enqueue(DELIVER, {"endpoint": "ops", **each}) for each in forged]
     work_off(one)
-    assert {one.get(job.id).error_code for job in jobs} == {"webhook_not_yours"}  # type: ignore[union-attr]
+    assert {one.jobs.get(job.id).error_code for job in jobs} == {"webhook_not_yours"}  # type: ignore[union-attr]
     for name in ("job.bury", "job.", "schedule.missed", "endpoint.disabled"):
         with pytest.raises(InvalidSetting, match="reserved_name"):
             one.send_event(name)
-    assert (web.asked, one.endpoints.deliveries("ops")) == ([], [])
+    assert (web.asked, one.webhooks.deliveries("ops")) == ([], [])
 
 
 @pytest.mark.slow
@@ -206,9 +206,9 @@ def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> No
     web.says("/gone", 410)
     jobs = {}
     for name in ("later", "moved", "no", "gone"):
-        one.endpoints.add(name, f"{web.url}/{name}", secrets="OPS_HOOK", wants="none.such", retry=AT_ONCE)
-        jobs[name] = one.endpoints.test(name)
-    at_work(one, lambda: len(one.jobs(state=State.DEAD_LETTER)) == 3, "the refusals were given up")
+        one.webhooks.add(name, f"{web.url}/{name}", secrets="OPS_HOOK", wants="none.such", retry=AT_ONCE)
+        jobs[name] = one.webhooks.test(name)
+    at_work(one, lambda: len(one.jobs.list(state=State.DEAD_LETTER)) == 3, "the refusals were given up")
     later, moved, no, gone = (jobs_by_id(one)[id] for id in jobs.values())
     asked = Counter(each.path for each in web.asked)
     assert later.state is State.RETRY_WAITING
@@ -217,20 +217,20 @@ def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> No
     assert (moved.error_code, moved.attempt, asked["/elsewhere"]) == ("webhook_refused", 5, 0)
     assert (no.error_code, no.attempt, asked["/no"]) == ("webhook_refused", 5, 5)
     assert (gone.state, gone.error_code, gone.attempt) == (State.DEAD_LETTER, "endpoint_gone", 1)
-    disabled = one.endpoints.show("gone")
+    disabled = one.webhooks.get("gone")
     assert disabled.disabled_reason == "the receiver says it is gone (410)"
     assert jobs["gone"] in str(disabled.disabled_by)
     one.enqueue(DELIVER, {"endpoint": "gone", "type": "order.paid"})
     waiting = one.enqueue(DELIVER, {"endpoint": "no", "type": "order.paid"})
-    one.endpoints.remove("no")
+    one.webhooks.remove("no")
     work_off(one)
     assert Counter(each.path for each in web.asked)["/gone"] == 1  # nothing more was sent there
     assert waiting.state() is State.CANCELLED
-    (dead,) = one.jobs(state=State.DEAD_LETTER, limit=1)
+    (dead,) = one.jobs.list(state=State.DEAD_LETTER, limit=1)
     assert dead.error_code == "endpoint_disabled"
     web.says("/gone")
-    one.endpoints.enable("gone")
-    one.redrive(dead.id)
+    one.webhooks.enable("gone")
+    one.jobs.redrive(dead.id)
     work_off(one)
     assert received(web, secret, "/gone")[-1][1]["type"] == "order.paid"
 
@@ -239,12 +239,12 @@ def test_secrets_are_found_by_name_and_changed_without_a_gap(
     one: App, web: Web, secret: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web.says("/ops")
-    one.endpoints.add("ops", f"{web.url}/ops", secrets="OPS_HOOK", retry=AT_ONCE)
+    one.webhooks.add("ops", f"{web.url}/ops", secrets="OPS_HOOK", retry=AT_ONCE)
     new = webhooks.new_secret()
-    assert one.endpoints.rotate("ops", "OPS_HOOK_2").secrets == ("OPS_HOOK_2", "OPS_HOOK")
-    job = one.endpoints.test("ops")
+    assert one.webhooks.rotate_secret("ops", "OPS_HOOK_2").secrets == ("OPS_HOOK_2", "OPS_HOOK")
+    job = one.webhooks.test("ops")
     work_off(one)
-    failed = one.get(job)
+    failed = one.jobs.get(job)
     assert failed is not None
     assert (web.asked, failed.error_code) == ([], "secret_missing")
     monkeypatch.setenv("OPS_HOOK_2", new)  # not meant for endpoints
@@ -255,22 +255,22 @@ def test_secrets_are_found_by_name_and_changed_without_a_gap(
     at_work(one, lambda: web.asked != [], "with its secret it is sent")
     for known in (secret, new):
         assert len(received(web, known)) == 1
-    assert one.endpoints.rotate("ops", "OPS_HOOK_2", keep=0).secrets == ("OPS_HOOK_2",)
-    one.endpoints.test("ops")
+    assert one.webhooks.rotate_secret("ops", "OPS_HOOK_2", keep=0).secrets == ("OPS_HOOK_2",)
+    one.webhooks.test("ops")
     work_off(one)
     assert len(received(web, new)) == 2
-    assert new.removeprefix("whsec_") not in dump(one.store.url)
+    assert new.removeprefix("whsec_") not in dump(one._store.url)
 
 
 def test_no_endpoint_leads_to_what_is_ours(one: App, web: Web, secret: str) -> None:
     """Nothing is allowed: the guard refuses loopback, and the log says so and not where it leads."""
-    one.reach.policy = EgressPolicy(ports=(web.port,))
-    one.endpoints.add("ops", f"{web.url}/ops?token=7", secrets="OPS_HOOK", retry=Retry(max_attempts=1))
-    job = one.endpoints.test("ops")
+    one._outbound.policy = EgressPolicy(ports=(web.port,))
+    one.webhooks.add("ops", f"{web.url}/ops?token=7", secrets="OPS_HOOK", retry=Retry(max_attempts=1))
+    job = one.webhooks.test("ops")
     work_off(one)
-    found = one.get(job)
+    found = one.jobs.get(job)
     assert found is not None
     assert (found.state, found.error_code, web.asked) == (State.DEAD_LETTER, "egress_refused", [])
-    (noted,) = one.endpoints.deliveries("ops")
+    (noted,) = one.webhooks.deliveries("ops")
     assert (noted.status, noted.error_code) == (None, "egress_refused")
-    assert "token" not in json.dumps(one.endpoints.show("ops").described(), default=str)
+    assert "token" not in json.dumps(one.webhooks.get("ops").described(), default=str)

@@ -51,7 +51,7 @@ def loopback(*receivers: Receiver) -> EgressPolicy:
 @pytest.fixture
 def app(new_app: NewApp, receiver: Receiver) -> App:
     made = new_app(egress=loopback(receiver))
-    made.endpoints.add("ops", f"{receiver.url}/ops", secrets="HOOK", wants="order.*", retry=AT_ONCE)
+    made.webhooks.add("ops", f"{receiver.url}/ops", secrets="HOOK", wants="order.*", retry=AT_ONCE)
     return made
 
 
@@ -67,7 +67,7 @@ def got(receiver: Receiver, secret: str) -> list[tuple[str, bytes]]:
 
 
 def one(app: App, id: str) -> Job:
-    found = app.get(id)
+    found = app.jobs.get(id)
     assert found is not None
     return found
 
@@ -98,11 +98,11 @@ def test_what_was_taken_is_sent_once_whatever_is_wrong_with_the_rest(app: App, r
     ]
     left = turns.copy()
     receiver.turn = lambda asked: left.pop()
-    jobs = [app.endpoints.test("ops") for _ in turns]
+    jobs = [app.webhooks.test("ops") for _ in turns]
     work_off(app)
     assert {one(app, job).state for job in jobs} == {State.SUCCEEDED}
     assert len(receiver.asked) == len(turns)
-    assert {(each.status, each.error_code) for each in app.endpoints.deliveries("ops")} == {(200, None)}
+    assert {(each.status, each.error_code) for each in app.webhooks.deliveries("ops")} == {(200, None)}
 
 
 @pytest.mark.slow
@@ -112,10 +112,10 @@ def test_taken_and_not_said_it_comes_again_under_its_id(app: App, receiver: Rece
     ends += [(None, b"nonsense\r\n\r\n", "closed"), (None, BUSY + b"\r\n", "closed"), (None, FINE, "closed")]
     receiver.turn = lambda asked: ends.pop(0)
     app.send_event("order.paid", {"order": 7})
-    at_work(app, lambda: bool(app.jobs(state=State.SUCCEEDED)), "it was taken")
+    at_work(app, lambda: bool(app.jobs.list(state=State.SUCCEEDED)), "it was taken")
     messages = got(receiver, secret)
     assert (len(messages), len(set(messages))) == (6, 1)
-    codes = [each.error_code for each in reversed(app.endpoints.deliveries("ops"))]
+    codes = [each.error_code for each in reversed(app.webhooks.deliveries("ops"))]
     broken = ["egress_unreachable", "egress_unreachable", "egress_timeout", "egress_failed"]
     assert codes == [*broken, "webhook_failed", None]
 
@@ -133,7 +133,7 @@ def test_a_note_that_is_lost_changes_nothing_of_what_was_said(
         Proxy(postgres_url) as proxy,
         closing(App(proxy.url, name="tests", egress=loopback(receiver))) as app,
     ):
-        outside.endpoints.add("ops", f"{receiver.url}/ops", secrets="HOOK", retry=AT_ONCE)
+        outside.webhooks.add("ops", f"{receiver.url}/ops", secrets="HOOK", retry=AT_ONCE)
         proxy.cut(b"note_webhook_delivery", fate, times=2)
         given = {"endpoint": "ops", "type": "order.paid"}
         taken = outside.enqueue(DELIVER, given, retry=AT_ONCE)
@@ -157,22 +157,22 @@ def test_gone_is_said_of_the_address_that_was_asked(new_app: NewApp, receiver: R
         other.turn = (None, FINE, "closed")
 
         def moved(asked: bytes) -> Turn:
-            app.endpoints.change("ops", url=f"{other.url}/new")
+            app.webhooks.set("ops", url=f"{other.url}/new")
             return None, b"HTTP/1.1 410 Gone\r\n\r\n", "closed"
 
         def replaced(asked: bytes) -> Turn:
-            app.endpoints.remove("ops")
-            app.endpoints.add("ops", f"{other.url}/new", secrets="HOOK")
+            app.webhooks.remove("ops")
+            app.webhooks.add("ops", f"{other.url}/new", secrets="HOOK")
             return None, b"HTTP/1.1 410 Gone\r\n\r\n", "closed"
 
         for number, meanwhile in enumerate((moved, replaced), 1):
-            app.endpoints.add("ops", f"{receiver.url}/old", secrets="HOOK", retry=AT_ONCE)
+            app.webhooks.add("ops", f"{receiver.url}/old", secrets="HOOK", retry=AT_ONCE)
             receiver.turn = meanwhile
-            job = app.endpoints.test("ops")
+            job = app.webhooks.test("ops")
             delivered(app, job)
-            assert app.endpoints.show("ops").enabled, meanwhile.__name__
+            assert app.webhooks.get("ops").enabled, meanwhile.__name__
             assert (one(app, job).state, len(other.asked)) == (State.SUCCEEDED, number)
-            app.endpoints.remove("ops")
+            app.webhooks.remove("ops")
 
 
 def test_what_is_done_to_an_endpoint_while_a_message_is_under_way(app: App, receiver: Receiver, secret: str) -> None:
@@ -181,14 +181,14 @@ def test_what_is_done_to_an_endpoint_while_a_message_is_under_way(app: App, rece
     says: list[bytes] = []
 
     def disabled(asked: bytes) -> Turn:
-        app.endpoints.disable("ops", reason="it is moved")
+        app.webhooks.disable("ops", reason="it is moved")
         return None, says.pop(0), "closed"
 
     def sent(answer: bytes) -> Job:
         says.append(answer)
         job = app.enqueue(DELIVER, {"endpoint": "ops", "type": "order.paid"}, retry=AT_ONCE)
         delivered(app, job.id)
-        app.endpoints.enable("ops")
+        app.webhooks.enable("ops")
         return one(app, job.id)
 
     receiver.turn = disabled
@@ -198,19 +198,19 @@ def test_what_is_done_to_an_endpoint_while_a_message_is_under_way(app: App, rece
 
     def resent(asked: bytes) -> Turn:
         receiver.turn = (None, FINE, "closed")
-        (last,) = app.endpoints.deliveries("ops", limit=1)
-        app.endpoints.resend("ops", last.message)
+        (last,) = app.webhooks.deliveries("ops", limit=1)
+        app.webhooks.resend("ops", last.message)
         return None, FINE, "closed"
 
     before = len(receiver.asked)
-    app.redrive(job.id)
+    app.jobs.redrive(job.id)
     receiver.turn = resent
     delivered(app, job.id)
     at_work(app, lambda: len(receiver.asked) == before + 2, "it was sent again")
     assert len({id for id, _ in got(receiver, secret)[before - 1 :]}) == 1
 
     def removed(asked: bytes) -> Turn:
-        app.endpoints.remove("ops")
+        app.webhooks.remove("ops")
         return None, BUSY + b"\r\n", "closed"
 
     receiver.turn = removed
@@ -225,7 +225,7 @@ def test_a_refusal_after_an_outage_is_counted_from_the_first_refusal(app: App, r
     """Its route is back a little later than its server: what was tried before that is no refusal."""
     says = [BUSY + b"\r\n"] * PATIENCE + [b"HTTP/1.1 404 No\r\n\r\n"] * (PATIENCE - 1) + [FINE]
     receiver.turn = lambda asked: (None, says.pop(0), "closed")
-    job = app.endpoints.test("ops")
+    job = app.webhooks.test("ops")
     delivered(app, job)
     assert (one(app, job).state, one(app, job).attempt) == (State.SUCCEEDED, 2 * PATIENCE)
 
@@ -266,9 +266,9 @@ def test_retry_after_in_each_form_never_makes_it_sooner(app: App, receiver: Rece
         app.enqueue(DELIVER, {"endpoint": "ops", "type": "order.paid", "data": {"form": number}}, retry=SLOW)
     work_off(app)
     waits = {}
-    for job in app.jobs(kind=DELIVER, limit=100):
+    for job in app.jobs.list(kind=DELIVER, limit=100):
         (retry,) = [
-            event for event in app.store.run(app.store.jobs.history(job.id, "default")) if event.verb == "retry"
+            event for event in app._store.run(app._store.jobs.history(job.id, "default")) if event.verb == "retry"
         ]
         assert job.due_at is not None
         assert isinstance(job.payload, dict)

@@ -22,7 +22,7 @@ AGAIN = Retry(max_attempts=3, backoff=Backoff(base=0.05, factor=2, jitter=False)
 
 
 def attempts(app: App, handle: Handle[Any]) -> list[Attempt]:
-    return app.client.run(app.client.store.jobs.attempts(handle.id, handle.tenant))
+    return app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
 
 
 @pytest.mark.req("JF-7", "SC-4")
@@ -130,7 +130,7 @@ def test_kinds_nobody_here_knows_are_left_in_the_queue(app: App) -> None:
     unknown, handle = app.enqueue("unknown", priority=9), known.enqueue()
     work_off(app)
     assert (handle.result(timeout=5), unknown.state(), unknown.get().attempt) == (1, State.QUEUED, 0)
-    assert app.health().waiting_kinds == ("unknown",)
+    assert app.health.get().waiting_kinds == ("unknown",)
 
 
 @pytest.mark.req("DP-9")
@@ -141,7 +141,7 @@ def test_queues_priorities_and_deadlines(app: App) -> None:
     def note(name: str) -> None:
         order.append(name)
 
-    now = app.client.run(app.client.store.clock.now())
+    now = app._session.run(app._session.store.clock.now())
     late = note.using(deadline=now).enqueue("late")
     note.enqueue("second")
     note.using(priority=5).enqueue("first")
@@ -226,7 +226,7 @@ def test_a_worker_that_is_told_to_stop_lets_its_jobs_end(app: App, new_app: NewA
         go_on.set()
         until(lambda: not beside.alive, "the worker has ended")
     assert (handle.result(timeout=5), waiting.state()) == ("done", State.QUEUED)
-    assert app.health().lease_active == 0
+    assert app.health.get().lease_active == 0
 
 
 @pytest.mark.req("SC-13", "CX-15")

@@ -55,7 +55,7 @@ def press(app: App) -> Press:
 
 
 def names(app: App, run: WorkflowRun) -> dict[str, str]:
-    return {node.label: node.standing for node in app.workflows.show(run.id).nodes}
+    return {node.label: node.standing for node in app.workflows.graph(run.id).nodes}
 
 
 def test_results_flow_from_parents_to_children_by_name_and_by_kind(app: App, press: Press) -> None:
@@ -71,9 +71,9 @@ def test_results_flow_from_parents_to_children_by_name_and_by_kind(app: App, pre
     assert run.wait(timeout=5).status is WorkflowStatus.SUCCEEDED
     assert run[book].result(timeout=5) == "book:60"
     assert run[leaf].result(timeout=5) == "leaf:10"
-    graph = app.workflows.show(run.id)
+    graph = app.workflows.graph(run.id)
     assert [node.label for node in graph.nodes] == ["fetch", "fetch-2", "fetch-3", "book", "render", "publish"]
-    last = app.get(graph.nodes[-1].job_id)
+    last = app.jobs.get(graph.nodes[-1].job_id)
     assert last is not None
     assert last.correlation_id == last.workflow_id == run.id
     again = app.workflow("publish", key="monday")
@@ -102,7 +102,7 @@ def test_groups_sequences_and_workflows_within(app: App, press: Press) -> None:
     order = press.done.index
     assert order("fetch 0") < order("fetch 7") < order("render a") < order("render b") < order("publish")
     assert press.done.count("render thumb") == 2
-    graph = app.workflows.show(run.id)
+    graph = app.workflows.graph(run.id)
     assert graph.parts() == dict.fromkeys(("pages", "line", "images", "more"), WorkflowStatus.SUCCEEDED)
     assert {node.label for node in graph.nodes if node.part == "images"} == {"images.fetch", "images.render"}
     by_id = {node.job_id: node.label for node in graph.nodes}
@@ -135,7 +135,7 @@ def test_what_a_failure_does_is_said_by_edge_group_or_workflow(app: App, press: 
         "line.render-2": "succeeded",
         "after": "succeeded",
     }
-    graph = app.workflows.show(run.id)
+    graph = app.workflows.graph(run.id)
     assert (graph.workflow.status, graph.parts()) == (
         WorkflowStatus.PARTIALLY_FAILED,
         {"line": WorkflowStatus.PARTIALLY_FAILED},
@@ -172,23 +172,23 @@ def test_handlers_and_programs_add_jobs_while_it_runs(app: App, press: Press) ->
     first = wf.add(press.fetch, 5, name="first")
     wf.add(split, 3, after=first, name="split")
     run = wf.start()
-    more = app.extend(run.id)
+    more = app.workflows.extend(run.id)
     more.add(press.publish, after="split", name="outside")
     more.start()
     work_off(app)
     assert run.wait(timeout=5).total == 7
-    joined = next(node for node in app.workflows.show(run.id).nodes if node.label == "joined")
-    job = app.get(joined.job_id)
+    joined = next(node for node in app.workflows.graph(run.id).nodes if node.label == "joined")
+    job = app.jobs.get(joined.job_id)
     assert job is not None
     assert (job.correlation_id, job.workflow_id) == ("c-9", run.id)
-    result = app.client.run(app.client.store.jobs.result(joined.job_id, "default"))
+    result = app._session.run(app._session.store.jobs.result(joined.job_id, "default"))
     assert result is not None
     assert result.value == "all:80"
     with pytest.raises(Conflict) as over:
         more.start()
     assert over.value.code == "workflow_over"
     with pytest.raises(NotFound):
-        app.extend(joined.job_id)
+        app.workflows.extend(joined.job_id)
 
 
 @pytest.mark.req("DP-10")
@@ -206,7 +206,7 @@ def test_a_workflow_started_by_a_job_is_its_child(app: App, press: Press) -> Non
     (run,) = runs
     workflow = asyncio.run(_followed(app, run))
     assert workflow.parent_id == parent.id
-    job = app.get(app.workflows.show(run.id).nodes[0].job_id)
+    job = app.jobs.get(app.workflows.graph(run.id).nodes[0].job_id)
     assert job is not None
     assert (job.parent_id, job.correlation_id, job.workflow_id) == (parent.id, "c-1", run.id)
 
@@ -215,16 +215,16 @@ async def _followed(app: App, run: WorkflowRun) -> Any:
     try:
         return await run.await_end(timeout=5)
     finally:
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
 
 @pytest.mark.req("JF-10")
 def test_a_workflow_is_started_in_a_transaction_of_the_callers(app: App, press: Press) -> None:
-    app.store.migrate()
+    app._store.migrate()
     started: list[WorkflowRun] = []
 
     def in_vain() -> None:
-        with app.store.transaction() as connection:
+        with app._store.transaction() as connection:
             wf = app.workflow("tx", connection=connection)
             wf.add(press.fetch, 1)
             started.append(wf.start())
@@ -233,7 +233,7 @@ def test_a_workflow_is_started_in_a_transaction_of_the_callers(app: App, press: 
     with pytest.raises(RuntimeError):
         in_vain()
     assert app.workflows.get(started[0].id) is None
-    with app.store.transaction() as connection:
+    with app._store.transaction() as connection:
         wf = app.workflow("tx", connection=connection)
         a = wf.add(press.fetch, 1)
         wf.add(press.publish, after=a)
@@ -268,7 +268,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_planned(app: App, press: Pres
         ("unknown_parent", lambda: _with_parent(app, press, "nobody").start()),
         ("invalid_arguments", lambda: wf.add(press.fetch, "x", "y")),
         ("no_workflow", lambda: _outside(app)),
-        ("workflow_not_found", lambda: app.workflows.show("0198b9c6-0000-7000-8000-000000000000")),
+        ("workflow_not_found", lambda: app.workflows.graph("0198b9c6-0000-7000-8000-000000000000")),
     ]
     for code, call in refusals:
         with pytest.raises(HoldfastError) as refused:

@@ -106,7 +106,7 @@ def serving(service: ASGIApp) -> Iterator[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Hostile text in every field; mounted below a path, as other people's programs do it."""
     with closing(aside(lambda: hostile_app(tmp_path_factory.mktemp("hostile")))) as app:
-        inner = make_service(app, authenticate=at_this_machine(app.client))
+        inner = make_service(app, authenticate=at_this_machine(app))
         outer = Starlette(routes=[Mount("/ops/jobs", inner)], lifespan=inner.router.lifespan_context)
         with serving(outer) as address:
             yield Site(f"{address}/ops/jobs", app)

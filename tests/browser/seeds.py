@@ -50,11 +50,11 @@ def hostile_app(folder: Path) -> App:
         breaks.enqueue(n)
     asks.enqueue()
     secret.enqueue("canary-2f9c1")
-    app.schedules.create(hostile.SCHEDULE, "0 9 * * *", kind="waits", payload={"n": 1})
+    app.schedules.add(hostile.SCHEDULE, "0 9 * * *", kind="waits", payload={"n": 1})
     app.run_worker(burst=True, concurrency=4)
     app.enqueue_many(waits.prepare(n) for n in range(MANY))
     waits.using(delay=3600, queue="later").enqueue(99)
-    app.cancel(waits.enqueue(100).id, reason=hostile.ALL[:400])
+    app.jobs.cancel(waits.enqueue(100).id, reason=hostile.ALL[:400])
     return app
 
 
@@ -87,8 +87,8 @@ def usual_app(folder: Path) -> App:
     async def stock(warehouse: str) -> None: ...
 
     for minutes in range(-58, 1):  # an hour of it, by the clock of the database
-        app.store.migrate()
-        app.store.run(app.store.clock.set(timedelta(minutes=minutes), None))
+        app._store.migrate()
+        app._store.run(app._store.clock.set(timedelta(minutes=minutes), None))
         for n in range(chance.randrange(3, 10)):
             name = f"customer{chance.randrange(900)}@mail.example"
             send.using(tags=("welcome",) if n % 3 else ("newsletter",)).enqueue(name, "welcome")
@@ -101,8 +101,8 @@ def usual_app(folder: Path) -> App:
         stock.enqueue(warehouse)
         stock.using(delay=1800).enqueue(warehouse)
     send.using(priority=5).enqueue("vip@mail.example", "apology")
-    app.schedules.create("stock every hour", "0 * * * *", kind="stock.sync", payload={"warehouse": "lyon"})
-    app.schedules.create(
+    app.schedules.add("stock every hour", "0 * * * *", kind="stock.sync", payload={"warehouse": "lyon"})
+    app.schedules.add(
         "morning digest",
         "0 7 * * MON-FRI",
         kind="mail.send",

@@ -145,7 +145,7 @@ def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stag
     expect(page.locator("#ask-question")).to_contain_text("for good?")
     page.get_by_role("button", name="Yes").click()
     expect(page.locator(".said")).to_contain_text("is discarded")
-    assert the(app.get(stage.scene.dead)).state is State.CANCELLED
+    assert the(app.jobs.get(stage.scene.dead)).state is State.CANCELLED
 
 
 @pytest.mark.slow
@@ -163,17 +163,17 @@ def test_a_question_is_answered_by_its_form_and_another_by_a_link(open_page: Ope
     page.get_by_role("button", name="Approve").click()
     expect(page.locator(".said")).to_contain_text("is approved")
     expect(page.get_by_role("region", name="What was said")).to_contain_text("ada")
-    (vote,) = app.approvals.show(stage.scene.gate).votes
+    (vote,) = app.approvals.get(stage.scene.gate).votes
     assert (vote.person, vote.how, vote.data["limit"]) == ("ada", "dashboard", 40)
 
-    app.kinds["pay"].kind.enqueue()
+    app._kinds["pay"].kind.enqueue()
     aside(lambda: work_off(app))
     (gate,) = app.approvals.list()
-    token = app.approvals.token(gate.id)
+    token = app.approvals.issue_token(gate.id)
     link = open_page(f"/decide/{token}", java_script_enabled=False)
-    assert app.approvals.show(gate.id).votes == []
+    assert app.approvals.get(gate.id).votes == []
     link.get_by_label("Who you are").fill("eve")
     link.get_by_role("button", name="Deny").click()
     expect(link.locator(".said")).to_contain_text("is denied")
-    (vote,) = app.approvals.show(gate.id).votes
+    (vote,) = app.approvals.get(gate.id).votes
     assert (vote.person, vote.how, vote.verdict) == ("eve", "link", "deny")

@@ -42,8 +42,8 @@ def test_pictures(browser: Browser, folder: Path, tmp_path: Path) -> None:
         context.close()
 
     with closing(aside(lambda: usual_app(tmp_path))) as app, at_work(app):
-        dead = app.jobs(state=State.DEAD_LETTER, kind="invoice.render", limit=1)[0].id
-        with serving(make_service(app, authenticate=at_this_machine(app.client))) as address:
+        dead = app.jobs.list(state=State.DEAD_LETTER, kind="invoice.render", limit=1)[0].id
+        with serving(make_service(app, authenticate=at_this_machine(app))) as address:
             shoot("overview", address, "/", "light")
             shoot("overview-dark", address, "/", "dark")
             shoot("jobs", address, "/jobs", "light")
@@ -65,13 +65,13 @@ class at_work:
             try:
                 await self._worker.run()
             finally:
-                await self._app.store.leave_loop()
+                await self._app._store.leave_loop()
 
         asyncio.run(serve())
 
     def __enter__(self) -> None:
         self._thread.start()
-        until(lambda: self._app.health().workers, "a worker is alive")
+        until(lambda: self._app.health.get().workers, "a worker is alive")
 
     def __exit__(self, *_: object) -> None:
         self._worker.stop()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Unpack
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from holdfast.engine.states import State
+from holdfast.features.jobs.operations import JobsWanted
 from holdfast.server.rendering import MENU
 from tests.browser import hostile
 from tests.browser.conftest import Open, Site
@@ -19,8 +21,8 @@ pytestmark = pytest.mark.req("JF-16")
 NARROW = {"width": 390, "height": 800}
 
 
-def a_job(site: Site, **wanted: object) -> str:
-    return site.app.jobs(limit=1, **wanted)[0].id
+def a_job(site: Site, **wanted: Unpack[JobsWanted]) -> str:
+    return site.app.jobs.list(limit=1, **wanted)[0].id
 
 
 def pages_of(site: Site) -> list[str]:
@@ -148,7 +150,7 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
     page = open_page(f"/jobs/{job}", java_script_enabled=False)
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("h1")).to_have_text("Cancel this job (waits)?")
-    got = site.app.get(job)
+    got = site.app.jobs.get(job)
     assert got is not None
     assert got.state is State.QUEUED
     page.get_by_role("button", name="Yes").click()
@@ -205,7 +207,7 @@ def test_bulk_redrive_is_confirmed_tracked_and_done(open_page: Open, site: Site)
     site.app.operations.run(operation)  # as a worker would
     expect(page.locator("main .badge").first).to_contain_text("done")
     expect(page.locator("main")).to_contain_text("3 of 3 done")
-    again = until(lambda: site.app.jobs(kind="breaks", state=State.QUEUED), "they wait again")
+    again = until(lambda: site.app.jobs.list(kind="breaks", state=State.QUEUED), "they wait again")
     assert len(again) == 3
-    ledger = site.app.client.run(site.app.client.store.jobs.history(again[0].id, "default"))
+    ledger = site.app._session.run(site.app._session.store.jobs.history(again[0].id, "default"))
     assert ledger[-1].verb == "redrive"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing, suppress
 from typing import Any
 
-from holdfast import App, Context, Gate, Retry
+from holdfast import App, Approval, Context, Retry
 from tests.support.workers import work_off
 
 ONCE = Retry(max_attempts=1)
@@ -23,7 +23,7 @@ FORM: dict[str, Any] = {
 }
 
 
-def asked(url: str, name: str = "big-payment", *, tenant: str = "default", **options: Any) -> Gate:
+def asked(url: str, name: str = "big-payment", *, tenant: str = "default", **options: Any) -> Approval:
     """A job `pay` that asks, and waits; answers the gate. Enqueued by `tester`."""
     with closing(App(url, tenant=tenant, name="tests", enqueued_by="tester")) as app:
 

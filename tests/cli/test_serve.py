@@ -113,7 +113,10 @@ def test_dev_runs_everything_and_starts_anew_on_a_change(tmp_path: Path) -> None
             assert http.get("/").status_code == 200
             database = f"sqlite:///{tmp_path / 'holdfast-dev.db'}"
             with closing(App(database)) as app:
-                until(lambda: bool(app.jobs(state=State.SUCCEEDED, kind="send_receipt")), "an order was taken and done")
+                until(
+                    lambda: bool(app.jobs.list(state=State.SUCCEEDED, kind="send_receipt")),
+                    "an order was taken and done",
+                )
                 assert app.schedules.list()[0].kind == "take_orders"
                 with (tmp_path / "dev_shop.py").open("a") as file:
                     file.write("\n\n@app.job()\ndef later() -> str:\n    return 'new'\n")

@@ -17,7 +17,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
 from holdfast.features.approvals.forms import violations
-from holdfast.features.approvals.model import Ballot, Gate, Token, refusal
+from holdfast.features.approvals.model import Approval, Ballot, Token, refusal
 from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.people import approve, asking, attend, ballot, deny, gate, keep_token, say, votes
@@ -25,22 +25,22 @@ from tests.support.stores import forward, job, new_id, state_of
 
 pytestmark = pytest.mark.req("CX-6", "CX-7", "DP-3")
 
-Before = Callable[[Store, Gate], object]
+Before = Callable[[Store, Approval], object]
 
 
-def nothing(store: Store, asked: Gate) -> None:
+def nothing(store: Store, asked: Approval) -> None:
     """Nothing happened before."""
 
 
 def later(seconds: float, before: Before = nothing) -> Before:
-    def wait(store: Store, asked: Gate) -> None:
+    def wait(store: Store, asked: Approval) -> None:
         before(store, asked)
         forward(store, seconds)
 
     return wait
 
 
-def cancel(store: Store, asked: Gate) -> None:
+def cancel(store: Store, asked: Approval) -> None:
     store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
 
 
@@ -48,7 +48,7 @@ def token(person: str | None = None, ttl: float | None = None) -> Before:
     return lambda store, asked: keep_token(store, asked.id, f"hash of {asked.id}", person, ttl)
 
 
-def escalate(store: Store, asked: Gate) -> None:
+def escalate(store: Store, asked: Approval) -> None:
     forward(store, 60)
     attend(store)
 

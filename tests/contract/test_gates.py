@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.features.approvals.model import Gate
+from holdfast.features.approvals.model import Approval
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
@@ -243,7 +243,7 @@ def test_the_inbox_of_a_person_has_what_they_may_decide(store: Store) -> None:
     bobs = asking(store, approvers=("bob",), escalate_after=60.0, escalate_to=("ada", "boss"))
     asking(store, approvers=("ada lovelace", "da", '"ada"'))
 
-    def listed(person: str) -> list[Gate]:
+    def listed(person: str) -> list[Approval]:
         return gates(store, approver=person)
 
     assert [each.id for each in listed("ada")] == [anybody.id, adas.id]

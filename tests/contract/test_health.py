@@ -191,8 +191,8 @@ def test_a_role_that_could_do_everything_is_named_and_refused_where_asked(
     with owned_databases.fresh() as url:
         for each in (url, as_role(url, owned_databases.owner)):
             with closing(App(each)) as app:
-                (concern,) = [reason for reason in app.health().reasons if reason.code == "role_too_powerful"]
-                assert (concern.level, app.health().verdict) == ("advice", "ok")
+                (concern,) = [reason for reason in app.health.get().reasons if reason.code == "role_too_powerful"]
+                assert (concern.level, app.health.get().verdict) == ("advice", "ok")
                 caplog.clear()
                 app.worker()
                 app.worker()
@@ -207,7 +207,7 @@ def test_a_role_that_could_do_everything_is_named_and_refused_where_asked(
             monkeypatch.delenv("HOLDFAST_STRICT")
         with closing(App(as_role(url, "holdfast_executor"), strict=True)) as app:
             app.worker()
-            assert app.health().verdict == "ok"
+            assert app.health.get().verdict == "ok"
 
 
 def test_an_old_transaction_is_told(owned_databases: OwnedDatabases) -> None:

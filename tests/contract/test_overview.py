@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.outcome import Failed, Paused
 from holdfast.engine.states import State
 from holdfast.engine.steps import Pause
-from holdfast.features.approvals.model import Ballot, GateFilter, Question
+from holdfast.features.approvals.model import ApprovalFilter, Ballot, Question
 from holdfast.features.assembly import Store
 from holdfast.features.health.model import Health, Thresholds
 from holdfast.stores.requests import JobFilter
@@ -159,7 +159,7 @@ def test_a_gate_says_how_many_have_approved(store: Store) -> None:
     def found() -> list[tuple[int, int]]:
         read = [
             store.run(store.approvals.get(gate_id, "default")),
-            *store.run(store.approvals.list(GateFilter(tenant="*"))),
+            *store.run(store.approvals.list(ApprovalFilter(tenant="*"))),
         ]
         return [(gate.approvals, gate.missing) for gate in read if gate is not None]
 

@@ -20,7 +20,7 @@ from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.errors import Refused
 from holdfast.features.agents.model import Definition
-from holdfast.features.approvals.model import GateFilter
+from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, Starting
@@ -33,7 +33,7 @@ from holdfast.features.schedules.model import Schedule
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec
 from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.stores.flow import Flow
-from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, Telling
+from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
 from tests.api.serving import auntil
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.connectors import drafted
@@ -309,7 +309,7 @@ def verbs(
         "steps.save": lambda: run(store.steps.save(lease, [(job, 1, entry())], scope)),
         "steps.list": lambda: run(store.steps.list(job, tenant)),
         "steps.rewind": lambda: run(store.steps.rewind(ids["dead_letter"], 1, "ada", tenant)),
-        "ledger.send": lambda: run(store.ledger.send(Telling(new_id(), "paid", "{}"), "ada", tenant)),
+        "ledger.send": lambda: run(store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", tenant)),
         "approvals.decide": lambda: run(store.approvals.decide(ids["gate"], ballot(new_id()), tenant)),
         "approvals.save_token": lambda: run(
             store.approvals.save_token(ids["gate"], new_id(), None, None, "ada", tenant)
@@ -317,7 +317,7 @@ def verbs(
         "approvals.token_hashes": lambda: run(store.approvals.token_hashes(ids["gate"], tenant)),
         "approvals.attend": lambda: run(store.approvals.attend(tenant=scope)),
         "approvals.get": lambda: run(store.approvals.get(ids["gate"], tenant)),
-        "approvals.list": lambda: run(store.approvals.list(GateFilter(tenant=tenant))),
+        "approvals.list": lambda: run(store.approvals.list(ApprovalFilter(tenant=tenant))),
         "approvals.votes": lambda: run(store.approvals.votes(ids["gate"], tenant)),
         "agents.get": lambda: run(store.agents.get("planner", tenant)),
         "steps.asks_first": lambda: run(store.steps.asks_first("planner", tenant)),
@@ -532,12 +532,12 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(store.jobs.enqueue([spec()], "*"), store.jobs.operate("cancel", [job], None, "ada", "*")),
             *(
                 store.steps.list(job, "*"),
-                store.approvals.list(GateFilter(tenant="*")),
+                store.approvals.list(ApprovalFilter(tenant="*")),
                 store.approvals.get(place.ids["gate"], "*"),
             ),
             *(store.approvals.votes(place.ids["gate"], "*"), store.approvals.decide(place.ids["gate"], ballot(), "*")),
             *(
-                store.ledger.send(Telling(new_id(), "paid", "{}"), "ada", "*"),
+                store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", "*"),
                 store.approvals.token_hashes(place.ids["gate"], "*"),
             ),
         ]
@@ -628,6 +628,6 @@ async def test_a_service_whose_role_may_not_says_so_once_and_leaves_the_duties_a
             attending.begin()
             await auntil(lambda: "left to workers" in caplog.text, "it is said")
             await attending.aclose()
-        await app.store.leave_loop()
+        await app._store.leave_loop()
     said = [record.message for record in caplog.records if record.name.startswith("holdfast")]
     assert ["left to workers" in each for each in said] == [True]

@@ -41,7 +41,7 @@ def end_all(store: Store) -> None:
 @pytest.mark.req("DP-9", "DP-11")
 def test_a_time_makes_one_job_that_knows_what_made_it(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    created = app.schedules.create("daily", "30 8 * * *", kind="report", payload={"day": "monday"}, deadline="2h")
+    created = app.schedules.add("daily", "30 8 * * *", kind="report", payload={"day": "monday"}, deadline="2h")
     assert created.next_fire_at == MONDAY + 30 * MINUTE
     assert at(app, MONDAY + 29 * MINUTE) == 0
     assert at(app, MONDAY + 31 * MINUTE) == 1
@@ -72,7 +72,7 @@ def test_a_time_makes_one_job_that_knows_what_made_it(app: App, store: Store) ->
 )
 def test_missed_times_follow_the_policy(app: App, missed: str, expected: list[tuple[str, int, str]]) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("minutely", "* * * * *", kind="report", missed=missed)
+    app.schedules.add("minutely", "* * * * *", kind="report", missed=missed)
     at(app, MONDAY + timedelta(minutes=10, seconds=30))
     assert told(app.schedules.history("minutely", limit=100)) == expected
     assert len(made(app, "report")) == sum(status == "fired" for status, *_ in expected)
@@ -80,8 +80,8 @@ def test_missed_times_follow_the_policy(app: App, missed: str, expected: list[tu
 
 def test_a_time_that_is_late_by_more_than_the_grace_is_missed(app: App) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("skips", "0 9 * * *", kind="report", missed="skip")
-    app.schedules.create("catches up", "0 9 * * *", kind="report", missed="once")
+    app.schedules.add("skips", "0 9 * * *", kind="report", missed="skip")
+    app.schedules.add("catches up", "0 9 * * *", kind="report", missed="once")
     at(app, MONDAY + timedelta(hours=3))
     assert told(app.schedules.history("skips")) == [("missed", 60, "1")]
     assert told(app.schedules.history("catches up")) == [("fired", 60, "1")]
@@ -89,7 +89,7 @@ def test_a_time_that_is_late_by_more_than_the_grace_is_missed(app: App) -> None:
 
 def test_what_all_makes_up_for_is_bounded(app: App) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("minutely", "* * * * *", kind="report", missed="all")
+    app.schedules.add("minutely", "* * * * *", kind="report", missed="all")
     at(app, MONDAY + timedelta(days=30))
     fires = app.schedules.history("minutely", limit=1000)
     assert [fire.status for fire in fires] == ["fired"] * MOST_FIRED + ["missed"]
@@ -99,7 +99,7 @@ def test_what_all_makes_up_for_is_bounded(app: App) -> None:
 
 def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("minutely", "* * * * *", kind="report", overlap="skip")
+    app.schedules.add("minutely", "* * * * *", kind="report", overlap="skip")
     at(app, MONDAY + MINUTE)
     at(app, MONDAY + 2 * MINUTE)
     assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("skipped", 2, "1")]
@@ -109,7 +109,9 @@ def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store)
     assert [event.verb for event in events] == ["enqueue", "cancel"]
     assert events[-1].meta == {"reason": "skipped", "schedule": "minutely"}
     assert events[-1].actor == "scheduler"
-    assert [event.job_id for event in app.events("watcher") if event.meta.get("reason") == "skipped"] == [skipped.id]
+    assert [event.job_id for event in app.events.read("watcher") if event.meta.get("reason") == "skipped"] == [
+        skipped.id
+    ]
     # A consumer sees it, and once the running one has ended the next is run.
     end_all(store)
     at(app, MONDAY + 3 * MINUTE)
@@ -118,7 +120,7 @@ def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store)
 
 def test_overlap_queue_waits_for_the_running_one(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("minutely", "* * * * *", kind="report", overlap="queue", missed="all")
+    app.schedules.add("minutely", "* * * * *", kind="report", overlap="queue", missed="all")
     at(app, MONDAY + MINUTE)
     at(app, MONDAY + timedelta(minutes=3, seconds=10))
     assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("waiting", 2, "1"), ("waiting", 3, "1")]
@@ -136,7 +138,7 @@ def test_overlap_queue_waits_for_the_running_one(app: App, store: Store) -> None
 
 def test_pausing_resuming_editing_running_deleting(app: App) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("hourly", "0 * * * *", kind="report", overlap="skip")
+    app.schedules.add("hourly", "0 * * * *", kind="report", overlap="skip")
     assert app.schedules.pause("hourly").attend_at is None
     assert at(app, MONDAY + timedelta(hours=5, minutes=1)) == 0
     resumed = app.schedules.resume("hourly")
@@ -156,23 +158,23 @@ def test_pausing_resuming_editing_running_deleting(app: App) -> None:
     assert (read.next_fire_at, read.last_fire_at) == (edited.next_fire_at, None)
     assert [(fire.manual, fire.actor) for fire in app.schedules.history("hourly")] == [(True, "tester")] * 2
 
-    app.schedules.delete("hourly")
+    app.schedules.remove("hourly")
     assert app.schedules.get("hourly") is None
     assert app.schedules.list() == []
     assert at(app, MONDAY + timedelta(days=1)) == 0
-    app.schedules.create("hourly", "0 * * * *", kind="report")  # its name is free
+    app.schedules.add("hourly", "0 * * * *", kind="report")  # its name is free
     with pytest.raises(Conflict, match="schedule_exists"):
-        app.schedules.create("hourly", "0 * * * *", kind="report")
+        app.schedules.add("hourly", "0 * * * *", kind="report")
 
 
 def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Store, by_hand: ByHand) -> None:
     set_time(app, MONDAY)
-    app.templates.put("gone", "report")
+    app.templates.set("gone", "report")
     for name, kind in (("a fine one", "report"), ("unfit", "later"), ("nobody's", "elsewhere")):
-        app.schedules.create(name, "0 9 * * *", kind=kind, payload={"day": "x"})
-    app.schedules.create("templated", "0 9 * * *", template="gone")
+        app.schedules.add(name, "0 9 * * *", kind=kind, payload={"day": "x"})
+    app.schedules.add("templated", "0 9 * * *", template="gone")
     for name, column, text in (("garbled", "timing", "soon"), ("odd", "options", '{"retry": 7}')):
-        app.schedules.create(name, "0 9 * * *", kind="report")
+        app.schedules.add(name, "0 9 * * *", kind="report")
         by_hand.execute(f"update schedule set {column} = '{text}' where name = '{name}'")
     app.templates.remove("gone")
 
@@ -203,7 +205,7 @@ def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Stor
 def test_whoever_comes_with_the_kind_makes_up_for_it_at_once(app: App, store: Store) -> None:
     """Also if it comes and goes, like a tick: it need not wait until somebody would look again."""
     set_time(app, MONDAY)
-    app.schedules.create("nobody's", "0 9 * * *", kind="elsewhere", missed="skip")
+    app.schedules.add("nobody's", "0 9 * * *", kind="elsewhere", missed="skip")
     assert at(app, MONDAY + timedelta(hours=1)) == 1  # held for a while
     set_time(app, MONDAY + timedelta(hours=1, seconds=5))
     with closing(App(store.url, name="others")) as other:
@@ -219,7 +221,7 @@ def test_whoever_comes_with_the_kind_makes_up_for_it_at_once(app: App, store: St
 
 def test_what_another_live_worker_knows_is_left_to_it(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("theirs", "0 9 * * *", kind="elsewhere")
+    app.schedules.add("theirs", "0 9 * * *", kind="elsewhere")
     theirs = holder_of_ours(new_id(), "host", 7)
     lease = store.run(store.leases.open(theirs, 7200, "*", kinds=["elsewhere"])).id
     assert at(app, MONDAY + timedelta(hours=1)) == 0
@@ -232,8 +234,8 @@ def test_what_another_live_worker_knows_is_left_to_it(app: App, store: Store) ->
 def test_what_only_a_worker_of_another_language_knows_is_fired_by_whoever_looks(app: App, store: Store) -> None:
     """Those run jobs over HTTP and fire nothing: whoever left it to them would leave it for ever."""
     set_time(app, MONDAY)
-    app.schedules.create("theirs", "0 9 * * *", kind="elsewhere")
-    app.schedules.create("nobody's", "0 9 * * *", kind="unknown")
+    app.schedules.add("theirs", "0 9 * * *", kind="elsewhere")
+    app.schedules.add("nobody's", "0 9 * * *", kind="unknown")
     set_time(app, MONDAY + timedelta(hours=1))
     store.run(store.leases.open("token node", 7200, "*", kinds=["elsewhere"]))
     attend(app)
@@ -245,13 +247,13 @@ def test_what_only_a_worker_of_another_language_knows_is_fired_by_whoever_looks(
 
 def test_a_decision_about_what_is_not_so_any_more_is_not_applied(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("minutely", "* * * * *", kind="report")
+    app.schedules.add("minutely", "* * * * *", kind="report")
     now = set_time(app, MONDAY + MINUTE)
     read = app.schedules.get("minutely")
     assert read is not None
-    decision = app.scheduler.decide(read, None, now, False)
-    again = app.scheduler.decide(read, None, now, False)
-    edited = app.scheduler.decide(read, None, now, False)
+    decision = app._scheduler.decide(read, None, now, False)
+    again = app._scheduler.decide(read, None, now, False)
+    edited = app._scheduler.decide(read, None, now, False)
     assert store.run(store.schedules.fire([decision], "*")) == 1
     assert store.run(store.schedules.fire([again], "*")) == 0
     app.schedules.edit("minutely", missed="all")
@@ -284,14 +286,14 @@ def cut(flow: Flow[Any], after: int) -> Flow[Any]:
 def test_whoever_dies_at_any_statement_leaves_all_of_it_or_nothing(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     for overlap in ("allow", "skip", "queue"):
-        app.schedules.create(overlap, "* * * * *", kind="report", overlap=overlap, missed="all")
+        app.schedules.add(overlap, "* * * * *", kind="report", overlap=overlap, missed="all")
     attend(app)
     set_time(app, MONDAY + 2 * MINUTE)
     for statements in range(1, 200):
         try:
-            store.run(cut(app.scheduler.attend(app.store, "*"), statements))
+            store.run(cut(app._scheduler.attend(app._store, "*"), statements))
         except Gone:
-            assert app.jobs(limit=100) == []
+            assert app.jobs.list(limit=100) == []
             assert app.schedules.history("allow") == []
             continue
         break
@@ -307,8 +309,8 @@ def test_whoever_dies_at_any_statement_leaves_all_of_it_or_nothing(app: App, sto
 
 def test_single_times_and_intervals(app: App) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("once", "at 2027-01-04 09:00", kind="report", tz="UTC")
-    app.schedules.create("often", "every 90 s", kind="report")
+    app.schedules.add("once", "at 2027-01-04 09:00", kind="report", tz="UTC")
+    app.schedules.add("often", "every 90 s", kind="report")
     at(app, MONDAY + timedelta(hours=1, seconds=5))
     over = app.schedules.get("once")
     assert over is not None
@@ -318,14 +320,14 @@ def test_single_times_and_intervals(app: App) -> None:
     assert often is not None
     assert often.next_fire_at == MONDAY + timedelta(seconds=90 * 41)
     with pytest.raises(InvalidSetting, match="schedule_over"):
-        app.schedules.create("past", "at 2020-01-01 09:00", kind="report")
+        app.schedules.add("past", "at 2020-01-01 09:00", kind="report")
 
 
 def test_what_is_refused(app: App) -> None:
     set_time(app, MONDAY)
     for timing, code in (("61 * * * *", "invalid_schedule"), ("0 0 31 2 *", "invalid_schedule")):
         with pytest.raises(InvalidSetting, match=code):
-            app.schedules.create("bad", timing, kind="report")
+            app.schedules.add("bad", timing, kind="report")
     for definition, code in (
         ({"kind": "report", "tz": "Mars/Base"}, "unknown_zone"),
         ({"kind": "report", "missed": "never"}, "invalid_schedule"),
@@ -335,11 +337,11 @@ def test_what_is_refused(app: App) -> None:
         ({}, "conflicting_options"),
     ):
         with pytest.raises(InvalidSetting, match=code):
-            app.schedules.create("bad", "@daily", **definition)
+            app.schedules.add("bad", "@daily", **definition)
     with pytest.raises(InvalidArguments):
-        app.schedules.create("bad", "@daily", kind="report", payload={"night": 1})
+        app.schedules.add("bad", "@daily", kind="report", payload={"night": 1})
     with pytest.raises(NotFound, match="template_not_found"):
-        app.schedules.create("bad", "@daily", template="none")
+        app.schedules.add("bad", "@daily", template="none")
     for call in (app.schedules.run, app.schedules.pause, app.schedules.history, app.schedules.preview):
         with pytest.raises(NotFound, match="schedule_not_found"):
             call("none")
@@ -348,10 +350,10 @@ def test_what_is_refused(app: App) -> None:
 
 def test_tenants_have_schedules_of_their_own(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("daily", "0 9 * * *", kind="report")
+    app.schedules.add("daily", "0 9 * * *", kind="report")
     with closing(App(store.url, tenant="acme", name="tests")) as other:
         assert other.schedules.list() == []
-        other.schedules.create("daily", "0 9 * * *", kind="report")
+        other.schedules.add("daily", "0 9 * * *", kind="report")
         set_time(app, MONDAY + timedelta(hours=1))
         assert attend(app, "acme") == 1
         assert (len(made(other, "report")), len(made(app, "report"))) == (1, 0)
@@ -365,7 +367,7 @@ def test_tenants_have_schedules_of_their_own(app: App, store: Store) -> None:
 def test_jitter_spreads_a_time_and_keeps_it(app: App) -> None:
     set_time(app, MONDAY)
     for n in range(20):
-        app.schedules.create(f"s{n}", "0 9 * * *", kind="report", jitter="10m")
+        app.schedules.add(f"s{n}", "0 9 * * *", kind="report", jitter="10m")
     attended = [schedule.attend_at for schedule in app.schedules.list()]
     assert len(set(attended)) == 20
     nine = MONDAY + timedelta(hours=1)
@@ -378,7 +380,7 @@ def test_jitter_spreads_a_time_and_keeps_it(app: App) -> None:
 
 def test_work_on_them_is_ordinary_work(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    app.schedules.create("daily", "0 9 * * *", kind="report", queue="default")
+    app.schedules.add("daily", "0 9 * * *", kind="report", queue="default")
     at(app, MONDAY + timedelta(hours=1))
     (claimed,) = work(store)
     assert claimed.kind == "report"

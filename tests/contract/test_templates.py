@@ -32,12 +32,12 @@ def app(store: Store) -> Iterator[App]:
 
 def test_a_change_is_a_new_version_and_the_others_stay(app: App) -> None:
     policy = Retry(max_attempts=2)
-    first = app.templates.put("monthly", "report", {"scope": "month"}, queue="slow", retry=policy)
+    first = app.templates.set("monthly", "report", {"scope": "month"}, queue="slow", retry=policy)
     assert (first.version, first.kind, first.payload, first.created_by) == (1, "report", {"scope": "month"}, "tester")
     assert (
-        app.templates.put("monthly", "report", {"scope": "month"}, queue="slow", retry=Retry(max_attempts=2)) == first
+        app.templates.set("monthly", "report", {"scope": "month"}, queue="slow", retry=Retry(max_attempts=2)) == first
     )
-    second = app.templates.put("monthly", "report", {"scope": "month", "month": 2}, tags=["t"])
+    second = app.templates.set("monthly", "report", {"scope": "month", "month": 2}, tags=["t"])
     assert (second.version, second.options) == (2, {"tags": ["t"]})
     assert app.templates.get("monthly") == second
     assert app.templates.get("monthly", 1) == first
@@ -55,26 +55,26 @@ def test_a_change_is_a_new_version_and_the_others_stay(app: App) -> None:
     for gone in (lambda: app.templates.remove("monthly"), lambda: app.templates.enqueue("monthly")):
         with pytest.raises(NotFound, match="template_not_found"):
             gone()
-    assert app.templates.put("monthly", "report").version == 4
+    assert app.templates.set("monthly", "report").version == 4
 
 
 def test_a_job_keeps_what_it_was_made_from(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    app.templates.put(
+    app.templates.set(
         "monthly", "report", {"scope": "month"}, priority=7, retry=Retry(max_attempts=2), deadline="1h", tags=["t"]
     )
     first = app.templates.enqueue("monthly", month=3)
-    app.templates.put("monthly", "report", {"scope": "year"})
+    app.templates.set("monthly", "report", {"scope": "year"})
     second = app.templates.enqueue("monthly")
     third = app.templates.using(version=1, queue="fast", key="k").enqueue("monthly", scope="week")
     again = app.templates.using(version=1, queue="fast", key="k").enqueue("monthly", scope="week")
     assert (again.created, again.id) == (False, third.id)
 
-    job = app.get(first.id)
+    job = app.jobs.get(first.id)
     assert job is not None
     assert (job.payload, job.queue, job.priority) == ({"scope": "month", "month": 3}, "reports", 7)
     assert (job.max_retries, job.deadline_at, job.tags) == (1, MONDAY + timedelta(hours=1), ("t",))
-    job = app.get(third.id)
+    job = app.jobs.get(third.id)
     assert job is not None
     assert (job.payload, job.queue, job.idempotency_key) == ({"scope": "week"}, "fast", "k")
     origins = [store.run(store.templates.made_from(handle.id, "default")) for handle in (first, second, third)]
@@ -89,9 +89,9 @@ def test_a_job_keeps_what_it_was_made_from(app: App, store: Store) -> None:
 
 def test_a_schedule_makes_its_jobs_from_the_newest_version(app: App, store: Store) -> None:
     set_time(app, MONDAY)
-    app.templates.put("monthly", "report", {"scope": "month"}, queue="slow")
-    app.schedules.create("hourly", "0 * * * *", template="monthly", payload={"month": 5}, priority=1)
-    app.templates.put("monthly", "report", {"scope": "year"}, queue="slow")
+    app.templates.set("monthly", "report", {"scope": "month"}, queue="slow")
+    app.schedules.add("hourly", "0 * * * *", template="monthly", payload={"month": 5}, priority=1)
+    app.templates.set("monthly", "report", {"scope": "year"}, queue="slow")
     at(app, MONDAY + timedelta(hours=1))
     (job,) = made(app, "report")
     assert (job.payload, job.queue, job.priority) == ({"scope": "year", "month": 5}, "slow", 1)
@@ -101,12 +101,12 @@ def test_a_schedule_makes_its_jobs_from_the_newest_version(app: App, store: Stor
 
 
 def test_what_is_refused(app: App) -> None:
-    app.templates.put("monthly", "report")
+    app.templates.set("monthly", "report")
     with pytest.raises(Conflict, match="template_kind"):
-        app.templates.put("monthly", "other")
+        app.templates.set("monthly", "other")
     for payload in ({"scop": "typo"}, {"scope": 7}):
         with pytest.raises(InvalidArguments):
-            app.templates.put("bad", "report", payload)
+            app.templates.set("bad", "report", payload)
     for options, code in (
         ({"colour": "red"}, "unknown_option"),
         ({"priority": "high"}, "invalid_priority"),
@@ -115,7 +115,7 @@ def test_what_is_refused(app: App) -> None:
         ({"deadline": "soon"}, "invalid_duration"),
     ):
         with pytest.raises(InvalidSetting, match=code):
-            app.templates.put("bad", "report", **options)
+            app.templates.set("bad", "report", **options)
     with pytest.raises(InvalidArguments):  # what it lacks must be given
         app.templates.enqueue("monthly")
     assert [each.name for each in app.templates.list()] == ["monthly"]

@@ -21,19 +21,19 @@ LARGEST = datetime.max.replace(tzinfo=timezone(-timedelta(minutes=1)))
 ENTRANCES: dict[str, Callable[[App, datetime], Any]] = {
     "run_at": lambda app, at: app.enqueue("work", run_at=at),
     "deadline": lambda app, at: app.enqueue("work", deadline=at),
-    "using": lambda app, at: app.kinds["work"].kind.using(deadline=at).enqueue(),
+    "using": lambda app, at: app._kinds["work"].kind.using(deadline=at).enqueue(),
     "many": lambda app, at: app.enqueue_many([app.prepare("work", run_at=at)]),
-    "workflow": lambda app, at: app.workflow("w").add(app.kinds["work"].kind.using(deadline=at)),
-    "reschedule": lambda app, at: app.reschedule(app.enqueue("work").id, at=at),
+    "workflow": lambda app, at: app.workflow("w").add(app._kinds["work"].kind.using(deadline=at)),
+    "reschedule": lambda app, at: app.jobs.reschedule(app.enqueue("work").id, at=at),
     "handle": lambda app, at: app.enqueue("work").reschedule(at=at),
-    "pause": lambda app, at: app.pause(queue="q", reason="r", until=at),
+    "pause": lambda app, at: app.pauses.set(queue="q", reason="r", until=at),
     "token": lambda app, at: app.tokens.issue("ci", roles=["viewer"], expires=at),
-    "since": lambda app, at: app.jobs(since=at),
-    "until": lambda app, at: app.jobs(until=at),
+    "since": lambda app, at: app.jobs.list(since=at),
+    "until": lambda app, at: app.jobs.list(until=at),
     "groups": lambda app, at: app.dead_letters.groups(since=at),
     "repository": lambda app, at: app.repository().enqueue("work", run_at=at),
     "operation": lambda app, at: app.operations.start("cancel", since=at),
-    "template": lambda app, at: app.templates.put("t", "work", run_at=at),
+    "template": lambda app, at: app.templates.set("t", "work", run_at=at),
 }
 
 
@@ -58,7 +58,7 @@ def test_python(app: App, entrance: str) -> None:
 
 def test_what_is_just_within_comes_back_as_it_was(app: App) -> None:
     for at in (datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC)):
-        found = app.get(app.enqueue("work", deadline=at).id)
+        found = app.jobs.get(app.enqueue("work", deadline=at).id)
         assert found is not None
         assert found.deadline_at == at
     app.close()

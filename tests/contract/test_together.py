@@ -61,12 +61,12 @@ def kept(store: PostgresStore) -> OurAsyncConnection:
 @pytest.mark.parametrize("noun", ["schedules", "jobs"])
 async def test_a_list_is_one_way_there_and_back(postgres_url: str, tmp_path: Path, noun: str) -> None:
     app = App(postgres_url, name="counts")
-    app.schedules.create("nightly", "@daily", kind="report")
+    app.schedules.add("nightly", "@daily", kind="report")
     app.enqueue("report", {})
-    look = app.schedules.alist if noun == "schedules" else app.ajobs
+    look = app.schedules.alist if noun == "schedules" else app.jobs.alist
     for _ in range(PREPARE_AFTER + 2):
         assert len(await look()) == 1
-    store = app.store
+    store = app._store
     assert isinstance(store, PostgresStore)
     with (tmp_path / "trace").open("w+") as told:
         kept(store).pgconn.trace(told.fileno())
@@ -179,7 +179,7 @@ def test_canary_reads_are_sent_together_unless_that_is_switched_off(postgres_url
     """Red with a psycopg whose generators have changed: then HOLDFAST_DISABLE=pipeline is the way out."""
     program = (
         "from holdfast import App; from holdfast.stores.postgres import connections;"
-        f"app = App({postgres_url!r}); print(connections.BATCHES, app.store.run(app.store.limits.list('acme')))"
+        f"app = App({postgres_url!r}); print(connections.BATCHES, app._store.run(app._store.limits.list('acme')))"
     )
     for disabled, expected in (("", "True []"), ("pipeline", "False []")):
         done = subprocess.run(

@@ -72,7 +72,7 @@ def declare(app: App) -> None:
 
 def play(app: App) -> Scene:
     declare(app)
-    kinds = app.kinds
+    kinds = app._kinds
     job = kinds["pay"].kind.enqueue()
     dead = kinds["broken"].kind.enqueue(HOSTILE)
     kinds["broken"].kind.enqueue(HOSTILE)
@@ -81,18 +81,18 @@ def play(app: App) -> Scene:
     last = flow.add(kinds["part"].kind, 2, after=first, name="last")
     flow.add(kinds["part"].kind, 3, after=[first, last], name="end")
     started = flow.start()
-    app.schedules.create(NAME, "30 2 * 3 SUN", kind="part", tz="Europe/Paris", payload={"n": 5})
+    app.schedules.add(NAME, "30 2 * 3 SUN", kind="part", tz="Europe/Paris", payload={"n": 5})
     work_off(app)
     (gate,) = app.approvals.list()
     (group,) = app.dead_letters.groups()
     app.dead_letters.note(group.fingerprint, HOSTILE)
-    app.pause(queue="shut", reason=HOSTILE, tenant="default")
+    app.pauses.set(queue="shut", reason=HOSTILE, tenant="default")
     app.limits.set(queue="mail", concurrency=3)
     app.enqueue("part", {"n": 9}, queue="mail", tags=[])
     app.audit.seal()
     return Scene(
         gate.id,
-        app.approvals.token(gate.id, person="ada", expires_in="1h"),
+        app.approvals.issue_token(gate.id, person="ada", expires_in="1h"),
         group.fingerprint,
         job.id,
         dead.id,

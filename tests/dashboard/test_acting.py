@@ -15,7 +15,7 @@ import pytest
 from holdfast import App, PayloadPolicy, Retry, State
 from holdfast.features.audit import pages as audit
 from holdfast.features.tokens.model import Scope
-from holdfast.features.webhooks.model import DELIVER, EndpointDelivery
+from holdfast.features.webhooks.model import DELIVER, WebhookDelivery
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from holdfast.stores.requests import JobFilter
@@ -42,9 +42,9 @@ async def test_dead_letters_are_redriven_discarded_edited_and_noted(
     assert (await http.post(one, data={"verb": "discard"})).status_code == 422, "not without a reason"
     asks = await http.post(one, data={"verb": "discard", "reason": "old"})
     assert (asks.status_code, 'name="confirmed"' in asks.text) == (200, True)
-    assert the(app.get(first)).state is State.DEAD_LETTER
+    assert the(app.jobs.get(first)).state is State.DEAD_LETTER
     assert (await http.post(one, data={"verb": "discard", "reason": "old", "confirmed": "yes"})).status_code == 303
-    assert the(app.get(first)).state is State.CANCELLED
+    assert the(app.jobs.get(first)).state is State.CANCELLED
     assert (await http.post(one, data={"verb": "redrive"})).status_code == 404
 
     assert (await http.post(f"{group}/note", data={"note": "known: " + HOSTILE})).status_code == 303
@@ -57,8 +57,8 @@ async def test_dead_letters_are_redriven_discarded_edited_and_noted(
     edited = await http.post(f"{group}/jobs/{second}/edit", data={"payload": '{"text": "mended"}', "reason": "typo"})
     new = edited.headers["location"].rsplit("/", 1)[1]
     await asyncio.to_thread(work_off, app)
-    assert the(app.get(new)).state is State.SUCCEEDED
-    assert the(app.get(second)).state is State.CANCELLED
+    assert the(app.jobs.get(new)).state is State.SUCCEEDED
+    assert the(app.jobs.get(second)).state is State.CANCELLED
 
 
 @pytest.mark.req("DP-15")
@@ -103,7 +103,7 @@ async def test_a_schedule_is_looked_at_before_it_is_saved(app: App, http: httpx2
         assert the(app.schedules.get(scene.schedule)).state == state
     ran = await http.post(path, data={"do": "run"})
     job = ran.headers["location"].rsplit("/", 1)[1]
-    assert the(app.get(job)).payload == {"n": 8}
+    assert the(app.jobs.get(job)).payload == {"n": 8}
     assert job in (await http.get(path)).text
     assert (await http.post(path, data={"do": "run"})).status_code == 409, "it does not allow two at once"
     assert (await http.post(path, data={"do": "nothing"})).status_code == 422
@@ -123,8 +123,8 @@ async def test_a_schedule_is_looked_at_before_it_is_saved(app: App, http: httpx2
 async def test_a_workflow_is_cancelled_and_resumed(app: App, http: httpx2.AsyncClient) -> None:
     declare(app)
     flow = app.workflow("publish")
-    first = flow.add(app.kinds["broken"].kind, "bad", name="first")
-    flow.add(app.kinds["part"].kind, 2, after=first, name="then")
+    first = flow.add(app._kinds["broken"].kind, "bad", name="first")
+    flow.add(app._kinds["part"].kind, 2, after=first, name="then")
     id_ = flow.start().id
     await asyncio.to_thread(work_off, app)
     page = await http.get(f"/workflows/{id_}")
@@ -145,14 +145,14 @@ async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, h
         assert (await acme.post("/pause", data=what | {"reason": ""})).status_code == 422
         assert (await acme.post("/pause", data=what | {"whose": "all"})).status_code == 403
         assert (await acme.post("/pause?tenant=default", data=what)).status_code == 303
-        ((switch),) = app.client.run(app.client.store.pauses.list("*"))
+        ((switch),) = app._session.run(app._session.store.pauses.list("*"))
         assert (switch.tenant, switch.scope, switch.name) == ("acme", "queue", "mail")
         assert switch.until is not None
         assert "SMTP is down" in (await acme.get("/queues")).text
         assert "SMTP is down" not in (await http.get("/queues")).text
         everything = await acme.post("/pause", data={"what": "everything", "reason": "stop", "confirmed": "yes"})
         assert everything.status_code == 303
-        assert {each.what for each in app.client.run(app.client.store.pauses.list("*"))} == {
+        assert {each.what for each in app._session.run(app._session.store.pauses.list("*"))} == {
             "everything of tenant acme",
             "queue mail of tenant acme",
         }
@@ -166,7 +166,7 @@ async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, h
     async with client_of(app, role="admin", tenant="acme") as acme:
         assert (await acme.post("/resume", data={"what": "everything", "whose": "all"})).status_code == 403
     assert (await http.post("/resume", data=sure)).status_code == 303
-    assert app.switches.list() == []
+    assert app.pauses.list() == []
 
 
 @pytest.mark.req("JF-12", "SC-16")
@@ -226,9 +226,9 @@ async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncCl
     async def secretly(pin: str) -> None:
         raise ValueError("no")
 
-    app.payload_rules.put_down("*")
+    app.payload_rules._sync_declarations("*")
     job = secretly.enqueue("canary-4711")
-    app.schedules.create("nightly", "@daily", kind="secretly", payload={"pin": "canary-4711"})
+    app.schedules.add("nightly", "@daily", kind="secretly", payload={"pin": "canary-4711"})
     await asyncio.to_thread(work_off, app)
     (group,) = app.dead_letters.groups()
     pages = (f"/dead-letters/{group.fingerprint}", f"/dead-letters/{group.fingerprint}/jobs/{job.id}/edit")
@@ -237,7 +237,7 @@ async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncCl
         assert (shown.status_code, "canary-4711" in shown.text) == (200, False), page
     form = {"timing": "@weekly", "kind": "secretly", "payload": "", "do": "save"}
     assert (await http.post("/schedules/nightly", data=form)).status_code == 303
-    stored = the(app.client.run(app.client.store.schedules.get("nightly", "default")))
+    stored = the(app._session.run(app._session.store.schedules.get("nightly", "default")))
     assert stored.payload == {"pin": "canary-4711"}, "left empty, it stays"
 
 
@@ -283,18 +283,18 @@ async def test_an_endpoint_is_added_tried_and_removed(app: App, http: httpx2.Asy
         shown = await http.get(page)
         assert (shown.status_code, "hooks.example/in" in shown.text, "canary-4711" in shown.text) == (200, True, False)
     ping = await http.post("/endpoints/ops/send")
-    job = the(app.get(ping.headers["location"].rsplit("/", 1)[1]))
+    job = the(app.jobs.get(ping.headers["location"].rsplit("/", 1)[1]))
     assert job.kind == "webhook.deliver"
     assert (await http.post("/endpoints/ops", data={"do": "disable"})).status_code == 422, "not without a reason"
     for do, enabled in (({"do": "disable", "reason": HOSTILE}, False), ({"do": "enable"}, True)):
         assert (await http.post("/endpoints/ops", data=do)).status_code == 303
-        assert app.endpoints.show("ops").enabled == enabled
+        assert app.webhooks.get("ops").enabled == enabled
         assert is_inert((await http.get("/endpoints")).text)
     assert (await http.post("/endpoints/ops", data={"do": "rotate", "secret": "NEWER"})).status_code == 303
-    assert app.endpoints.show("ops").secrets == ("NEWER", "OPS_HOOK")
+    assert app.webhooks.get("ops").secrets == ("NEWER", "OPS_HOOK")
     assert 'name="confirmed"' in (await http.post("/endpoints/ops", data={"do": "remove"})).text
     assert (await http.post("/endpoints/ops", data={"do": "remove", "confirmed": "yes"})).status_code == 303
-    assert app.endpoints.list() == []
+    assert app.webhooks.list() == []
 
 
 XSS = [
@@ -339,10 +339,10 @@ async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
 
     def furnish(name: str, words: str) -> None:
         url = f"https://hooks.example/{quote(words)}"
-        made = app.endpoints.add(name, url, secrets="OPS_HOOK", kind=words.strip("\u202e\u2066")[:100])
+        made = app.webhooks.add(name, url, secrets="OPS_HOOK", kind=words.strip("\u202e\u2066")[:100])
         job = app.enqueue(DELIVER, {"endpoint": name, "type": "note", "data": {"text": words}})
         said = {"message": f"msg_{name}", "type": words[:100], "attempt": 1, "status": 500, "error_code": "refused"}
-        entry = EndpointDelivery(
+        entry = WebhookDelivery(
             new_id(),
             "default",
             made.id,
@@ -351,13 +351,13 @@ async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
             duration_ms=5,
             **said,  # type: ignore[arg-type]
         )
-        assert app.client.run(app.client.store.webhooks.note_delivery(entry, "default"))
-        with app.client.serving("default", f"by {words}".replace("\u202e", "").replace("\u2066", "")[:100]):
-            app.endpoints.disable(name, reason=words)
+        assert app._session.run(app._session.store.webhooks.note_delivery(entry, "default"))
+        with app._session.serving("default", f"by {words}".replace("\u202e", "").replace("\u2066", "")[:100]):
+            app.webhooks.disable(name, reason=words)
 
     await asyncio.to_thread(furnish, "plain", "harmless words")
     before = markup_of((await http.get("/endpoints")).text)
-    await asyncio.to_thread(app.endpoints.remove, "plain")
+    await asyncio.to_thread(app.webhooks.remove, "plain")
     pages = []
     for name, words in (("plain", "harmless words"), ("hostile", text)):
         await asyncio.to_thread(furnish, name, words)
@@ -367,7 +367,7 @@ async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
         assert words.split()[0][:20] in html.unescape(shown[0].text), "it is there, as text"
         pages.append([markup_of(each.text) for each in shown])
         if name == "plain":
-            await asyncio.to_thread(app.endpoints.remove, name)
+            await asyncio.to_thread(app.webhooks.remove, name)
     assert pages[0] == pages[1]
     assert markup_of((await http.get("/endpoints")).text) == before
 
@@ -376,13 +376,13 @@ async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None
     declare(app)
     for tenant in ("acme", "globex"):
         with app.tenant(tenant):
-            app.schedules.create("same", "@daily", kind="part", payload={"n": 1})
+            app.schedules.add("same", "@daily", kind="part", payload={"n": 1})
     async with client_of(app, role="admin", tenant="*") as every:
         assert (await every.post("/schedules/same?tenant=globex", data={"do": "pause"})).status_code == 303
         assert "tenant acme" in (await every.get("/schedules")).text
     async with client_of(app, role="admin", tenant="acme") as acme:
         assert (await acme.post("/schedules/same?tenant=globex", data={"do": "run"})).status_code == 303
-    found = {(each.tenant, each.state) for each in app.client.run(app.client.store.schedules.list("*"))}
+    found = {(each.tenant, each.state) for each in app._session.run(app._session.store.schedules.list("*"))}
     assert found == {("acme", "active"), ("globex", "paused")}
-    every_job = app.client.run(app.client.store.jobs.list(JobFilter(tenant="*")))
+    every_job = app._session.run(app._session.store.jobs.list(JobFilter(tenant="*")))
     assert [(job.tenant, job.enqueued_by) for job in every_job] == [("acme", "schedule same")]

@@ -38,7 +38,7 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
         assert "limit must be at most 1000" in wrong.text
         assert 'value="5000"' in wrong.text, "what was written is not lost"
         assert is_inert(wrong.text)
-        assert app.approvals.show(scene.gate).gate.state == "open"
+        assert app.approvals.get(scene.gate).gate.state == "open"
 
         done = await approver.post(page, data=FILLED | {"verdict": "approve"})
         assert (done.status_code, done.headers["location"]) == (303, page)
@@ -46,11 +46,11 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
         assert "a approver (approve, by dashboard)" in decided.text
         again = await approver.post(page, data=FILLED | {"verdict": "deny"})
         assert (again.status_code, "already_decided" in again.text) == (409, True)
-    (vote,) = app.approvals.show(scene.gate).votes
+    (vote,) = app.approvals.get(scene.gate).votes
     assert (vote.person, vote.how, vote.comment) == ("a approver", "dashboard", "go ahead")
     assert vote.data == {"limit": 7, "reason": "fine", "urgent": True}
     await asyncio.to_thread(work_off, app)
-    assert the(app.client.run(app.client.store.jobs.result(scene.job, "default"))).value == 7
+    assert the(app._session.run(app._session.store.jobs.result(scene.job, "default"))).value == 7
 
 
 async def test_whoever_asked_is_told_before_trying(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
@@ -67,9 +67,9 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
         for method in ("HEAD", "GET", "HEAD", "GET"):  # as programs that read mail do
             assert (await anonymous.request(method, link)).status_code == 200
         shown = await anonymous.get(link)
-        gate = app.approvals.show(scene.gate).gate
-        assert app.approvals.show(scene.gate).gate.state == "open"
-        assert app.approvals.show(scene.gate).votes == []
+        gate = app.approvals.get(scene.gate).gate
+        assert app.approvals.get(scene.gate).gate.state == "open"
+        assert app.approvals.get(scene.gate).votes == []
         assert shown.headers["referrer-policy"] == "no-referrer"
         assert shown.headers["cache-control"] == "no-store"
         assert scene.token not in shown.text, "nothing on the page carries it on"
@@ -88,7 +88,7 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
             assert 'name="verdict"' not in spent.text
         twice = await anonymous.post(link, data={"verdict": "deny"})
         assert twice.status_code == 409
-    (vote,) = app.approvals.show(scene.gate).votes
+    (vote,) = app.approvals.get(scene.gate).votes
     assert (vote.person, vote.how, vote.verdict) == ("ada", "link", "approve")
 
 
@@ -96,7 +96,7 @@ async def test_what_is_no_token_of_the_gate_shows_and_decides_nothing(
     app: App, anonymous: httpx2.AsyncClient, scene: Scene
 ) -> None:
     forged = scene.token[:-6] + ("aaaaaa" if not scene.token.endswith("aaaaaa") else "bbbbbb")
-    late = app.approvals.token(scene.gate, person="bob", expires_in="1s")
+    late = app.approvals.issue_token(scene.gate, person="bob", expires_in="1s")
     async with anonymous:
         for credential in (forged, scene.gate, "hfa_x", "%2e%2e"):
             for answer in (
@@ -105,19 +105,19 @@ async def test_what_is_no_token_of_the_gate_shows_and_decides_nothing(
             ):
                 assert answer.status_code in (404, 405), credential
                 assert "onerror" not in answer.text, "what the question is about is not for them"
-        app.client.run(app.client.store.clock.set(timedelta(minutes=1), None))
+        app._session.run(app._session.store.clock.set(timedelta(minutes=1), None))
         refused = await anonymous.post(f"/decide/{late}", data=FILLED | {"verdict": "approve"})
         assert (refused.status_code, "token_expired" in refused.text) == (410, True)
-    assert app.approvals.show(scene.gate).votes == []
+    assert app.approvals.get(scene.gate).votes == []
 
 
 async def test_a_link_is_good_for_the_tenant_it_was_made_for(app: App, anonymous: httpx2.AsyncClient) -> None:
     declare(app)
     with app.tenant("acme"):
-        app.kinds["pay"].kind.enqueue()
+        app._kinds["pay"].kind.enqueue()
         await asyncio.to_thread(work_off, app)
         (gate,) = app.approvals.list()
-        token = app.approvals.token(gate.id)
+        token = app.approvals.issue_token(gate.id)
     async with anonymous:
         nobody = await anonymous.post(f"/decide/{token}", data={"verdict": "deny"})
         assert (nobody.status_code, "person_required" in nobody.text) == (422, True)

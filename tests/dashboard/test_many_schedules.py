@@ -24,7 +24,7 @@ async def test_a_page_lists_the_first_and_finds_the_last(
 ) -> None:
     monkeypatch.setattr(schedules, "LISTED", 2)
     for name in ("a", "b", "c", "d", "Éa", "zeta"):
-        app.schedules.create(name, "@daily", kind="report" if name < "c" else "other")
+        app.schedules.add(name, "@daily", kind="report" if name < "c" else "other")
     page = (await http.get("/schedules")).text
     assert (rows(page), MORE in page) == (["a", "b"], True)
     page = (await http.get("/schedules?kind=report")).text

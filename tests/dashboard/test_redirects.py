@@ -53,7 +53,7 @@ def test_nobody_is_sent_back_to_log_in() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_every_redirect_that_a_request_chooses_stays_here(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     token = app.tokens.issue("ada", roles=["admin"]).text
     service = make_service(app, authenticate=tokens_of(app))
     seen = 0

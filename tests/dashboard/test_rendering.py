@@ -33,7 +33,7 @@ def url(sqlite_url: str) -> str:
 def enqueue(app: App, many: int) -> list[Job]:
     for n in range(many):
         app.enqueue("mail.send", {"n": n})
-    return app.jobs(limit=many)
+    return app.jobs.list(limit=many)
 
 
 async def test_others_have_their_turn_while_a_long_page_is_written(app: App) -> None:
@@ -107,7 +107,7 @@ def test_around_a_part_stands_what_a_call_would_put_there(app: App) -> None:
 
 @pytest.mark.slow
 async def test_pages_are_looked_for_first_and_none_of_the_api_is_taken_for_one(app: App) -> None:
-    service = make_service(app, authenticate=at_this_machine(app.client))
+    service = make_service(app, authenticate=at_this_machine(app))
     assert isinstance(service.routes[0], Below)
     assert {route.path for route in every_route(service) if route.path not in API} == set()
     async with client_of(app) as http:

@@ -38,7 +38,7 @@ def path_of(route: Route) -> str:
 
 @pytest.mark.slow
 async def test_every_action_asks_for_one_scope_and_every_role_is_held_to_it(app: App) -> None:
-    app.client.make_ready()
+    app._session.make_ready()
     routes = [route for route in make_dashboard(app).routes if isinstance(route, Route) and route.path not in OPEN]
     unsafe = [route for route in routes if set(route.methods or ()) - SAFE]
     assert len(unsafe) > 20

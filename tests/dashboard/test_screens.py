@@ -72,7 +72,7 @@ async def test_every_number_of_the_overview_leads_to_what_it_counts(app: App, ht
 
 def _kept(app: App) -> list[object]:
     """All that people and programs did, of jobs and of the configuration, and how the question stands."""
-    store, run = app.client.store, app.client.run
+    store, run = app._session.store, app._session.run
     looked = run(store.audit.recent_events(EventFilter(tenant="*", limit=1000)))
     (gate,) = app.approvals.list()
     return [looked.events, app.audit.actions(limit=1000), gate, app.schedules.list()]

@@ -33,7 +33,7 @@ def run(block: str, app: App, **names: Any) -> dict[str, Any]:
 
 def later(app: App, span: timedelta) -> None:
     """Move the store's clock so far ahead of the real one."""
-    app.client.run(app.client.store.clock.set(span, None))
+    app._session.run(app._session.store.clock.set(span, None))
 
 
 def finish(app: App, handle: Handle[Any], limit: float = 30.0) -> Any:

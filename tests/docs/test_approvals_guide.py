@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Context, Gate, State
+from holdfast import App, Approval, Context, State
 from holdfast.errors import HoldfastError
 from holdfast.features.approvals.operations import REASONS
 from tests.docs.console import Console
@@ -52,7 +52,7 @@ def test_the_tutorial_works_as_it_is_written(url: str, tmp_path: Path) -> None:
         console.kill()
 
 
-def gate_of(app: App) -> Gate:
+def gate_of(app: App) -> Approval:
     (gate,) = app.approvals.list()
     return gate
 
@@ -69,13 +69,13 @@ def the_first_handler(app: App, block: str) -> None:
     handle = names["refund"].enqueue(7, 900)
     work_off(app)
     assert handle.state() is State.WAITING_FOR_APPROVAL
-    app.approve(gate_of(app).id, by="ada", comment="a good customer")
+    app.approvals.approve(gate_of(app).id, by="ada", comment="a good customer")
     assert finish(app, handle) == "900 paid for order 7; approved by ada: a good customer"
 
 
 def the_decision_from_python(app: App, block: str) -> None:
     """Runs as a file in the tutorial."""
-    assert "app.deny(" in block
+    assert "app.approvals.deny(" in block
 
 
 def two_of_three(app: App, block: str) -> None:
@@ -83,25 +83,25 @@ def two_of_three(app: App, block: str) -> None:
     handle = wire.using(enqueued_by="bob").enqueue(5_000)
     work_off(app)
     gate = gate_of(app)
-    assert app.approve(gate.id, by="ada") == "open"
-    assert refused(lambda: app.approve(gate.id, by="ada")) == "already_voted"
-    assert refused(lambda: app.approve(gate.id, by="bob")) == "requester_may_not_decide"
-    assert app.approve(gate.id, by="eve") == "approved"
+    assert app.approvals.approve(gate.id, by="ada") == "open"
+    assert refused(lambda: app.approvals.approve(gate.id, by="ada")) == "already_voted"
+    assert refused(lambda: app.approvals.approve(gate.id, by="bob")) == "requester_may_not_decide"
+    assert app.approvals.approve(gate.id, by="eve") == "approved"
     assert finish(app, handle) == "ada and eve"
 
 
 def a_form(app: App, block: str) -> None:
     handle = run(block, app)["campaign"].enqueue("spring")
     work_off(app)
-    assert refused(lambda: app.approve(gate_of(app).id, by="ada")) == "form_invalid"
-    assert refused(lambda: app.approve(gate_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
+    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="ada")) == "form_invalid"
+    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
     run(blocks("approvals")[4], app)
     assert finish(app, handle) == 500
 
 
 def a_form_that_is_filled_in(app: App, block: str) -> None:
     """Runs with the form above."""
-    assert 'app.approve(gate.id, by="ada", data=' in block
+    assert 'app.approvals.approve(gate.id, by="ada", data=' in block
 
 
 def a_no_that_is_dealt_with(app: App, block: str) -> None:
@@ -115,10 +115,10 @@ def a_no_that_is_dealt_with(app: App, block: str) -> None:
     denied, expired, bought = trip.enqueue(1), trip.enqueue(2), trip.enqueue(3)
     work_off(app)
     gates = {gate.job_id: gate.id for gate in app.approvals.list()}
-    app.deny(gates[denied.id], by="ada", comment="take the bus")
-    app.approve(gates[bought.id], by="ada")
+    app.approvals.deny(gates[denied.id], by="ada", comment="take the bus")
+    app.approvals.approve(gates[bought.id], by="ada")
     later(app, timedelta(days=2))
-    app.client.run(app.client.store.approvals.attend())
+    app._session.run(app._session.store.approvals.attend())
     assert finish(app, denied) == "denied: take the bus"
     assert finish(app, expired) == "expired: None"
     assert finish(app, bought) == "seat 3 bought"
@@ -149,14 +149,14 @@ def people_are_told(app: App, block: str) -> None:
     assert [(to, words) for to, words, _ in mails] == [("ada", "Pay <7>? (asked)"), ("bob", "Pay <7>? (asked)")]
     for days in (1, 2, 3):
         later(app, timedelta(days=days, minutes=1))
-        app.client.run(app.client.store.approvals.attend())
+        app._session.run(app._session.store.approvals.attend())
         work_off(app)
     assert [to for to, words, _ in mails if "(escalated)" in words] == ["ada", "bob", "boss"]
     assert [to for to, words, _ in mails if "(reminder)" in words][:4] == ["ada", "bob"] * 2
     first, *_, token = (link.partition("token=")[2] for _, _, link in mails)
-    assert refused(lambda: app.approve(first)) == "token_expired"
-    assert app.approve(token) == "approved"
-    assert refused(lambda: app.approve(token)) == "already_decided"
+    assert refused(lambda: app.approvals.approve(first)) == "token_expired"
+    assert app.approvals.approve(token) == "approved"
+    assert refused(lambda: app.approvals.approve(token)) == "already_decided"
 
 
 def a_link_that_is_followed(app: App, block: str) -> None:
@@ -181,9 +181,9 @@ def a_link_that_is_followed(app: App, block: str) -> None:
     assert gate_of(app).state == "open"
     assert request("POST", b"verdict=approve&comment=fine") == "It is approved."
     assert request("POST", b"verdict=deny") == "the decision does not count: it has been decided already"
-    (handle,) = app.jobs(kind="asks")
+    (handle,) = app.jobs.list(kind="asks")
     work_off(app)
-    job = app.get(handle.id)
+    job = app.jobs.get(handle.id)
     assert job is not None
     assert job.state is State.SUCCEEDED
 
@@ -193,7 +193,7 @@ def before_it_runs_at_all(app: App, block: str) -> None:
     work_off(app)
     gate = gate_of(app)
     assert (gate.name, gate.summary) == ("run", f"Run wipe ({handle.id})")
-    app.approve(gate.id, by="ada")
+    app.approvals.approve(gate.id, by="ada")
     assert finish(app, handle) == "customers is empty"
 
 

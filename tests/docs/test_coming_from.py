@@ -38,7 +38,7 @@ def test_from_celery(url: str) -> None:
         assert names["late"].get().priority == 5
         assert [each.name for each in app.schedules.list()] == ["tidy"]
         assert [each.name for each in app.subscriptions.list()] == ["tell on job.bury"]
-        attempts = {job.payload["picture"]: job.attempt for job in app.jobs(kind="convert", state="succeeded")}
+        attempts = {job.payload["picture"]: job.attempt for job in app.jobs.list(kind="convert", state="succeeded")}
         assert attempts == {1: 1, 2: 2, 3: 1, 7: 1}
 
 

@@ -14,8 +14,6 @@ from types import ModuleType
 
 import pytest
 
-from holdfast import App
-
 pytestmark = pytest.mark.req("HF-5", "DP-5", "CX-9", "JF-6")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -161,8 +159,7 @@ def test_pictures_as_a_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_orders(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     example = load("orders")
-    with closing(App(request.getfixturevalue(f"{store}_url"), name="orders")) as app:
-        assert example.main(app) == {"orders": 1, "receipts": 1, "jobs": 1}
+    assert example.main(request.getfixturevalue(f"{store}_url")) == {"orders": 1, "receipts": 1, "jobs": 1}
     assert "receipt for order 7: 2 attempts" in capsys.readouterr().out
 
 
@@ -223,7 +220,7 @@ def test_dev_shop(new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         shop.app.run_worker(burst=True)
         assert (receipt.result(), label.result()) == ("sent for order 7", "label-7.png")
         assert [gate.summary for gate in shop.app.approvals.list()] == ["Charge 499.50 for order 7?"]
-        assert (large.state(), shop.app.get(refused.id).error_code) == ("waiting_for_approval", "card_refused")
+        assert (large.state(), shop.app.jobs.get(refused.id).error_code) == ("waiting_for_approval", "card_refused")
 
 
 def test_every_example_has_a_test() -> None:

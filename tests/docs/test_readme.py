@@ -88,7 +88,7 @@ def test_schedules_events_limits_and_workflows_as_the_readme_has_them(
         assert [each.name for each in app.schedules.list()] == ["take_stock"]
         app.send_event("order.paid", {"order": 7})
         with working(app):
-            (shipped,) = until(lambda: app.jobs(kind="ship", state=State.SUCCEEDED), "the order is shipped")
+            (shipped,) = until(lambda: app.jobs.list(kind="ship", state=State.SUCCEEDED), "the order is shipped")
         assert shipped.payload["event"]["data"] == {"order": 7}
 
 
@@ -110,7 +110,7 @@ def test_steps_and_approval_as_the_readme_has_them(request: pytest.FixtureReques
         work_off(app)
         (gate,) = app.approvals.list(approver="ada")
         assert gate.summary == "Refund 900 to Cy?"
-        app.approve(gate.id, by="ada")
+        app.approvals.approve(gate.id, by="ada")
         work_off(app)
         assert (handle.state(), done) == (State.RETRY_WAITING, [7])
         later(app, timedelta(hours=1, seconds=1))

@@ -43,7 +43,7 @@ class World:
 
 
 def steps(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
-    found = app.client.run(app.client.store.steps.list(job_id, "default"))
+    found = app._session.run(app._session.store.steps.list(job_id, "default"))
     return [(step.n, step.kind, step.name, step.value) for step in found]
 
 
@@ -54,7 +54,7 @@ def the_first_order(app: App, block: str) -> None:
     work_off(app)
     job = handle.get()
     assert (job.state, job.attempt, job.retries, world.calls) == (State.RETRY_WAITING, 1, 0, ["charge"])
-    app.reschedule(handle.id)  # looks, finds that its time has not come, and sleeps on
+    app.jobs.reschedule(handle.id)  # looks, finds that its time has not come, and sleeps on
     work_off(app)
     assert (handle.state(), world.calls) == (State.RETRY_WAITING, ["charge"])
     later(app, timedelta(hours=2, seconds=1))
@@ -199,7 +199,7 @@ def the_order_of_a_plain_function(app: App, block: str) -> None:
 
 def a_step_put_in_between(app: App, block: str) -> None:
     world = World()
-    with closing(App(app.store.url, name="before", enqueued_by="tester")) as before:
+    with closing(App(app._store.url, name="before", enqueued_by="tester")) as before:
 
         @before.job("order")
         async def order(ctx: Context, number: int) -> str:
@@ -257,7 +257,7 @@ def test_a_result_that_does_not_fit_any_more(app: App) -> None:
     handle = count.enqueue()
     work_off(app)
     app.send_event("go")
-    with closing(App(app.store.url, name="after", enqueued_by="tester")) as after:
+    with closing(App(app._store.url, name="after", enqueued_by="tester")) as after:
 
         def whole_number() -> int:
             return 7

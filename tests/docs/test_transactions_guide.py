@@ -45,8 +45,8 @@ def blocks() -> list[Any]:
 @pytest.fixture
 def app(request: pytest.FixtureRequest, store: str) -> Iterator[App]:
     with closing(App(request.getfixturevalue(f"{store}_url"), name="guide", enqueued_by="tester")) as app:
-        app.client.make_ready()
-        with by_hand(app.store.url) as connection:
+        app._session.make_ready()
+        with by_hand(app._store.url) as connection:
             connection.execute("create table orders (id integer)")
         yield app
 
@@ -56,7 +56,7 @@ def test_a_block_enqueues_and_writes(app: App, store: str, block: str) -> None:
     @app.job()
     def send_receipt(to: str, order: int) -> None: ...
 
-    url = app.store.url
+    url = app._store.url
     drivers = ("psycopg", "asyncpg") if store == "postgres" else ("pysqlite", "aiosqlite")
     make_default(url)
     names = {
@@ -72,4 +72,4 @@ def test_a_block_enqueues_and_writes(app: App, store: str, block: str) -> None:
     with by_hand(url) as connection:
         orders = [row[0] for row in connection.execute("select id from orders order by id").fetchall()]
     assert orders
-    assert orders == sorted(job.payload["order"] for job in app.jobs())
+    assert orders == sorted(job.payload["order"] for job in app.jobs.list())

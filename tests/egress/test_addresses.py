@@ -141,7 +141,7 @@ def test_the_environment_may_open_networks_and_name_a_proxy(monkeypatch: pytest.
     monkeypatch.setenv("HOLDFAST_EGRESS_ALLOW", "10.0.0.0/8, 127.0.0.1/32")
     monkeypatch.setenv("HOLDFAST_EGRESS_PROXY", "http://egress.example:3128")
     with closing(App("sqlite:///:memory:")) as app:
-        assert (app.egress.allow, app.egress.proxy) == (("10.0.0.0/8", "127.0.0.1/32"), "http://egress.example:3128")
+        assert (app._egress.allow, app._egress.proxy) == (("10.0.0.0/8", "127.0.0.1/32"), "http://egress.example:3128")
     monkeypatch.setenv("HOLDFAST_EGRESS_ALLOW", "everything")
     with pytest.raises(InvalidSetting, match="invalid_egress"):
         App("sqlite:///:memory:")

@@ -69,10 +69,10 @@ def _program(url: str) -> App:
 def _prepare(url: str) -> None:
     """Three hours ago: since then everything has become due."""
     with closing(_program(url)) as app:
-        store = app.store
+        store = app._store
         store.migrate()
-        app.schedules.create("hourly", "every 1h", kind="scheduled", missed="all")
-        app.subscriptions.create("after", on="job.succeed", kind="followed", of_kind="done")
+        app.schedules.add("hourly", "every 1h", kind="scheduled", missed="all")
+        app.subscriptions.set("after", on="job.succeed", kind="followed", of_kind="done")
         keep(store, "2h", kind="done")
         put(store, *(spec("done") for _ in range(3)))
         work(store, want=3)
@@ -87,10 +87,10 @@ def _prepare(url: str) -> None:
 
 async def _do(app: App) -> None:
     """As a worker does them, one after another."""
-    duties = (*app.duties(EVERY_TENANT, 0, 0), *standard_tasks(EVERY_TENANT, promote_every=0, sweep_every=0))
+    duties = (*app._maintenance(EVERY_TENANT, 0, 0), *standard_tasks(EVERY_TENANT, promote_every=0, sweep_every=0))
     for first in duties:
         each: MaintenanceTask | None = first
         while each is not None:
-            await run_once(each, app.store)
+            await run_once(each, app._store)
             each = each.then
     await app.aclose()

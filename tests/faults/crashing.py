@@ -67,7 +67,7 @@ class Crash:
     def __init__(self, app: App, point: Point | None, folder: Path) -> None:
         self._point, self._folder = point, folder
         self._met: Counter[str] = Counter()
-        store: Any = app.store
+        store: Any = app._store
         self._run, self._arun = store.run, store.arun
         store.run, store.arun = self.run, self.arun
 

@@ -54,7 +54,7 @@ async def _aenqueue(app: App) -> Any:
 
 
 def _is_one(app: App, told: Told) -> None:
-    assert (told.created, [job.id for job in app.jobs()]) == (True, [told.id])
+    assert (told.created, [job.id for job in app.jobs.list()]) == (True, [told.id])
 
 
 async def _aenqueue_keyed(app: App) -> Any:
@@ -77,28 +77,28 @@ async def _aenqueue_many(app: App) -> Any:
 
 def _are_three(app: App, told: Told) -> None:
     assert [each.created for each in told] == [True] * 3
-    assert {job.id for job in app.jobs()} == {each.id for each in told}
+    assert {job.id for job in app.jobs.list()} == {each.id for each in told}
 
 
 # -- with a transaction of one's own -----------------------------------------------------------------------------
 
 
 def _borrow(app: App) -> Any:
-    with psycopg.connect(app.store.url) as connection:
-        connection.execute("insert into note values (%s)", (app.client.tenant,))
+    with psycopg.connect(app._store.url) as connection:
+        connection.execute("insert into note values (%s)", (app._session.tenant,))
         return app.enqueue("x", {"n": 1}, connection=connection)
 
 
 async def _aborrow(app: App) -> Any:
-    async with await psycopg.AsyncConnection.connect(app.store.url) as connection:
-        await connection.execute("insert into note values (%s)", (app.client.tenant,))
+    async with await psycopg.AsyncConnection.connect(app._store.url) as connection:
+        await connection.execute("insert into note values (%s)", (app._session.tenant,))
         return await app.aenqueue("x", {"n": 1}, connection=connection)
 
 
 def _both_or_neither(app: App, told: Told) -> None:
-    with closing(psycopg.connect(app.store.url)) as connection:
-        written = connection.execute("select from note where says = %s", (app.client.tenant,)).fetchall()
-    jobs = app.jobs()
+    with closing(psycopg.connect(app._store.url)) as connection:
+        written = connection.execute("select from note where says = %s", (app._session.tenant,)).fetchall()
+    jobs = app.jobs.list()
     assert len(jobs) == len(written)
     if not isinstance(told, Exception):
         assert [job.id for job in jobs] == [told.id]
@@ -124,7 +124,7 @@ async def _aresult(app: App) -> Any:
 
 
 def _is_done(app: App, told: Told) -> None:
-    assert (told, len(app.jobs())) == ("done", 1)
+    assert (told, len(app.jobs.list())) == ("done", 1)
 
 
 def _cancel(app: App) -> Any:
@@ -159,7 +159,7 @@ async def _astart(app: App) -> Any:
 
 def _is_whole(app: App, told: Told) -> None:
     (found,) = app.workflows.list()
-    assert (found.id, len(app.jobs())) == (told.id, 2)
+    assert (found.id, len(app.jobs.list())) == (told.id, 2)
 
 
 def _limit(app: App) -> Any:

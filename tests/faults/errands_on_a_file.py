@@ -25,7 +25,7 @@ from tests.support.waiting import until
 
 
 def _note(app: App) -> tuple[str, tuple[str]]:
-    return "insert into note values (?)", (app.client.tenant,)
+    return "insert into note values (?)", (app._session.tenant,)
 
 
 # -- with a transaction of one's own -----------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def _note(app: App) -> tuple[str, tuple[str]]:
 @contextmanager
 def _own(app: App, **settings: Any) -> Iterator[sqlite3.Connection]:
     with closing(
-        sqlite3.connect(path_of(app.store.url), timeout=connections.BUSY_SECONDS, factory=Counted, **settings)
+        sqlite3.connect(path_of(app._store.url), timeout=connections.BUSY_SECONDS, factory=Counted, **settings)
     ) as connection:
         yield connection
         connection.commit()
@@ -83,7 +83,7 @@ def _alone(app: App) -> Any:
 
 async def _awriting(app: App) -> Any:
     async with aiosqlite.connect(
-        path_of(app.store.url), timeout=connections.BUSY_SECONDS, factory=Counted
+        path_of(app._store.url), timeout=connections.BUSY_SECONDS, factory=Counted
     ) as connection:
         await connection.execute(*_note(app))
         found = await app.aenqueue("x", {"n": 1}, connection=connection)
@@ -93,7 +93,7 @@ async def _awriting(app: App) -> Any:
 
 async def _afirst(app: App) -> Any:
     async with aiosqlite.connect(
-        path_of(app.store.url), timeout=connections.BUSY_SECONDS, factory=Counted
+        path_of(app._store.url), timeout=connections.BUSY_SECONDS, factory=Counted
     ) as connection:
         found = await app.aenqueue("x", {"n": 1}, connection=connection)
         await connection.execute(*_note(app))
@@ -102,7 +102,7 @@ async def _afirst(app: App) -> Any:
 
 
 async def _aalone(app: App) -> Any:
-    path = path_of(app.store.url)
+    path = path_of(app._store.url)
     async with aiosqlite.connect(
         path, timeout=connections.BUSY_SECONDS, factory=Counted, isolation_level=None
     ) as connection:
@@ -110,18 +110,18 @@ async def _aalone(app: App) -> Any:
 
 
 def _notes(app: App) -> int:
-    with closing(sqlite3.connect(path_of(app.store.url))) as connection:
-        (found,) = connection.execute("select count(*) from note where says = ?", (app.client.tenant,)).fetchone()
+    with closing(sqlite3.connect(path_of(app._store.url))) as connection:
+        (found,) = connection.execute("select count(*) from note where says = ?", (app._session.tenant,)).fetchone()
         return int(found)
 
 
 def _both_or_neither(app: App, told: Told) -> None:
-    assert [job.id for job in app.jobs()] == ([] if isinstance(told, Exception) else [told.id])
+    assert [job.id for job in app.jobs.list()] == ([] if isinstance(told, Exception) else [told.id])
     assert _notes(app) == (not isinstance(told, Exception))
 
 
 def _is_there(app: App, told: Told) -> None:
-    assert [job.id for job in app.jobs()] == ([] if isinstance(told, Exception) else [told.id])
+    assert [job.id for job in app.jobs.list()] == ([] if isinstance(told, Exception) else [told.id])
 
 
 # -- reading along ------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def _read(app: App) -> Any:
     app.enqueue_many([app.prepare("x", {"n": n}) for n in range(5)])
     found: list[int] = []
     try:
-        found += (event.seq for event in app.events("reader", page=2))
+        found += (event.seq for event in app.events.read("reader", page=2))
     except StoreUnavailable as error:
         return error, found
     return None, found
@@ -142,7 +142,7 @@ async def _aread(app: App) -> Any:
     await app.aenqueue_many([app.prepare("x", {"n": n}) for n in range(5)])
     found: list[int] = []
     try:
-        async for event in app.client.aevents("reader", page=2):
+        async for event in app.events.aread("reader", page=2):
             found += [event.seq]
     except StoreUnavailable as error:
         return error, found
@@ -151,11 +151,11 @@ async def _aread(app: App) -> Any:
 
 def _has_read_all(app: App, told: Told) -> None:
     if isinstance(told, Exception):
-        assert not app.jobs()
+        assert not app.jobs.list()
         return
     error, seen = told
-    rest = [event.seq for event in app.events("reader")]
-    all_of_it = [event.seq for event in app.events("another")]
+    rest = [event.seq for event in app.events.read("reader")]
+    all_of_it = [event.seq for event in app.events.read("another")]
     assert len(all_of_it) == 5
     assert sorted({*seen, *rest}) == all_of_it
     assert error or seen == all_of_it
@@ -186,16 +186,16 @@ async def _atick(app: App) -> Any:
 
 def _is_paid_once(app: App, told: Told) -> None:
     """If need be by somebody else, when the lease has lapsed or the retry is due."""
-    if isinstance(told, Exception) and not app.jobs():
+    if isinstance(told, Exception) and not app.jobs.list():
         return
     _pays(app)
-    (job,) = app.jobs()
+    (job,) = app.jobs.list()
     for _ in range(50):
-        if app.handle(job.id).state().finished:
+        if app.jobs.handle(job.id).state().finished:
             break
         _wait_a_day(app)
         app.tick(5)
-    assert app.handle(job.id).result(timeout=1) == "paid"
+    assert app.jobs.handle(job.id).result(timeout=1) == "paid"
     assert _notes(app) == 1
 
 
@@ -204,7 +204,7 @@ _days = itertools.count(1)
 
 def _wait_a_day(app: App) -> None:
     """The clock is the file's, and does not go back."""
-    app.store.run(app.store.clock.set(timedelta(days=next(_days)), None))
+    app._store.run(app._store.clock.set(timedelta(days=next(_days)), None))
 
 
 def _claim(app: App) -> Any:
@@ -216,14 +216,14 @@ def _claim(app: App) -> Any:
 
 
 def _is_free_or_done(app: App, told: Told) -> None:
-    if isinstance(told, Exception) and app.jobs(state=State.IN_PROGRESS):
+    if isinstance(told, Exception) and app.jobs.list(state=State.IN_PROGRESS):
         for _ in range(2):  # what was held is free again, and due
             _wait_a_day(app)
             app.tick()
     with closing(app.repository()) as repository:
         for work in repository.claim():
             repository.mark_success(work.id, "done")
-    assert all(job.state is State.SUCCEEDED for job in app.jobs())
+    assert all(job.state is State.SUCCEEDED for job in app.jobs.list())
 
 
 def _end_it(app: App) -> None:

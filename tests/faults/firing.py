@@ -30,7 +30,7 @@ def new_app(url: str) -> App:
 def _fire(url: str, folder: str) -> None:
     """Look again and again until killed or told to stop. Every process believes that firing is its task."""
     with closing(new_app(url)) as app:
-        (Path(folder) / f"began-{app.client.tenant}").touch()
+        (Path(folder) / f"began-{app._session.tenant}").touch()
         while not (Path(folder) / ENOUGH).exists():
             try:
                 attend(app)

@@ -15,6 +15,6 @@ def load(app: App, count: int, kind: str = "work", *, retry: Retry = PATIENT, **
     """Enqueue that many in one transaction; each is told its number, unless the payload says something else."""
     numbered = kind in ("work", "awork", "hold", "ahold")
     return put(
-        app.store,
+        app._store,
         *(spec(kind, payload=payload | ({"number": n} if numbered else {}), retry=retry) for n in range(count)),
     )

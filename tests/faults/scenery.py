@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast import App, Context, Retry
-from holdfast.features.approvals.model import GateFilter
+from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter
 from holdfast.features.jobs.views import story, why
@@ -34,9 +34,9 @@ def furnish(app: App) -> None:
             await ctx.sleep("10d")
         return {"n": n}
 
-    kind = app.kinds["rich"].kind
+    kind = app._kinds["rich"].kind
     using = {"tags": ["red"], "key": "k", "source_ref": "s3://in", "agent": "planner", "correlation_id": "order"}
-    app.agents.register("planner", kind="rich")
+    app.agents.set("planner", kind="rich")
     app.enqueue("rich", {"n": 1}, **using)  # type: ignore[arg-type]
     for n in (2, 3, 4):
         kind.enqueue(n)
@@ -44,37 +44,37 @@ def furnish(app: App) -> None:
     first = flow.add(kind, 5, name="first")
     flow.add(kind, 6, after=first, name="last")
     flow.start()
-    app.subscriptions.create("follow", "job.succeeded", "elsewhere")
-    app.endpoints.add("hook", URL, secrets="HOOK", wants=["job.dead_letter"])
+    app.subscriptions.set("follow", "job.succeeded", "elsewhere")
+    app.webhooks.add("hook", URL, secrets="HOOK", wants=["job.dead_letter"])
     app.connectors.set("http.request", hosts=["api.example"])
-    app.templates.put("letter", "elsewhere", {"n": 1})
-    app.schedules.create("daily", "0 9 * * *", kind="elsewhere", payload={"n": 1})
+    app.templates.set("letter", "elsewhere", {"n": 1})
+    app.schedules.add("daily", "0 9 * * *", kind="elsewhere", payload={"n": 1})
     app.limits.set(queue="mail", concurrency=3, rate="5/s")
-    app.pause(queue="shut", reason="closed", tenant="default")
+    app.pauses.set(queue="shut", reason="closed", tenant="default")
     app.payload_rules.set("mail", max_bytes=1_000_000)
     app.retention.set(kind="mail", clean_after="900d")
     app.tenants.set("acme", title="Acme", max_pending=1000)
     app.tokens.issue("ci", roles=["viewer"])
-    app.reservations.ask("00000000-0000-7000-8000-000000000001", queue="private", ttl="1h", reason="mine")
+    app.reservations.set("00000000-0000-7000-8000-000000000001", queue="private", ttl="1h", reason="mine")
     app.send_event("paid", {"order": 7}, key="once")
     work_off(app, queues=("default",))
-    for _ in zip(range(101), app.events("reader", page=1), strict=False):
+    for _ in zip(range(101), app.events.read("reader", page=1), strict=False):
         pass
     (gate,) = app.approvals.list()
-    app.approvals.token(gate.id, person="ada", expires_in="1h")
+    app.approvals.issue_token(gate.id, person="ada", expires_in="1h")
     app.schedules.run("daily")
     (group,) = app.dead_letters.groups()
     (dead,) = app.dead_letters.jobs(group.fingerprint)
     app.dead_letters.redrive_as(dead.id, {"n": 1})
     app.operations.start("redrive", reason="again", kind="rich", state="dead_letter")
-    app.store.run(app.store.usage.count(1000, True))
+    app._store.run(app._store.usage.count(1000, True))
     app.audit.seal()
     app.enqueue("rich", {"n": 9}, queue="mail")
 
 
 def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]]]:
     """Everything that can be read, of each thing that is in the rows."""
-    store, all_of = app.store, "*"
+    store, all_of = app._store, "*"
     for one in (
         "pauses.list",
         "limits.list",
@@ -108,7 +108,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
     ):
         yield one, operation(store, one)(all_of)
     yield "executors", store.executors.list()
-    yield "gates", store.approvals.list(GateFilter(tenant=all_of, state=None))
+    yield "gates", store.approvals.list(ApprovalFilter(tenant=all_of, state=None))
     yield "actions", store.audit.actions(ActionFilter(tenant=all_of))
     yield "recent_events", store.audit.recent_events(EventFilter(tenant=all_of))
     yield "dead_letter_groups", store.dead_letters.groups(GroupFilter(tenant=all_of, resolved=True))

@@ -74,9 +74,9 @@ def pages(service: Service) -> list[str]:
 
 
 def _enqueue(service: Service, trouble: Any) -> None:
-    before = {job.id for job in service.app.jobs(limit=1000)}
+    before = {job.id for job in service.app.jobs.list(limit=1000)}
     answer = service.ask("POST", "/api/v1/jobs", trouble, {"kind": "x", "payload": {"n": 1}})
-    after = {job.id for job in service.app.jobs(limit=1000)}
+    after = {job.id for job in service.app.jobs.list(limit=1000)}
     if answer.status_code == 503 and not service.sure:
         assert before == after
         return

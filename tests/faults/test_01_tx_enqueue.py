@@ -67,50 +67,50 @@ ORDERS = {"sqlite": "orders", "postgres": "public.orders"}
 
 @pytest.fixture(autouse=True)
 def orders(app: App) -> None:
-    with closing(open_by_hand(app.store.url)) as by_hand:
+    with closing(open_by_hand(app._store.url)) as by_hand:
         by_hand.execute(f"create table {ORDERS[by_hand.name]} (n integer primary key)")
 
 
 def written(app: App) -> tuple[int, ...]:
     """Orders, jobs, events, keys."""
-    with closing(open_by_hand(app.store.url)) as by_hand:
+    with closing(open_by_hand(app._store.url)) as by_hand:
         tables = (ORDERS[by_hand.name], "job", "event", "idempotency")
         return tuple(by_hand.execute(f"select count(*) from {table}")[0][0] for table in tables)
 
 
 @pytest.mark.slow
 def test_a_program_that_is_killed_before_commit_has_enqueued_nothing(app: App) -> None:
-    kept = put_one(app.store)
-    consumer = Consumer(app.store, 10)
-    with shop(app.store.url) as process:
+    kept = put_one(app._store)
+    consumer = Consumer(app._store, 10)
+    with shop(app._store.url) as process:
         process.kill()
         process.wait(timeout=10)
         # On PostgreSQL the server has to notice first that there is nobody any more.
-        assert until(lambda: put_one(app.store), "the locks of the dead are gone")
+        assert until(lambda: put_one(app._store), "the locks of the dead are gone")
     assert written(app) == (0, 2, 2, 0)
     assert len(consumer.drain()) == 2
     assert kept in {event.job_id for event in consumer.seen}
-    with shop(app.store.url) as again:  # the keys are free
+    with shop(app._store.url) as again:  # the keys are free
         again.communicate("commit\n", timeout=10)
     assert written(app)[:2] == (1, 5)
 
 
 @pytest.mark.slow
 def test_a_program_that_is_killed_after_commit_has_enqueued_all(app: App) -> None:
-    with shop(app.store.url) as process:
+    with shop(app._store.url) as process:
         process.communicate("commit\n", timeout=10)
     assert written(app)[:3] == (1, 3, 3)
-    consumer = Consumer(app.store, 2)
+    consumer = Consumer(app._store, 2)
     ids = consumer.drain()
-    check(app.store.url, ids, ended=False, seen=[(event.seq, event.job_id) for event in consumer.seen])
+    check(app._store.url, ids, ended=False, seen=[(event.seq, event.job_id) for event in consumer.seen])
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_transaction_that_is_rolled_back_has_enqueued_nothing(app: App) -> None:
     """The verbs of the library, on a connection of the program's own."""
-    shop = Transaction(app.store)
+    shop = Transaction(app._store)
     gone = shop.enqueue(3)
-    kept = put_one(app.store)
+    kept = put_one(app._store)
     shop.end("rollback")
-    picture = check(app.store.url, [kept], ended=False)
+    picture = check(app._store.url, [kept], ended=False)
     assert not set(gone) & picture.ledgers.keys()

@@ -31,7 +31,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, jobs: int
             ids += load(app, 50, nap=0.02)
         crew.start(1)
     all_ended(app, len(ids), limit=120)
-    picture = check(app.store.url, ids, folder=folder, within=IN_TIME)
+    picture = check(app._store.url, ids, folder=folder, within=IN_TIME)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
     lost = sum(step.verb == "lapse" for ledger in picture.ledgers.values() for step in ledger)
     print(f"{len(ids)} jobs, {kills} kills, {lost} attempts lost with their workers")

@@ -219,9 +219,9 @@ def prepare(store_url: str) -> list[str]:
 
 
 def play(app: App, folder: Path, point: Point | None) -> None:
-    url = app.store.url
+    url = app._store.url
     ids = prepare(url)
-    consumer = Consumer(app.store, 3)
+    consumer = Consumer(app._store, 3)
     consumer.poll()
     victim = start(url, folder, point, burst=True)
     victim.join(60)
@@ -252,7 +252,7 @@ def play(app: App, folder: Path, point: Point | None) -> None:
 
 def _steps_were_done_once(app: App, folder: Path, job: str) -> None:
     """One that is remembered was not done again: the attempt that is written with it is the last that did it."""
-    done = {step.name: step.attempt for step in app.store.run(app.store.steps.list(job, "default"))}
+    done = {step.name: step.attempt for step in app._store.run(app._store.steps.list(job, "default"))}
     assert sorted(done) == ["step 1", "step 2", "step 3"]
     for name, attempt in done.items():
         assert max(effect.attempt for effect in effects(folder, name) if effect.job == job) == attempt, name
@@ -296,7 +296,7 @@ def played(
                 url = f"sqlite:///{shutil.copyfile(sqlite_template, place / 'jobs.db')}"
             app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
             play(app, place, point)
-            check_ledger(app.store)
+            check_ledger(app._store)
 
     with postgres_databases.fresh(), ThreadPoolExecutor(AT_A_TIME) as pool:  # the template is there before they begin
         specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]

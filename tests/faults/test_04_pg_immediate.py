@@ -43,7 +43,7 @@ class Producer:
         while not self._stop.wait(self._pause):
             job = spec("work", payload={"nap": 0.01}, retry=PATIENT)
             try:
-                self._app.store.run(self._app.store.jobs.enqueue([job], "default"))
+                self._app._store.run(self._app._store.jobs.enqueue([job], "default"))
             except StoreError:
                 self.perhaps.append(job.id)
             else:
@@ -77,7 +77,7 @@ def crash_under_load(server: PostgresServer, url: str, folder: Path, choice: ran
     with closing(App(url)) as app, Crew(url, folder, lease=2.0) as crew:
         workers = crew.start(2)
         # One that finds no server when it starts says so and ends; from its first lease on it must come back by itself.
-        until(lambda: app.health().lease_active == 2, "both workers have begun")
+        until(lambda: app.health.get().lease_active == 2, "both workers have begun")
         with Producer(app) as producer:
             for number in range(crashes):
                 before = len(effects(folder))
@@ -127,12 +127,12 @@ def test_connections_are_cut_at_random(app: App, crew: Crew, folder: Path, choic
     until(lambda: len(crew.alive) == 2, "both are there")
     with Producer(app) as producer:
         until(lambda: effects(folder), "somebody works")
-        cutter = cut_connections(app.store.url, choice)
+        cutter = cut_connections(app._store.url, choice)
         done = 0
         while done < cuts:
             before = len(effects(folder))
             done += next(cutter) > 0
             until(lambda before=before: len(effects(folder)) > before, "work goes on", 60)  # type: ignore[misc]
         cutter.close()
-    finish(app, app.store.url, producer, folder)
+    finish(app, app._store.url, producer, folder)
     assert [worker.alive for worker in workers] == [True, True], crew.said()

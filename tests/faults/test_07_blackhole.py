@@ -41,7 +41,7 @@ def wire(url: str) -> Iterator[Wire]:
 def test_another_worker_takes_over_and_the_late_result_is_refused(
     app: App, crew: Crew, folder: Path, wire: Wire
 ) -> None:
-    cut_off = crew.start_one(url=wire.url(app.store.url))
+    cut_off = crew.start_one(url=wire.url(app._store.url))
     ids = load(app, 2, kind="hold")
     until(lambda: len(effects(folder)) == 2, "the first worker has its hands full")
     wire.hold()
@@ -53,14 +53,14 @@ def test_another_worker_takes_over_and_the_late_result_is_refused(
     other.stop()
     more = load(app, 2)
     all_ended(app, 4)  # by the one that was cut off, by itself
-    picture = check(app.store.url, [*ids, *more], folder=folder, within=IN_TIME)
+    picture = check(app._store.url, [*ids, *more], folder=folder, within=IN_TIME)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
     assert all(other.is_author(picture.ledgers[job][-1].actor) for job in ids)
     assert all(cut_off.is_author(picture.ledgers[job][-1].actor) for job in more)
 
 
 def test_a_worker_that_hears_nothing_notices(app: App, crew: Crew, folder: Path, wire: Wire) -> None:
-    cut_off = crew.start_one(url=wire.url(app.store.url))
+    cut_off = crew.start_one(url=wire.url(app._store.url))
     load(app, 2, kind="hold")
     until(lambda: len(effects(folder)) == 2, "the worker has its hands full")
     wire.hold()
@@ -78,7 +78,7 @@ def test_a_worker_that_hears_nothing_notices(app: App, crew: Crew, folder: Path,
 
 @pytest.mark.slow
 def test_whoever_enqueues_is_told_in_time(app: App, wire: Wire) -> None:
-    with closing(App(wire.url(app.store.url), answer_within=2)) as shop:
+    with closing(App(wire.url(app._store.url), answer_within=2)) as shop:
         first = shop.enqueue("work")  # its connection is open
         ended: list[HoldfastError | None] = []
 

@@ -29,9 +29,9 @@ def freeze_outside_a_write(app: App, worker: WorkerProcess) -> None:
 
     def frozen() -> bool:
         worker.freeze()
-        if not app.store.embedded:
+        if not app._store.embedded:
             return True
-        with closing(sqlite3.connect(app.store.url.removeprefix("sqlite:///"), timeout=0.2)) as connection:
+        with closing(sqlite3.connect(app._store.url.removeprefix("sqlite:///"), timeout=0.2)) as connection:
             try:
                 connection.execute("begin immediate")
             except sqlite3.OperationalError:
@@ -52,14 +52,14 @@ def test_a_frozen_workers_late_result_is_refused(app: App, crew: Crew, folder: P
     until(lambda: len(effects(folder)) == 6, "another runs the same jobs")
     (folder / "go").touch()
     all_ended(app, 3)
-    before = take_picture(app.store.url)
+    before = take_picture(app._store.url)
     zombie.thaw()
     until(lambda: "lost" in zombie.said() or "no longer ours" in zombie.said(), "it is told, and notes it")
     # It goes on with a new lease, and is of use again.
     other.stop()
     more = load(app, 3)
     all_ended(app, 6)
-    picture = check(app.store.url, [*ids, *more], folder=folder, within=IN_TIME)
+    picture = check(app._store.url, [*ids, *more], folder=folder, within=IN_TIME)
     for job in ids:
         assert (picture.rows[job], picture.ledgers[job]) == (before.rows[job], before.ledgers[job])
         (end,) = [step for step in picture.ledgers[job] if step.verb == "succeed"]

@@ -33,13 +33,13 @@ def walked(url: str) -> int:
 
 def come_and_go(app: App, jobs: int, batch: int = 1_000) -> list[str]:
     """Jobs that are enqueued, claimed and settled, and leave their traces."""
-    lease = open_lease(app.store, ttl=3600)
+    lease = open_lease(app._store, ttl=3600)
     done: list[str] = []
     for _ in range(jobs // batch):
-        done += put(app.store, *(spec() for _ in range(batch)))
-        claims = claim(app.store, lease, batch)
+        done += put(app._store, *(spec() for _ in range(batch)))
+        claims = claim(app._store, lease, batch)
         assert len(claims) == batch
-        assert settle(app.store, claims) == []
+        assert settle(app._store, claims) == []
     return done
 
 
@@ -66,11 +66,11 @@ def test_a_worker_does_not_walk_over_all_that_was_done_since(url: str, crew: Cre
 
 def test_who_begins_at_the_head_is_right_all_the_same(app: App) -> None:
     """Other languages have no memory of where they were. They walk, and miss nothing."""
-    with psycopg.connect(app.store.url, autocommit=True) as old:
+    with psycopg.connect(app._store.url, autocommit=True) as old:
         old.execute("begin isolation level repeatable read")
         old.execute("select count(*) from holdfast.job")
         ids = come_and_go(app, 1_000, batch=50)
-        urgent = put(app.store, spec(priority=5))
-        assert [each.id for each in claim(app.store, open_lease(app.store))] == urgent
+        urgent = put(app._store, spec(priority=5))
+        assert [each.id for each in claim(app._store, open_lease(app._store))] == urgent
         old.execute("rollback")
-    check(app.store.url, [*ids, *urgent], ended=False)
+    check(app._store.url, [*ids, *urgent], ended=False)

@@ -80,11 +80,11 @@ def test_workers_and_a_kill(pooled: Pooler, folder: Path, postgres_url: str, cho
             for job_id in load(app, 10, kind, retry=AT_ONCE)
         ]
         ids += [app.enqueue("work", {"number": n}).id for n in range(20)]
-        until(lambda: app.jobs(state=State.SUCCEEDED, limit=5), "some have ended")
+        until(lambda: app.jobs.list(state=State.SUCCEEDED, limit=5), "some have ended")
         crew.members[1].kill()
         crew.start(1, options=("--no-notify",))
         all_ended(app, len(ids))
-        assert {job.state for job in app.jobs(limit=200)} == {State.SUCCEEDED}
+        assert {job.state for job in app.jobs.list(limit=200)} == {State.SUCCEEDED}
         assert not re.search("Database unavailable|exchange with the database failed", crew.said()), crew.said()
     check(postgres_url, ids, folder=folder)
 
@@ -114,7 +114,7 @@ async def test_both_colours_and_connections_of_others(pooled: Pooler) -> None:
         await asyncio.to_thread(work_off, app, notify=False)
         expected = [2 * n for n in (*range(12), *range(12), *range(8))]
         assert await asyncio.gather(*(handle.aresult(timeout=30) for handle in handles)) == expected
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
 
 def test_transactions_of_handlers(pooled: Pooler) -> None:
@@ -139,7 +139,7 @@ def test_transactions_of_handlers(pooled: Pooler) -> None:
             anote.enqueue(f"a{n}")
             note.enqueue(f"b{n}")
         work_off(app, notify=False, concurrency=2)
-        assert [job.state for job in app.jobs()] == [State.SUCCEEDED] * 8
+        assert [job.state for job in app.jobs.list()] == [State.SUCCEEDED] * 8
         with psycopg.connect(pooled.url()) as connection:
             found = connection.execute("select says, count(*) from note group by says order by says").fetchall()
         assert found == [(f"{letter}{n}", 8) for letter in "ab" for n in range(4)]
@@ -250,11 +250,13 @@ def test_a_worker_leaves_nothing(single: Pooler) -> None:
         with working(app, notify=False):
             assert [handle.result(timeout=30) for handle in wanted] == [6] * 6
             (gate,) = until(lambda: app.approvals.list(), "it asks")
-            app.approvals.decide("approve", gate.id, "ada")
+            app.approvals._decide("approve", gate.id, "ada")
             assert asked.result(timeout=30) == "ada"
-            until(lambda: len(app.jobs(kind="steps", state=State.SUCCEEDED)) > len(wanted), "the schedule has fired")
+            until(
+                lambda: len(app.jobs.list(kind="steps", state=State.SUCCEEDED)) > len(wanted), "the schedule has fired"
+            )
         assert _left(single.url()) == clean
-        check_ledger(app.store)
+        check_ledger(app._store)
 
 
 # -- listening ------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_health_says_so_too(postgres_url: str) -> None:
         name = admin.info.dbname
         admin.execute(f'alter database "{name}" set synchronous_commit = off')
     with closing(App(postgres_url)) as app:
-        found = app.health()
+        found = app.health.get()
     assert found.verdict == "warn"
     (weak,) = [reason for reason in found.reasons if reason.code == "weak_durability"]
     assert "synchronous_commit = off" in weak.says

@@ -34,7 +34,7 @@ def sound(path: Path) -> bool:
 def test_a_full_disk(tiny_disk: Path, folder: Path) -> None:
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url, name="tests")) as app:
-        app.store.migrate()
+        app._store.migrate()
         ids = load(app, 3, kind="hold")
         with Crew(url, folder) as crew:
             (worker,) = crew.start(1, lease=20.0)
@@ -55,7 +55,7 @@ def test_a_full_disk(tiny_disk: Path, folder: Path) -> None:
         picture = check(url, [*ids, *accepted], folder=folder)
         assert [picture.rows[job].attempt for job in ids] == [1, 1, 1], "finished results were kept and settled later"
         assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
-        assert put(app.store, spec())
+        assert put(app._store, spec())
     assert sound(tiny_disk / "jobs.db")
 
 
@@ -65,13 +65,13 @@ def test_a_full_disk(tiny_disk: Path, folder: Path) -> None:
 def _enqueue_under_a_limit(url: str, folder: str) -> None:
     """In a process of its own, since the limit holds for all its files."""
     with closing(App(url, name="limited")) as app:
-        app.store.migrate()
-        put(app.store, spec("work", retry=PATIENT))
+        app._store.migrate()
+        put(app._store, spec("work", retry=PATIENT))
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, most))
         accepted, refusal = fill(app)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        accepted += put(app.store, spec("work", retry=PATIENT))
+        accepted += put(app._store, spec("work", retry=PATIENT))
         (Path(folder) / "accepted").write_text("\n".join([refusal.code, *accepted]))
 
 
@@ -82,6 +82,6 @@ def test_a_file_that_may_not_grow(new_sqlite_url: str, folder: Path) -> None:
     code, *accepted = (folder / "accepted").read_text().split()
     assert code in ("disk_full", "store_unavailable")
     with closing(App(new_sqlite_url)) as app:
-        first = next(iter({job.id for job in app.jobs(limit=1000)} - set(accepted)))
+        first = next(iter({job.id for job in app.jobs.list(limit=1000)} - set(accepted)))
     check(new_sqlite_url, [first, *accepted], ended=False)
     assert sound(Path(new_sqlite_url.removeprefix("sqlite:///")))

@@ -39,12 +39,12 @@ def _produce(url: str, folder: str) -> None:
     """Enqueue one after another until killed or told to stop; every id is written down before and after."""
     marks = Path(folder)
     with closing(App(url, name="producer")) as app:
-        app.store.migrate()
+        app._store.migrate()
         while not (marks / "enough").exists():
             job = spec("awork", payload={"number": 1}, retry=PATIENT)
             _append(marks / "offered", job.id)
             try:
-                put(app.store, job)
+                put(app._store, job)
             except Exception as error:
                 _append(marks / "errors", repr(error))
                 raise
@@ -56,7 +56,7 @@ def read(path: Path) -> list[str]:
 
 
 def play(app: App, folder: Path, choice: random.Random, *, kills: int, pause: float) -> None:
-    url = app.store.url
+    url = app._store.url
 
     def writer() -> ForkServerProcess:
         return start_call(_produce, url, str(folder))

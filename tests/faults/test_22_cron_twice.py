@@ -26,8 +26,8 @@ POLICIES = ("allow", "skip", "queue")
 def play(app: App, folder: Path, choice: random.Random, *, rounds: int, processes: int, kills: int) -> None:
     set_time(app, MONDAY)
     for overlap in POLICIES:
-        app.schedules.create(overlap, "every 1s", kind="beat", overlap=overlap, missed="all")
-    running = [start(app.store.url, folder) for _ in range(processes)]
+        app.schedules.add(overlap, "every 1s", kind="beat", overlap=overlap, missed="all")
+    running = [start(app._store.url, folder) for _ in range(processes)]
     try:
         until(lambda: len(app.schedules.list()) == 4, "what the code declares is there")
         for number in range(rounds):
@@ -35,7 +35,7 @@ def play(app: App, folder: Path, choice: random.Random, *, rounds: int, processe
             if number < kills:
                 victim = choice.randrange(processes)
                 stop(running[victim])
-                running[victim] = start(app.store.url, folder)
+                running[victim] = start(app._store.url, folder)
         (folder / ENOUGH).touch()
         for each in running:
             each.join(20)
@@ -58,7 +58,7 @@ def check(app: App, seconds: int) -> None:
     assert statuses["allow"] == statuses["declared"] == {"fired": seconds}
     assert statuses["skip"] == {"fired": 1, "skipped": seconds - 1}
     assert statuses["queue"] == {"fired": 1, "waiting": seconds - 1}
-    states = Counter(job.state for job in app.jobs(limit=1000))
+    states = Counter(job.state for job in app.jobs.list(limit=1000))
     assert states == {State.QUEUED: 2 * seconds + 2, State.CANCELLED: seconds - 1}
 
 

@@ -21,16 +21,16 @@ AWAY = timedelta(minutes=5, seconds=30)
 def test_after_a_standstill_missed_times_follow_the_policy(app: App, folder: Path) -> None:
     set_time(app, MONDAY)
     for missed in POLICIES:
-        app.schedules.create(missed, "* * * * *", kind="beat", missed=missed)
-        app.schedules.create(f"{missed} hourly", "4 * * * *", kind="beat", missed=missed)
-    first = start(app.store.url, folder)
+        app.schedules.add(missed, "* * * * *", kind="beat", missed=missed)
+        app.schedules.add(f"{missed} hourly", "4 * * * *", kind="beat", missed=missed)
+    first = start(app._store.url, folder)
     try:
         pass_by(app, MONDAY, 1)
         pass_by(app, MONDAY + timedelta(seconds=59), 1)
     finally:
         stop(first)  # killed: nobody says goodbye
     set_time(app, MONDAY + timedelta(minutes=1) + AWAY)
-    second = start(app.store.url, folder)
+    second = start(app._store.url, folder)
     try:
         until(lambda: len(app.schedules.history("all")) == 6, "the second process has made up for it")
         until(lambda: len(app.schedules.history("skip hourly")) == 1, "and for the rare ones")
@@ -46,5 +46,5 @@ def test_after_a_standstill_missed_times_follow_the_policy(app: App, folder: Pat
     assert histories["skip hourly"] == [("missed", 4, "1")]  # two and a half minutes: too late
     assert histories["once hourly"] == histories["all hourly"] == [("fired", 4, "1")]
     made = {fire.job_id for name in histories for fire in app.schedules.history(name) if fire.job_id}
-    beats = [job for job in app.jobs(limit=1000) if job.enqueued_by != "schedule declared"]
+    beats = [job for job in app.jobs.list(limit=1000) if job.enqueued_by != "schedule declared"]
     assert made - {fire.job_id for fire in app.schedules.history("declared", limit=1000)} == {job.id for job in beats}

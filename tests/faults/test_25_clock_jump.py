@@ -49,12 +49,12 @@ def enqueue_elsewhere(url: str, folder: Path, skew: int) -> list[str]:
 
 @pytest.mark.slow
 def test_leases_delays_and_order(app: App, crew: Crew, folder: Path) -> None:
-    url = app.store.url
+    url = app._store.url
     ahead = enqueue_elsewhere(url, folder, HOUR)
-    here = put(app.store, *(spec("work", retry=PATIENT) for _ in range(2)))
+    here = put(app._store, *(spec("work", retry=PATIENT) for _ in range(2)))
     behind = enqueue_elsewhere(url, folder, -HOUR)
     workers = [crew.start_one(extra={SKEW_VARIABLE: str(skew)}, lease=2.0, concurrency=1) for skew in (HOUR, -HOUR)]
-    clocks = [put_one(app.store, "clock", retry=PATIENT) for _ in range(6)]
+    clocks = [put_one(app._store, "clock", retry=PATIENT) for _ in range(6)]
     slow = load(app, 2, nap=2.5)  # longer than a lease, by which each would judge the other as long gone
     ids = [*ahead, *here, *behind, *clocks, *slow]
     all_ended(app, len(ids))
@@ -70,7 +70,7 @@ def test_leases_delays_and_order(app: App, crew: Crew, folder: Path) -> None:
     # The delay was counted by the database.
     for job in (ahead[1], behind[1]):
         assert takes[job].at - picture.ledgers[job][0].at >= 0.4
-    told = [float(app.store.run(app.store.jobs.result(job, "*")).value) - time.time() for job in clocks]  # type: ignore[union-attr]
+    told = [float(app._store.run(app._store.jobs.result(job, "*")).value) - time.time() for job in clocks]  # type: ignore[union-attr]
     assert all(abs(abs(each) - HOUR) < 60 for each in told), "the clocks were not wrong: the test proves nothing"
     assert len(crew.alive) == len(workers)
 
@@ -84,7 +84,7 @@ def test_a_worker_with_a_wrong_clock_that_dies_is_found_in_time(app: App, crew: 
     (folder / "go").touch()
     crew.start_one(extra={SKEW_VARIABLE: str(-HOUR)})
     all_ended(app, 2)
-    check(app.store.url, ids, folder=folder, within=IN_TIME)
+    check(app._store.url, ids, folder=folder, within=IN_TIME)
 
 
 @pytest.mark.slow
@@ -94,8 +94,8 @@ def test_a_database_whose_clock_jumps_loses_nothing(app: App, crew: Crew, folder
     ids = load(app, 40, nap=0.05)
     for shift in (HOUR, 0, -HOUR, 0):
         before = len(effects(folder))
-        app.store.run(app.store.clock.set(timedelta(seconds=shift), None))
+        app._store.run(app._store.clock.set(timedelta(seconds=shift), None))
         until(lambda before=before: len(effects(folder)) > before, "work goes on")  # type: ignore[misc]
         ids += load(app, 20, nap=0.05)
     all_ended(app, len(ids))
-    check(app.store.url, ids, folder=folder)
+    check(app._store.url, ids, folder=folder)

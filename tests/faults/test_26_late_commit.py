@@ -34,7 +34,7 @@ def _consume(url: str, folder: str) -> None:
     with closing(App(url, name="audit")) as app:
         while True:
             with suppress(Conflict):  # the one before was killed, and the server still moved its place for it
-                for event in app.events("audit", page=5):
+                for event in app.events.read("audit", page=5):
                     os.write(handle, f"\n{event.seq} {event.job_id}.\n".encode())
                     os.fsync(handle)
             time.sleep(0.005)
@@ -49,7 +49,7 @@ def seen(folder: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_a_killed_consumer_misses_nothing(app: App, folder: Path, choice: random.Random, kills: int) -> None:
-    store, ids = app.store, []
+    store, ids = app._store, []
     lease = open_lease(store, ttl=3600)
 
     def consumer() -> ForkServerProcess:

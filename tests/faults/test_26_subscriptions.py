@@ -31,7 +31,7 @@ def _make(url: str) -> None:
     async def look() -> None:
         with closing(App(url, name="maker")) as app:
             while True:
-                await feed(app.store, tenant="*")
+                await feed(app._store, tenant="*")
                 await asyncio.sleep(0.002)
 
     asyncio.run(look())
@@ -39,7 +39,7 @@ def _make(url: str) -> None:
 
 def events_of(app: App) -> Counter[str]:
     """How many jobs each event made, by subscription and event."""
-    jobs = [job for job in all_jobs(app.store) if job.source_system == "subscription"]
+    jobs = [job for job in all_jobs(app._store) if job.source_system == "subscription"]
     return Counter(f"{job.kind} {job.causation_id}" for job in jobs)
 
 
@@ -47,10 +47,10 @@ def events_of(app: App) -> Counter[str]:
 def test_each_event_has_one_job_however_often_its_makers_are_killed(
     app: App, choice: random.Random, kills: int
 ) -> None:
-    store, wanted, told = app.store, 0, 0
+    store, wanted, told = app._store, 0, 0
     store.migrate()
-    app.subscriptions.create("follow", "job.enqueue", "follow", of_kind="mail.send")
-    app.subscriptions.create("hear", "news", "hear")
+    app.subscriptions.set("follow", "job.enqueue", "follow", of_kind="mail.send")
+    app.subscriptions.set("hear", "news", "hear")
 
     def maker() -> ForkServerProcess:
         return start_call(_make, store.url)

@@ -75,11 +75,11 @@ def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pyte
     with running() as web:
         storm = Storm(web, secret)
         app = new_app(egress=EgressPolicy(ports=(web.port,), allow=("127.0.0.0/8",), read=0.5, total=2.0))
-        app.endpoints.add("storm", f"{web.url}/hooks", secrets="STORM", wants="order.*", retry=RETRY)
+        app.webhooks.add("storm", f"{web.url}/hooks", secrets="STORM", wants="order.*", retry=RETRY)
         for number in range(EVENTS):
             app.send_event("order.paid", {"order": number})
         with working(app, concurrency=EVENTS):
-            done = lambda: len(app.jobs(kind=DELIVER, state=State.SUCCEEDED, limit=200)) == EVENTS  # noqa: E731
+            done = lambda: len(app.jobs.list(kind=DELIVER, state=State.SUCCEEDED, limit=200)) == EVENTS  # noqa: E731
             until(done, "every event was delivered", limit=90)
         assert len(storm.accepted) == EVENTS
         told = [webhooks.Message(id, 0, bodies[0]).json() for id, bodies in storm.bodies.items()]
@@ -91,13 +91,13 @@ def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pyte
             assert len(set(bodies)) == 1, id
         assert max(len(set(stamps)) for stamps in storm.stamps.values()) > 1  # each attempt is signed anew
         histories = [
-            app.store.run(app.store.jobs.history(job.id, "default")) for job in app.jobs(kind=DELIVER, limit=200)
+            app._store.run(app._store.jobs.history(job.id, "default")) for job in app.jobs.list(kind=DELIVER, limit=200)
         ]
         retries = [next(event for event in each if event.verb == "retry") for each in histories]
         # Spread: each waits for as long as chance says, to the millisecond, so that hardly two wait alike.
         delays = {round((datetime.fromisoformat(each.meta["due_at"]) - each.at).total_seconds(), 3) for each in retries}
         assert len(delays) > EVENTS // 2
-        log = {(each.status, each.error_code) for each in app.endpoints.deliveries("storm", limit=200)}
+        log = {(each.status, each.error_code) for each in app.webhooks.deliveries("storm", limit=200)}
         assert log >= {(500, "webhook_failed"), (None, "egress_timeout"), (None, "egress_unreachable"), (200, None)}
 
 
@@ -117,15 +117,15 @@ def test_a_worker_that_dies_after_the_answer_sends_the_same_again(new_app: NewAp
         web.pages["/hooks"] = page
         given: Any = {"HOLDFAST_SECRET_STORM": secret, "PORT": str(web.port)}
         app = new_app()
-        app.endpoints.add("storm", f"{web.url}/hooks", secrets="STORM", retry=RETRY)
-        job = app.endpoints.test("storm")
+        app.webhooks.add("storm", f"{web.url}/hooks", secrets="STORM", retry=RETRY)
+        job = app.webhooks.test("storm")
         with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given) as victim:
             until(lambda: got, "the first worker has sent it")
             victim.kill()
             victim.wait(timeout=10)
         with worker_process("tests.faults.telling", url, tmp_path, lease=30.0, **given):
-            until(lambda: app.get(job).state is State.SUCCEEDED, "the second one has delivered it")  # type: ignore[union-attr]
+            until(lambda: app.jobs.get(job).state is State.SUCCEEDED, "the second one has delivered it")  # type: ignore[union-attr]
     assert len(got) == 2
     assert (got[0].id, got[0].body) == (got[1].id, got[1].body)
-    verbs = [event.verb for event in app.store.run(app.store.jobs.history(job, "default"))]
+    verbs = [event.verb for event in app._store.run(app._store.jobs.history(job, "default"))]
     assert verbs.count("lapse") == verbs.count("succeed") == 1

@@ -29,14 +29,14 @@ LEASE = 2.0
 @pytest.mark.slow
 def test_no_false_rescue(app: App, crew: Crew, folder: Path) -> None:
     three = crew.start(3, lease=LEASE, concurrency=1)
-    until(lambda: app.health().lease_active == 3, "all have come up")
+    until(lambda: app.health.get().lease_active == 3, "all have come up")
     ids = load(app, 1, kind="block", seconds=3 * LEASE)
     until(lambda: len(effects(folder, "begun")) == 1, "one blocks")
     ids += load(app, 1, kind="hog", seconds=3 * LEASE, breath=LEASE / 100)
     until(lambda: len(effects(folder, "begun")) == 2, "another hogs, and the third would find a lapsed lease")
     more = load(app, 5)
     all_ended(app, 7)
-    picture = check(app.store.url, [*ids, *more], folder=folder)
+    picture = check(app._store.url, [*ids, *more], folder=folder)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
     assert all(count == 1 for count in runs(folder).values()), runs(folder)
     assert all(len(effects(folder, "ended")) == 2 for _ in ids)
@@ -55,6 +55,6 @@ def test_a_hog_that_keeps_it_longer_than_a_lease_harms_nobody(app: App, crew: Cr
     crew.start_one(lease=0.3, concurrency=2)
     others = load(app, 5)
     all_ended(app, 6)
-    picture = check(app.store.url, [*ids, *others], folder=folder, within=IN_TIME)
+    picture = check(app._store.url, [*ids, *others], folder=folder, within=IN_TIME)
     assert {picture.rows[job].state for job in others} == {State.SUCCEEDED}
     assert picture.rows[ids[0]].state in (State.SUCCEEDED, State.DEAD_LETTER)

@@ -40,13 +40,13 @@ def watch_over(app: App, crew: Crew, poison: list[str], workers: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(("url", "how"), [("sqlite", "kill"), ("postgres", "segfault")], indirect=["url"])
 def test_poison_ends_in_the_dead_letters(app: App, crew: Crew, folder: Path, how: str) -> None:
-    poison = [put_one(app.store, "poison", payload={"how": how}, retry=Retry(max_attempts=5, max_crashes=1))]
-    others = put(app.store, *(spec("work", payload={"nap": 0.01}, retry=PATIENT) for _ in range(40)))
+    poison = [put_one(app._store, "poison", payload={"how": how}, retry=Retry(max_attempts=5, max_crashes=1))]
+    others = put(app._store, *(spec("work", payload={"nap": 0.01}, retry=PATIENT) for _ in range(40)))
     crew.start(2)
     died = watch_over(app, crew, poison, workers=2)
     all_ended(app, 41)
-    picture = check(app.store.url, [*poison, *others], folder=folder, within=IN_TIME)
-    job = app.get(poison[0])
+    picture = check(app._store.url, [*poison, *others], folder=folder, within=IN_TIME)
+    job = app.jobs.get(poison[0])
     assert job is not None
     assert (job.crashes, job.retries, job.attempt, job.error_code) == (2, 0, 2, "worker_lost")
     assert runs(folder)[poison[0]] == died == 2
@@ -59,7 +59,7 @@ def test_poison_ends_in_the_dead_letters(app: App, crew: Crew, folder: Path, how
 @pytest.mark.parametrize(("url", "kind"), [("sqlite", "hold"), ("postgres", "poison")], indirect=["url"])
 def test_a_job_that_must_not_run_twice_is_not_run_again(app: App, crew: Crew, folder: Path, kind: str) -> None:
     """At most once: no retries, no crashes. After a crash it is visibly dead, and a person decides."""
-    once = put_one(app.store, kind, retry=Retry(max_attempts=1, max_crashes=0))
+    once = put_one(app._store, kind, retry=Retry(max_attempts=1, max_crashes=0))
     victim = crew.start_one()
     until(lambda: effects(folder), "it has begun")
     if kind == "hold":
@@ -67,8 +67,8 @@ def test_a_job_that_must_not_run_twice_is_not_run_again(app: App, crew: Crew, fo
     victim.wait()
     (folder / "go").touch()
     crew.start_one()
-    more = put(app.store, *(spec("work", retry=PATIENT) for _ in range(3)))
+    more = put(app._store, *(spec("work", retry=PATIENT) for _ in range(3)))
     all_ended(app, 4)
-    picture = check(app.store.url, [once, *more], folder=folder)
+    picture = check(app._store.url, [once, *more], folder=folder)
     assert (picture.rows[once].state, runs(folder)[once]) == (State.DEAD_LETTER, 1)
     assert [step.verb for step in picture.ledgers[once]] == ["enqueue", "take", "lapse", "bury"]

@@ -86,7 +86,7 @@ def test_an_argument_that_cannot_be_kept_is_refused(app: App) -> None:
                 app.enqueue("echo", payload)
             assert refused.value.code.startswith(("payload_", "invalid_")), refused.value
             assert len(str(refused.value)) < 500, "the value itself is not repeated"
-    assert app.jobs() == []
+    assert app.jobs.list() == []
 
 
 def test_what_can_be_kept_comes_back_as_it_was(elsewhere: App) -> None:
@@ -117,7 +117,7 @@ def test_names_and_keys_that_cannot_be_kept_are_refused(app: App, name: str) -> 
             app.enqueue("echo", {"value": 1}, **option)
     with pytest.raises(InvalidInput):
         app.enqueue(f"echo{text}", {"value": 1})
-    assert app.jobs() == []
+    assert app.jobs.list() == []
 
 
 # -- what handlers do ------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, ho
         assert found.error_message
         assert len(found.error_message) <= 2_000
         assert handle.history()[-1].verb == "bury"
-    check(app.store.url, [*(handle.id for handle in bad.values()), good.id])
+    check(app._store.url, [*(handle.id for handle in bad.values()), good.id])
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -170,26 +170,26 @@ def test_what_a_handler_says_does_not_flood_the_log(app: App, caplog: pytest.Log
 @pytest.mark.parametrize("name", ["nul", "lone surrogate", "two megabytes"])
 def test_reasons_and_errors_of_any_text(app: App, name: str) -> None:
     text = REFUSED[name]
-    first, second = (put_one(app.store) for _ in range(2))
-    assert settle(app.store, take(app.store), Snoozed(0.0, text)) == []
-    assert settle(app.store, take(app.store), Failed(text, text, text, final=True)) == []
-    assert job(app.store, first).state is State.RETRY_WAITING
-    assert history(app.store, first)[-1].meta["reason"]
-    assert job(app.store, second).state is State.DEAD_LETTER
-    check(app.store.url, [first, second], ended=False)
+    first, second = (put_one(app._store) for _ in range(2))
+    assert settle(app._store, take(app._store), Snoozed(0.0, text)) == []
+    assert settle(app._store, take(app._store), Failed(text, text, text, final=True)) == []
+    assert job(app._store, first).state is State.RETRY_WAITING
+    assert history(app._store, first)[-1].meta["reason"]
+    assert job(app._store, second).state is State.DEAD_LETTER
+    check(app._store.url, [first, second], ended=False)
 
 
 @pytest.mark.parametrize("name", ["nul", "lone surrogate", "two megabytes"])
 def test_an_operators_reason_of_any_text(app: App, name: str) -> None:
     """Kept, or refused as a mistake of the caller's; no error of the driver's comes through."""
-    waiting = put_one(app.store)
+    waiting = put_one(app._store)
     try:
-        app.cancel(waiting, reason=REFUSED[name])
+        app.jobs.cancel(waiting, reason=REFUSED[name])
     except InvalidInput:
-        assert job(app.store, waiting).state is State.QUEUED
+        assert job(app._store, waiting).state is State.QUEUED
     else:
-        assert job(app.store, waiting).state is State.CANCELLED
-        assert history(app.store, waiting)[-1].meta["reason"]
+        assert job(app._store, waiting).state is State.CANCELLED
+        assert history(app._store, waiting)[-1].meta["reason"]
 
 
 # -- by hand, from other languages -----------------------------------------------------------------------------
@@ -224,13 +224,13 @@ def insert(store: Store, payload: str) -> list[str]:
 def test_what_sql_lets_in_ends_as_a_job(url: str) -> None:
     """The database refuses it, or the worker ends it; the job behind it is not held up."""
     with closing(App(url)) as app:
-        app.store.migrate()
+        app._store.migrate()
 
         @app.job(retry=ONCE)
         def echo(value: Any) -> Any:
             return value
 
-        ids = {name: inserted[0] for name, text in RAW.items() if (inserted := insert(app.store, text))}
+        ids = {name: inserted[0] for name, text in RAW.items() if (inserted := insert(app._store, text))}
         behind = echo.enqueue("behind")
         work_off(app)
         assert behind.result(timeout=20) == "behind"
@@ -244,12 +244,12 @@ def test_what_sql_lets_in_ends_as_a_job(url: str) -> None:
 
 def look(app: App, *texts: str) -> None:
     """One strange row does not spoil the page it is on."""
-    app.store.migrate()
-    strange = [job for text in texts for job in insert(app.store, text)]
-    good = put_one(app.store)
-    assert {each.id for each in app.jobs()} == {good, *strange}
-    for each in app.jobs():
-        assert app.get(each.id) == each
+    app._store.migrate()
+    strange = [job for text in texts for job in insert(app._store, text)]
+    good = put_one(app._store)
+    assert {each.id for each in app.jobs.list()} == {good, *strange}
+    for each in app.jobs.list():
+        assert app.jobs.get(each.id) == each
 
 
 def test_what_sql_lets_in_can_be_looked_at(url: str) -> None:

@@ -111,8 +111,8 @@ def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
 @pytest.mark.slow
 async def test_another_tenants_things_are_not_there(url: str) -> None:
     with closing(App(url, tenant=STRANGER, enqueued_by="eve")) as app, closing(open_by_hand(url)) as by_hand:
-        app.store.migrate()
-        theirs = owners(app.store, by_hand)
+        app._store.migrate()
+        theirs = owners(app._store, by_hand)
         nowhere = {name: new_id() if len(value) == 36 else f"no_{name}_here" for name, value in theirs.items()}
         token = app.tokens.issue("eve", roles=["admin"]).text
         before = rows_of(by_hand, OWNER)
@@ -167,7 +167,7 @@ async def test_another_tenants_things_are_not_there(url: str) -> None:
                 page = pattern.format(**theirs)
                 assert (await http.get(page, headers=owner)).status_code == 200, page
                 assert (await http.get(page)).status_code == 404, page
-        await app.store.leave_loop()
+        await app._store.leave_loop()
         assert tried > 100
         assert told == []
         assert {table for table, rows in after.items() if before.get(table, []) != rows} == set()
@@ -205,7 +205,7 @@ def refused(answer: httpx2.Response) -> bool:
 async def test_tenants_on_the_same_connections_see_their_own(postgres_url: str) -> None:
     """Fault 32: interleaved, with requests that fail in the midst of a transaction, and some that are given up."""
     with closing(App(postgres_url)) as app:
-        app.client.make_ready()
+        app._session.make_ready()
         names = ["acme", "umbrella", "initech"]
         tokens = {name: app.tokens.issue("x", roles=["admin"], tenant=name).text for name in names}
         transport = httpx2.ASGITransport(make_service(app, authenticate=tokens_of(app)), raise_app_exceptions=False)
@@ -229,4 +229,4 @@ async def test_tenants_on_the_same_connections_see_their_own(postgres_url: str) 
             for (name, _), kinds in zip(rounds, seen, strict=True):
                 assert set(kinds) == {f"of.{name}"}
                 assert len(kinds) <= 3
-        await app.store.leave_loop()
+        await app._store.leave_loop()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.req("SC-13", "JF-4", "CX-15")
 
 
 def kept_until(app: App, worker: WorkerProcess) -> float:
-    (lease,) = [each for each in take_picture(app.store.url).leases.values() if worker.is_author(each.holder)]
+    (lease,) = [each for each in take_picture(app._store.url).leases.values() if worker.is_author(each.holder)]
     return lease.until
 
 
@@ -39,14 +39,14 @@ def test_what_runs_ends_and_the_rest_stays(app: App, crew: Crew, folder: Path) -
     until(lambda: kept_until(app, leaving) > at_first + 2.0, "it is kept alive for longer than it would last")
     (folder / "go").touch()
     assert leaving.wait() == 0
-    picture = take_picture(app.store.url)
+    picture = take_picture(app._store.url)
     assert [picture.rows[job].state for job in running] == [State.SUCCEEDED] * 3
     assert all(leaving.is_author(picture.ledgers[job][-1].actor) for job in running)
     assert {picture.rows[job].state for job in waiting} == {State.QUEUED}, "it took nothing more"
     assert not any(step.verb == "lapse" for ledger in picture.ledgers.values() for step in ledger)
     crew.start_one(lease=30.0)
     all_ended(app, 23)
-    check(app.store.url, [*running, *waiting], folder=folder)
+    check(app._store.url, [*running, *waiting], folder=folder)
     assert set(runs(folder).values()) == {1}
 
 
@@ -57,7 +57,7 @@ def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: 
     until(lambda: len(effects(folder)) == 2, "it has begun")
     leaving.ask_to_stop()
     assert leaving.wait() == 0
-    picture = take_picture(app.store.url)
+    picture = take_picture(app._store.url)
     # At once, not when the lease has lapsed; a duty that was under way may have seen to what is due.
     assert {picture.rows[job].state for job in ids} <= {State.RETRY_WAITING, State.QUEUED}
     seen = {step.verb for ledger in picture.ledgers.values() for step in ledger}
@@ -65,8 +65,8 @@ def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: 
     (folder / "go").touch()
     crew.start_one(lease=30.0)
     all_ended(app, 2)
-    check(app.store.url, ids, folder=folder)
-    assert all(app.store.run(app.store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
+    check(app._store.url, ids, folder=folder)
+    assert all(app._store.run(app._store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -84,14 +84,14 @@ def test_killed_in_the_middle_of_the_drain(app: App, crew: Crew, folder: Path) -
     (folder / "go").touch()
     crew.start_one()
     all_ended(app, 4)
-    check(app.store.url, ids, folder=folder, within=IN_TIME)
+    check(app._store.url, ids, folder=folder, within=IN_TIME)
 
 
 def test_a_worker_that_cannot_settle_leaves_all_the_same(tiny_disk: Path, folder: Path) -> None:
     """It has been asked to stop and its grace is over: the lease will lapse, and somebody else will see to the job."""
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url)) as app, Crew(url, folder) as crew:
-        app.store.migrate()
+        app._store.migrate()
         leaving = crew.start_one(grace=0.3)
         load(app, 2, kind="ahold")
         until(lambda: len(effects(folder)) == 2, "it has begun")

@@ -18,11 +18,11 @@ import pytest
 from holdfast import App
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
-from holdfast.features.approvals.model import Gate
+from holdfast.features.approvals.model import Approval
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres.store import prepare_connection, run_on
-from holdfast.stores.requests import Telling
+from holdfast.stores.requests import SendEvent
 from tests.faults.checker import n3, n5, n5_gates, n6
 from tests.faults.crashing import QUICK, marks, start
 from tests.faults.effects import effects, runs
@@ -162,7 +162,7 @@ _ANY_HOLDER = "join held h on h.id = o.job on"
 # -- tokens: CX-6 --------------------------------------------------------------------------------------------------
 
 
-def use(store: Store, gate: Gate, person: str) -> str | None:
+def use(store: Store, gate: Approval, person: str) -> str | None:
     return say(store, gate.id, ballot(person, token_hash="h")).reason
 
 
@@ -242,7 +242,7 @@ def test_without_waiting_for_open_senders_a_wake_up_is_lost(store: Store, by_han
         job, held = running(store)
         with psycopg.connect(store.url) as sending:
             prepare_connection(sending)
-            event = Telling(new_id(), job, "{}", None, None)
+            event = SendEvent(new_id(), job, "{}", None, None)
             assert run_on(sending, store.ledger.send(event, "till", "default")).woke == 0
             store.run(store.leases.settle(held.lease, [waits(held, job)], "*"))
             store.run(store.leases.promote())
@@ -346,23 +346,23 @@ def _serve_without_heartbeats(url: str, folder: str) -> None:
     os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
     from tests.faults.victim import app
 
-    run = app.store.run
+    run = app._store.run
 
     def deaf(flow: Flow[object]) -> object:
         return True if "leases.renew" in marks(flow) else run(flow)
 
-    app.store.run = deaf  # type: ignore[method-assign, assignment]
+    app._store.run = deaf  # type: ignore[method-assign, assignment]
     app.run_worker(burst=False, **QUICK)
 
 
 @pytest.mark.slow
 def test_without_heartbeats_a_healthy_worker_is_taken_for_dead(app: App, folder: Path) -> None:
     """The count of runs that `test_28_loop_block.py` looks at."""
-    worker = start_call(_serve_without_heartbeats, app.store.url, str(folder))
+    worker = start_call(_serve_without_heartbeats, app._store.url, str(folder))
     (job,) = load(app, 1, nap=4.0)  # time for another process to start
     try:
         until(lambda: effects(folder), "it has begun")
-        other = start(app.store.url, folder, burst=False)
+        other = start(app._store.url, folder, burst=False)
         try:
             all_ended(app, 1)
         finally:

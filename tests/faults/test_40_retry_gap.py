@@ -29,26 +29,26 @@ SLOWLY = Retry(max_attempts=3, max_crashes=100, backoff=Backoff(base=0.6, factor
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_a_failure_has_one_retry(app: App, folder: Path, when: When) -> None:
     """A job that always fails, and may three times. However the first failure was met by the crash, it has three."""
-    if when == "within" and not app.store.embedded:
+    if when == "within" and not app._store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
-    job = put_one(app.store, "shout", payload={"text": "no"}, retry=THREE)
-    victim = start(app.store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
+    job = put_one(app._store, "shout", payload={"text": "no"}, retry=THREE)
+    victim = start(app._store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
     victim.join(60)
     assert victim.exitcode == GONE, f"no worker has settled: {flows(folder)}"
-    rescuer = start(app.store.url, folder, burst=False, lease_ttl=30.0)  # it is not the one to lose anything
+    rescuer = start(app._store.url, folder, burst=False, lease_ttl=30.0)  # it is not the one to lose anything
     try:
         all_ended(app, 1)
     finally:
         rescuer.kill()
         rescuer.join(10)
-    picture = check(app.store.url, [job], within=IN_TIME)
+    picture = check(app._store.url, [job], within=IN_TIME)
     steps = Counter(step.verb for step in picture.ledgers[job])
     lost = 0 if when == "after" else 1
     assert steps["lapse"] == lost, "a crash is counted as one, and not as a failure"
     assert (steps["fail"], steps["bury"]) == (3, 1)
     assert steps["retry"] == 2 + lost
     assert picture.rows[job].state is State.DEAD_LETTER
-    found = app.get(job)
+    found = app.jobs.get(job)
     assert found is not None
     assert (found.retries, found.crashes, found.attempt) == (2, lost, 3 + lost)
     assert not runs(folder), "this handler leaves no effects"
@@ -59,21 +59,21 @@ def test_a_failure_has_one_retry(app: App, folder: Path, when: When) -> None:
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_a_failure_has_one_successor(app: App, folder: Path, when: When) -> None:
     """The same where each retry is a job of its own, and the worker's death makes one, too."""
-    if when == "within" and not app.store.embedded:
+    if when == "within" and not app._store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
-    job = put_one(app.store, "shout", payload={"text": "no"}, retry=SLOWLY, retry_as="new_job")
-    victim = start(app.store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
+    job = put_one(app._store, "shout", payload={"text": "no"}, retry=SLOWLY, retry_as="new_job")
+    victim = start(app._store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
     victim.join(60)
     assert victim.exitcode == GONE, f"no worker has settled: {flows(folder)}"
     lost = 0 if when == "after" else 1
-    rescuer = start(app.store.url, folder, burst=False, lease_ttl=30.0)  # it is not the one to lose anything
+    rescuer = start(app._store.url, folder, burst=False, lease_ttl=30.0)  # it is not the one to lose anything
     try:
-        until(lambda: app.chain(job)[-1].state is State.DEAD_LETTER, "the last of them is dead")
+        until(lambda: app.jobs.chain(job)[-1].state is State.DEAD_LETTER, "the last of them is dead")
     finally:
         rescuer.kill()
         rescuer.join(10)
-    tries = app.chain(job)
-    picture = check(app.store.url, [each.id for each in tries], within=IN_TIME)
+    tries = app.jobs.chain(job)
+    picture = check(app._store.url, [each.id for each in tries], within=IN_TIME)
     steps = Counter(step.verb for ledger in picture.ledgers.values() for step in ledger)
     assert (steps["lapse"], steps["fail"], steps["bury"], steps["retry"]) == (lost, 3, 1, 0)
     assert len(tries) == 3 + lost

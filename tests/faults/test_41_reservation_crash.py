@@ -23,7 +23,7 @@ OWNER = """
 import os, sys, time
 from pathlib import Path
 from holdfast import App
-with App(name="owner", enqueued_by="the owner").reserve("gpu", ttl=%r):
+with App(name="owner", enqueued_by="the owner").reservations.hold("gpu", ttl=%r):
     Path(sys.argv[1]).write_text(str(os.getpid()))
     time.sleep(60)
 """
@@ -31,27 +31,27 @@ with App(name="owner", enqueued_by="the owner").reserve("gpu", ttl=%r):
 
 def test_the_owner_is_killed(app: App, crew: Crew, folder: Path) -> None:
     mark = folder / "reserved"
-    with process(OWNER % TTL, str(mark), url=app.store.url, folder=folder) as owner:
+    with process(OWNER % TTL, str(mark), url=app._store.url, folder=folder) as owner:
         until(mark.exists, "it is reserved")
         wanted = [(0, "gpu"), (5, "gpu"), (9, "gpu"), (0, None)]
         ids = put(
-            app.store,
+            app._store,
             *(spec("work", priority=priority, uses=(f"resource:{use}",) if use else ()) for priority, use in wanted),
         )
         crew.start_one(lease=5.0, concurrency=1)
-        until(lambda: app.get(ids[3]).state == "succeeded", "what does not need it is done")  # type: ignore[union-attr]
+        until(lambda: app.jobs.get(ids[3]).state == "succeeded", "what does not need it is done")  # type: ignore[union-attr]
         (first,) = app.reservations.list()
         longer = first.expires_at + timedelta(seconds=TTL)
         until(lambda: app.reservations.get(first.id).expires_at > longer, "its owner keeps it alive")  # type: ignore[union-attr]
         assert [each.state for each in app.reservations.list()] == ["active"]
-        assert {app.get(each).state for each in ids[:3]} == {"queued"}  # type: ignore[union-attr]
+        assert {app.jobs.get(each).state for each in ids[:3]} == {"queued"}  # type: ignore[union-attr]
         owner.kill()
         owner.wait(10)
     all_ended(app, 4)
-    begun = [event.job_id for event in ledger(app.store) if event.verb == "take"]
+    begun = [event.job_id for event in ledger(app._store) if event.verb == "take"]
     assert begun == [ids[3], ids[2], ids[1], ids[0]], "in the order they had before"
     (reservation,) = app.reservations.list(ended=True)
     assert (reservation.state, reservation.holder) == ("expired", "the owner")
     assert reservation.ended_why == "nobody kept it alive"
-    with app.reserve("gpu", wait=0, ttl=TTL):
+    with app.reservations.hold("gpu", wait=0, ttl=TTL):
         assert os.getpid()

@@ -22,7 +22,7 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 def steps(app: App, verb: str) -> Counter[str]:
-    with closing(open_by_hand(app.store.url)) as by_hand:
+    with closing(open_by_hand(app._store.url)) as by_hand:
         rows = by_hand.execute("select job_id from event where verb = :verb", {"verb": verb})
     return Counter(str(row[0]) for row in rows)
 
@@ -65,4 +65,4 @@ def test_each_is_redriven_once_whoever_is_killed(app: App, crew: Crew, jobs: int
     (after,) = app.dead_letters.groups()
     buried = steps(app, "bury").total()
     assert (after.open, after.times) == (jobs, buried)
-    check(app.store.url, ids, ended=False)
+    check(app._store.url, ids, ended=False)

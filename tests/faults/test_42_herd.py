@@ -26,7 +26,7 @@ BINS = 20
 
 def delays(app: App) -> list[float]:
     """From each failure to the time its retry is due, as the ledger has it."""
-    with closing(open_by_hand(app.store.url)) as by_hand:
+    with closing(open_by_hand(app._store.url)) as by_hand:
         seconds = "at / 1e6" if by_hand.name == "sqlite" else "extract(epoch from at)::float8"
         # Of the first failure: who draws next to nothing is back, and fails again, before the others are through.
         rows = by_hand.execute(f"select {seconds}, meta from event where verb = 'retry' and attempt = 1")
@@ -53,4 +53,4 @@ def test_retries_are_spread(app: App, crew: Crew, folder: Path, jobs: int) -> No
     # The server is well: what comes behind them is done at once.
     ids += load(app, 20)
     until(lambda: counts(app).get(State.SUCCEEDED, 0) == 20, "the next jobs are done")
-    check(app.store.url, ids, ended=False)
+    check(app._store.url, ids, ended=False)

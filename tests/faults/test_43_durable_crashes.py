@@ -70,20 +70,20 @@ class Journey:
 
     def __init__(self, app: App, folder: Path, case: Case) -> None:
         self._app, self._folder, self._case = app, folder, case
-        (self.id,) = put(app.store, spec(case.colour, retry=PATIENT))
+        (self.id,) = put(app._store, spec(case.colour, retry=PATIENT))
         self._workers: list[ForkServerProcess] = []
         self.dead_with: tuple[dict[str, Step], Counter[str]] | None = None
         """What was remembered, and what had been done outside, when the worker was killed."""
 
     @property
     def job(self) -> Job:
-        found = self._app.get(self.id)
+        found = self._app.jobs.get(self.id)
         assert found is not None
         return found
 
     @property
     def steps(self) -> dict[str, Step]:
-        return {step.name: step for step in self._app.store.run(self._app.store.steps.list(self.id, "*"))}
+        return {step.name: step for step in self._app._store.run(self._app._store.steps.list(self.id, "*"))}
 
     @property
     def done(self) -> Counter[str]:
@@ -112,7 +112,7 @@ class Journey:
         assert killed, f"nobody came to {self._case.moment}\n{self._said()}"
 
     def _start(self, moment: str | None) -> ForkServerProcess:
-        worker = start_call(serve, self._app.store.url, str(self._folder), moment, self._case.whom)
+        worker = start_call(serve, self._app._store.url, str(self._folder), moment, self._case.whom)
         self._workers.append(worker)
         return worker
 
@@ -131,7 +131,7 @@ class Journey:
             victim.join(10)
         elif waits == "asks":
             (gate,) = self._app.approvals.list()
-            self._app.approve(gate.id, by="ada")
+            self._app.approvals.approve(gate.id, by="ada")
         elif waits == "waits":
             self._app.send_event("shipped", {"job": self.id, "what": "parcel 7"}, key=self.id)
 
@@ -153,14 +153,14 @@ class Journey:
 def play(app: App, folder: Path, case: Case) -> None:
     journey = Journey(app, folder, case)
     journey.run()
-    picture = check(app.store.url, [journey.id], folder=folder, within=IN_TIME)
+    picture = check(app._store.url, [journey.id], folder=folder, within=IN_TIME)
     job, verbs = journey.job, [step.verb for step in picture.ledgers[journey.id]]
-    result = app.store.run(app.store.jobs.result(journey.id, "*"))
+    result = app._store.run(app._store.jobs.result(journey.id, "*"))
     assert (job.state, job.retries, result and result.value) == (State.SUCCEEDED, 0, RESULT)
     assert (verbs.count("ask"), verbs.count("approve"), verbs.count("snooze")) == (1, 1, 2)
 
     # Who died with the job in hand is counted as a crash, who died without it is not.
-    attempts = app.store.run(app.store.jobs.attempts(journey.id, "*"))
+    attempts = app._store.run(app._store.jobs.attempts(journey.id, "*"))
     assert job.crashes == sum(attempt.outcome == "crashed" for attempt in attempts) >= int(case.held)
     # On a machine that is busy enough another worker may have been too slow to keep its lease.
     late = job.crashes - int(case.held)
@@ -250,7 +250,7 @@ def played(
                 url = f"sqlite:///{shutil.copyfile(sqlite_template, folder / 'jobs.db')}"
             app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
             play(app, folder, case)
-            check_ledger(app.store)
+            check_ledger(app._store)
 
     with postgres_databases.fresh(), ThreadPoolExecutor(AT_A_TIME) as pool:  # the template is there before they begin
         specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
@@ -298,21 +298,21 @@ class Crowd:
 
     def add(self, count: int) -> None:
         colours = [self._choice.choice(COLOURS) for _ in range(count)]
-        ids = put(self._app.store, *(spec(colour, retry=PATIENT, payload={"pause": 0.05}) for colour in colours))
+        ids = put(self._app._store, *(spec(colour, retry=PATIENT, payload={"pause": 0.05}) for colour in colours))
         self.jobs |= dict(zip(ids, colours, strict=True))
         for job in ids:
             if self._choice.random() < 0.5:
                 self._tell(job)  # before it waits for it
 
     def under_way(self) -> list[str]:
-        counts = self._app.store.run(self._app.store.jobs.counts("*"))
+        counts = self._app._store.run(self._app._store.jobs.counts("*"))
         if not any(counts.get(state) for state in set(State) - FINISHED):
             return []
-        return [job.id for job in self._app.jobs(limit=1000) if job.state not in FINISHED]
+        return [job.id for job in self._app.jobs.list(limit=1000) if job.state not in FINISHED]
 
     def help(self) -> list[str]:
         for gate in self._app.approvals.list():
-            self._app.approve(gate.id, by="ada")
+            self._app.approvals.approve(gate.id, by="ada")
         left = self.under_way()
         for job in left:
             self._tell(job)
@@ -325,29 +325,29 @@ class Crowd:
 def kill_at_random(app: App, folder: Path, choice: random.Random, kills: int) -> None:
     crowd = Crowd(app, choice)
     crowd.add(10)
-    workers = [start_call(serve, app.store.url, str(folder), None, "worker") for _ in range(2)]
+    workers = [start_call(serve, app._store.url, str(folder), None, "worker") for _ in range(2)]
     try:
         for _ in range(kills):
             time.sleep(choice.uniform(0.02, 0.7))  # that is the fault: any moment
             victim = workers.pop(choice.randrange(2))
             victim.kill()
             victim.join(10)
-            workers.append(start_call(serve, app.store.url, str(folder), None, "worker"))
+            workers.append(start_call(serve, app._store.url, str(folder), None, "worker"))
             crowd.add(max(0, 10 - len(crowd.help())))
         until(lambda: not crowd.help(), "all of them have ended", 120)
     finally:
         for worker in workers:
             worker.kill()
             worker.join(10)
-    picture = check(app.store.url, crowd.jobs, folder=folder)
+    picture = check(app._store.url, crowd.jobs, folder=folder)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
     by_job: dict[str, list[Effect]] = {job: [] for job in crowd.jobs}
     for effect in effects(folder):
         by_job[effect.job].append(effect)
     for job, colour in crowd.jobs.items():
-        steps = {step.name: step for step in app.store.run(app.store.steps.list(job, "*"))}
+        steps = {step.name: step for step in app._store.run(app._store.steps.list(job, "*"))}
         check_records(steps, by_job[job], f"default:{colour}:{job}")
-        result = app.store.run(app.store.jobs.result(job, "*"))
+        result = app._store.run(app._store.jobs.result(job, "*"))
         assert result is not None
         assert result.value == RESULT
     print(f"{len(crowd.jobs)} jobs, {kills} kills")

@@ -36,7 +36,7 @@ COLOURS = pytest.mark.parametrize("colour", ["pace", pytest.param("pace_in_a_thr
 
 
 def enqueue(app: App, kind: str, **payload: int) -> str:
-    return put(app.store, spec(kind, retry=PATIENT, payload=payload))[0]
+    return put(app._store, spec(kind, retry=PATIENT, payload=payload))[0]
 
 
 def done(folder: Path) -> Counter[str]:
@@ -54,13 +54,13 @@ def go(folder: Path, *names: str) -> None:
 
 
 def steps(app: App, job: str) -> list[Step]:
-    return app.store.run(app.store.steps.list(job, "*"))
+    return app._store.run(app._store.steps.list(job, "*"))
 
 
 def ends_well(app: App, job: str, folder: Path, runs: list[int], attempts: int) -> None:
     """Each step was run so often; whatever it took, each has one record, of the attempt that ran it last."""
     all_ended(app, 1)
-    picture = check(app.store.url, [job], folder=folder)
+    picture = check(app._store.url, [job], folder=folder)
     assert (picture.rows[job].state, picture.rows[job].attempt) == (State.SUCCEEDED, attempts)
     assert [step.name for step in steps(app, job)] == ["pace-0", "pace-1", "pace-2"]
     assert [done(folder)[f"pace-{n}"] for n in range(3)] == runs
@@ -91,7 +91,7 @@ def full(app: App, disk: Path) -> Iterator[None]:
     others += fill(app, text="")[0]
     yield
     (disk / "ballast").unlink()
-    app.cancel(*others)
+    app.jobs.cancel(*others)
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def held_up(
 @COLOURS
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_the_file_is_locked_while_a_step_is_written(app: App, crew: Crew, folder: Path, colour: str) -> None:
-    held_up(app, crew, folder, colour, lambda: locked(app.store.url), "")
+    held_up(app, crew, folder, colour, lambda: locked(app._store.url), "")
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_the_file_is_locked_while_a_step_is_written(app: App, crew: Crew, folder
 def test_the_disk_is_full_while_a_step_is_written(tiny_disk: Path, folder: Path, colour: str) -> None:
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url, name="tests")) as app, Crew(url, folder) as crew:
-        app.store.migrate()
+        app._store.migrate()
         worker = crew.start_one(lease=30.0)
         job = enqueue(app, colour, size=LARGE)
         go(folder, "go-0")
@@ -174,7 +174,7 @@ def test_the_server_is_restarted_while_a_step_is_written(
 @COLOURS
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_connections_are_cut_while_a_step_is_written(app: App, crew: Crew, folder: Path, colour: str) -> None:
-    held_up(app, crew, folder, colour, lambda: cut(app.store.url), "")
+    held_up(app, crew, folder, colour, lambda: cut(app._store.url), "")
 
 
 # -- a worker that stands still --------------------------------------------------------------------------------
@@ -193,11 +193,11 @@ def test_what_a_frozen_worker_writes_of_a_step_is_refused(app: App, crew: Crew, 
     reached(folder, "pace-1", 2)
     go(folder, "go-1", "go-2")
     all_ended(app, 1)
-    before, remembered = take_picture(app.store.url), steps(app, job)
+    before, remembered = take_picture(app._store.url), steps(app, job)
     zombie.thaw()
     until(lambda: "lost" in zombie.said() or "no longer ours" in zombie.said(), "it is told, and notes it")
     ends_well(app, job, folder, [1, 2, 1], attempts=2)
-    after = take_picture(app.store.url)
+    after = take_picture(app._store.url)
     assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, remembered)
     (end,) = [step for step in after.ledgers[job] if step.verb == "succeed"]
     assert other.is_author(end.actor)
@@ -216,15 +216,15 @@ def test_nor_does_it_ask_or_sleep_for_the_job(app: App, crew: Crew, folder: Path
     go(folder, "go")
     if kind == "asks":
         until(app.approvals.list, "it asks")
-        app.approve(app.approvals.list()[0].id, by="ada")
+        app.approvals.approve(app.approvals.list()[0].id, by="ada")
     all_ended(app, 1)
-    before, remembered = take_picture(app.store.url), steps(app, job)
+    before, remembered = take_picture(app._store.url), steps(app, job)
     go(folder, "go-first")  # the zombie finds it open when it wakes up
     zombie.thaw()
     until(lambda: "lost" in zombie.said() or "no longer ours" in zombie.said(), "it is told, and notes it")
     zombie.stop()
-    check(app.store.url, [job], folder=folder)
-    after = take_picture(app.store.url)
+    check(app._store.url, [job], folder=folder)
+    after = take_picture(app._store.url)
     assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, remembered)
     assert app.approvals.list() == []
 
@@ -259,11 +259,11 @@ def test_one_that_does_not_end_in_time_is_handed_back_and_repeats_the_step_it_wa
     leaving.ask_to_stop()
     assert leaving.wait(10) == 0, "a thread that cannot be stopped does not keep the process"
     assert [step.name for step in steps(app, job)] == ["pace-0"]
-    assert take_picture(app.store.url).rows[job].lease is None, "at once, not when the lease has lapsed"
+    assert take_picture(app._store.url).rows[job].lease is None, "at once, not when the lease has lapsed"
     go(folder, "go-1", "go-2")
     crew.start_one(lease=30.0)
     ends_well(app, job, folder, [1, 2, 1], attempts=2)
-    found = app.get(job)
+    found = app.jobs.get(job)
     assert found is not None
     assert found.crashes == 0
 
@@ -278,10 +278,10 @@ def test_a_worker_that_waits_for_the_store_leaves_all_the_same(app: App, crew: C
     job = enqueue(app, colour)
     go(folder, "go-0")
     reached(folder, "pace-1")
-    with psycopg.connect(app.store.url) as connection:
+    with psycopg.connect(app._store.url) as connection:
         connection.execute("lock table holdfast.step in access exclusive mode")
         go(folder, "go-1")
-        until(lambda: _waits_for_the_lock(app.store.url), "it writes")
+        until(lambda: _waits_for_the_lock(app._store.url), "it writes")
         leaving.ask_to_stop()
         assert leaving.wait(10) == 0
     go(folder, "go-2")
@@ -301,7 +301,7 @@ def test_nor_does_a_full_disk_keep_it(tiny_disk: Path, folder: Path, colour: str
     """Its step cannot be written, nor perhaps its job be handed back: then the lease lapses, and it is repeated."""
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url)) as app, Crew(url, folder) as crew:
-        app.store.migrate()
+        app._store.migrate()
         leaving = crew.start_one(grace=0.2)
         job = enqueue(app, colour, size=LARGE)
         go(folder, "go-0")

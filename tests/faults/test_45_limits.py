@@ -42,7 +42,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, count: in
         spec(choice.choice(["work", "awork"]), retry=PATIENT, uses=choice.choice(uses), priority=choice.randrange(3))
         for _ in range(count)
     ]
-    ids = put(app.store, *specs)
+    ids = put(app._store, *specs)
     crew.start(3)
     until(lambda: effects(folder), "somebody works")
     for _ in range(kills):
@@ -50,9 +50,9 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, count: in
         crew.kill_one(choice)
         crew.start(1)
     all_ended(app, count)
-    picture = check(app.store.url, ids, folder=folder, within=IN_TIME)
+    picture = check(app._store.url, ids, folder=folder, within=IN_TIME)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
-    most = most_at_once(app.store, counted_by)
+    most = most_at_once(app._store, counted_by)
     over = {name: most[name] for name, limit in LIMITS.items() if most.get(name, 0) > limit}
     assert not over, f"more at once than {LIMITS}"
     assert most["key:a"] == LIMITS["key:a"], "and what there is room for is used"

@@ -36,19 +36,19 @@ class Works(Flow):
 
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_gone_at_the_end_of_a_parent(app: App, folder: Path, when: When) -> None:
-    if when == "within" and not app.store.embedded:
+    if when == "within" and not app._store.embedded:
         pytest.skip("a verb is one statement there, and the server commits it")
-    flow = Works(app.store, {"a": "", "b": "a", "c": ["a", "b"]})
+    flow = Works(app._store, {"a": "", "b": "a", "c": ["a", "b"]})
     flow.start()
     # A lease that it does not lose before it comes to that point, however busy the machine is.
-    victim = start(app.store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
+    victim = start(app._store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
     victim.join(60)
     assert victim.exitcode == GONE, (folder / "crashing.log").read_text()
     graph = check_workflow(flow.graph)
     ended = graph.nodes[0].state is State.SUCCEEDED
     assert ended == (when == "after")
     assert [node.unmet for node in graph.nodes] == ([0, 0, 1] if ended else [0, 1, 2])
-    rescuer = start(app.store.url, folder, burst=False)
+    rescuer = start(app._store.url, folder, burst=False)
     try:
         all_ended(app, 3)
     finally:
@@ -62,7 +62,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: i
     drawn: dict[str, str | list[str]] = {f"0.{n}": "" for n in range(width)}
     for layer in range(1, layers):
         drawn |= {f"{layer}.{n}": [f"{layer - 1}.{m}" for m in range(width)] for n in range(width)}
-    flow = Works(app.store, drawn)
+    flow = Works(app._store, drawn)
     flow.start()
     crew.start(3)
     until(lambda: effects(folder), "somebody works")
@@ -72,7 +72,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: i
         crew.start(1)
     ids = list(flow.ids.values())
     all_ended(app, len(ids), limit=120)
-    check(app.store.url, ids, folder=folder, within=IN_TIME)
+    check(app._store.url, ids, folder=folder, within=IN_TIME)
     assert set(states(app, ids)) == {State.SUCCEEDED}
     check_workflow(flow.graph)
     assert flow.status == "succeeded"
@@ -80,7 +80,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: i
     began: dict[str, int] = {}
     ended: dict[str, int] = {}
     for name, job_id in flow.ids.items():
-        events = history(app.store, job_id)
+        events = history(app._store, job_id)
         began[name] = min(event.seq for event in events if event.verb == "take")
         ended[name] = max(event.seq for event in events if event.verb == "succeed")
     for name, parents in drawn.items():

@@ -25,7 +25,7 @@ POINTS = (
 
 @pytest.mark.req("DP-16", "HK-5", "CX-15")
 def test_sweepers_that_die(app: App, folder: Path) -> None:
-    store = app.store
+    store = app._store
     ids = put(store, *(spec(payload={"number": number}, tags=("t",), key=f"k-{number}") for number in range(JOBS)))
     work(store, want=JOBS)
     keep(store, None, "1h")
@@ -49,5 +49,5 @@ def test_sweepers_that_die(app: App, folder: Path) -> None:
         assert by_hand.execute("select count(*) from job_tag") == [(0,)]
     finally:
         by_hand.close()
-    (used,) = app.usage(by=())
+    (used,) = app.usage.list(by=())
     assert (used.enqueued, used.started, used.succeeded) == (JOBS + 1, JOBS, JOBS)

@@ -66,7 +66,7 @@ def test_a_database_that_does_not_answer_keeps_nobody(postgres_url: str, sqlite_
         patient = busy(app, crew, folder, grace=600.0, concurrency=1)
         several = busy(app, crew, folder, options=("--processes", "2"))
         beside = busy(local, crew, folder, url=sqlite_url)
-        until(lambda: app.health().lease_active == 3, "all are there")
+        until(lambda: app.health.get().lease_active == 3, "all are there")
         wire.hold()
         with locked(sqlite_url.removeprefix("sqlite:///")):
             leave(patient, several, beside, twice=patient)
@@ -79,6 +79,6 @@ def test_a_server_that_is_gone_keeps_nobody(own_server: PostgresServer, own_url:
         patient = busy(app, crew, folder, grace=600.0, concurrency=1)
         idle = crew.start_one()
         several = crew.start_one(options=("--processes", "2"))
-        until(lambda: app.health().lease_active == 4, "all are there")
+        until(lambda: app.health.get().lease_active == 4, "all are there")
         own_server.stop("immediate")
         leave(patient, idle, several, twice=patient)

@@ -72,7 +72,7 @@ class Shop:
         threads = _threads()
         fate = None if trouble is None else trouble[1]
         with watching(self.url) as watch, closing(App(self.url, tenant=tenant)) as outside:
-            outside.jobs()  # a connection is open, as in a program that has run for a while
+            outside.jobs.list()  # a connection is open, as in a program that has run for a while
             before = watch.asked
             with waiting(WAITING if fate == "held" else 60.0):
                 beside = threading.Thread(target=errand.beside or str, args=(outside,), daemon=True)
@@ -89,7 +89,7 @@ class Shop:
             error = told if isinstance(told, Exception) else None
             _explained(name, fate, error)
             if error is not None and errand.whole:
-                assert not outside.jobs()
+                assert not outside.jobs.list()
                 assert not outside.workflows.list()
             elif error is None or errand.beside is None:
                 errand.true(outside, told)

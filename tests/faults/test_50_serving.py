@@ -147,7 +147,7 @@ def started_through(url: str, cut: Cut | None) -> int:
             asked = proxy.asked
             proxy.cut_none()
             answer = client.post("/api/v1/jobs", json={"kind": "x", "payload": {}})
-            assert (answer.status_code, app.get(answer.json()["id"]) is not None) == (201, True), answer.text
+            assert (answer.status_code, app.jobs.get(answer.json()["id"]) is not None) == (201, True), answer.text
             service.process.send_signal(signal.SIGTERM)
             assert service.left() == 0, service.said()
     return asked
@@ -234,7 +234,7 @@ def test_it_leaves_a_silent_database_and_keeps_what_it_has_accepted(postgres_url
         for status, document in told.values():
             assert status in (200, 201, 503), document
             assert status != 503 or document["code"] == "store_unavailable"
-        assert app.get(accepted) is not None
+        assert app.jobs.get(accepted) is not None
         # The worker elsewhere goes on with its lease, at another service: what it took in that claim it is told of.
         with serving(postgres_url) as service, closing(service.begun()) as client:
             held = client.post(f"/api/v1/leases/{lease}/renew").json()["jobs"]
@@ -285,6 +285,6 @@ def test_killed_it_has_lost_nothing_that_it_accepted(postgres_url: str) -> None:
         service.process.kill()
         service.process.wait(10)
         assert isinstance(beside.wait()["writes"], httpx2.HTTPError)
-        found = {job.id for job in app.jobs(limit=1000)}
+        found = {job.id for job in app.jobs.list(limit=1000)}
         assert set(accepted) <= found
         assert len(found) <= len(accepted) + 1

@@ -40,7 +40,7 @@ def app(url: str) -> Iterator[App]:
         @app.job("work")
         async def work() -> None: ...
 
-        app.store.migrate()
+        app._store.migrate()
         yield app
 
 
@@ -57,7 +57,7 @@ class Crowd:
         self._app = app
         self.good: list[str] = []
         self.bad: list[list[str]] = []
-        store = app.store
+        store = app._store
         lease = open_lease(store, ttl=60.0)
         later = store.run(store.clock.now()) + timedelta(seconds=1.0)
         self._add(bad, priority=100)
@@ -70,7 +70,7 @@ class Crowd:
         forward(store, 2.0)
 
     def _add(self, bad: int, **fields: object) -> None:
-        first, *between, last = put(self._app.store, *(spec("work", **fields) for _ in range(bad + 2)))
+        first, *between, last = put(self._app._store, *(spec("work", **fields) for _ in range(bad + 2)))
         self.good += [first, last]
         self.bad.append(between)
 
@@ -91,7 +91,7 @@ def test_no_job_stops_the_others(app: App, spoiler: Spoiler, table: str) -> None
     assert {jobs[job_id].state for job_id in crowd.good} == {State.SUCCEEDED}
     for job_id, column in spoilt.items():
         if column.name not in IDENTITY:
-            found = app.get(job_id)
+            found = app.jobs.get(job_id)
             assert found is not None, (column, "is lost")
             ended = found.state.finished or found.unreadable or found.due_at is not None
             assert ended or column.name in ELSEWHERE, (column, found.state)
@@ -100,7 +100,7 @@ def test_no_job_stops_the_others(app: App, spoiler: Spoiler, table: str) -> None
 def listed(app: App) -> list[Job]:
     found: list[Job] = []
     before = None
-    while page := app.store.run(app.store.jobs.list(JobFilter(tenant="*", limit=200, before=before))):
+    while page := app._store.run(app._store.jobs.list(JobFilter(tenant="*", limit=200, before=before))):
         found += page
         before = page[-1].id
     return found
@@ -119,16 +119,16 @@ def test_no_other_row_stops_anything(app: App, spoiler: Spoiler, caplog: pytest.
     failed = []
     for name, flow in reads(app, {table: spoiler.rows(table) for table in spoilt}):
         try:
-            app.store.run(flow)
+            app._store.run(flow)
         except HoldfastError as error:
             if error.code != "not_found":
                 failed.append(f"{name}: {error}")
         except Exception as error:
             failed.append(f"{name}: {error!r}")
     assert failed == []
-    good = put(app.store, *(spec("work") for _ in range(5)))
+    good = put(app._store, *(spec("work") for _ in range(5)))
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app, lease_ttl=60.0)
-    assert {app.handle(job_id).state() for job_id in good} == {State.SUCCEEDED}
+    assert {app.jobs.handle(job_id).state() for job_id in good} == {State.SUCCEEDED}
     said = [record.getMessage()[:200] for record in caplog.records if record.getMessage().startswith("duty")]
     assert said == [], "\n".join(said)

@@ -117,7 +117,7 @@ def test_nothing_a_worker_does_is_compiled(debian: DebianServer, stock_url: str)
         for number in range(20):
             errand.enqueue(number)
         work_off(app)
-        assert len(app.jobs(state=State.SUCCEEDED)) == 18
+        assert len(app.jobs.list(state=State.SUCCEEDED)) == 18
         app.tick()  # every maintenance task
         with working(app):
             before = transactions(stock_url)
@@ -146,14 +146,14 @@ def test_no_read_is_compiled_however_dear_its_plan(debian: DebianServer, stock_u
         set_for(stock_url, jit_above_cost="0")
     compiled = Compiled(debian)
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
-        store, run = app.store, app.store.run
+        store, run = app._store, app._store.run
         assert len(run(store.jobs.list(JobFilter(tenant="default")))) == 3
         assert run(store.jobs.get(ids[0], "default")) is not None
         app.dead_letters.groups()
         app.schedules.list()
-        app.health()
-        app.why(ids[0])
-        app.handle(ids[0]).history()
+        app.health.get()
+        app.jobs.why(ids[0])
+        app.jobs.handle(ids[0]).history()
     dear = [plan for plan in compiled.plans() if READS_A_TABLE.search(plan)]
     assert dear == []
 

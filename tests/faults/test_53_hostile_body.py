@@ -31,7 +31,7 @@ FORM = "application/x-www-form-urlencoded"
 async def serving(url: str) -> AsyncIterator[int]:
     """The port of the server, with a short patience."""
     with closing(App(url)) as app:
-        app.client.make_ready()
+        app._session.make_ready()
         listening = serve.listen("127.0.0.1", 0)
         site = serve.make_web(app, local=False, body_timeout=TIMEOUT)
         async with serve.serving(site, listening, body_timeout=TIMEOUT):

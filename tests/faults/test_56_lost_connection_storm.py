@@ -67,7 +67,7 @@ def test_one_lost_exchange_is_repeated_without_a_pause(
         (away.left if lost == "the question" else away.deaf)["leases.exchange"] = 1
         ids = [errand.enqueue(number).id for number in range(5)]
         with working(app):
-            until(lambda: len(app.jobs(state=State.SUCCEEDED)) == 5, "all are done")
+            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 5, "all are done")
         assert away.met["leases.exchange"] == 1
     assert pauses == [(1, 0.0)]
     check(url, ids)
@@ -86,11 +86,11 @@ def test_failures_in_a_row_are_followed_by_longer_and_longer_pauses(
         away.left["leases.holdings"] = 2
         errand.enqueue()
         with working(app):
-            until(lambda: app.jobs(state=State.SUCCEEDED), "it is done")
+            until(lambda: app.jobs.list(state=State.SUCCEEDED), "it is done")
             before = list(pauses)
             away.left["leases.exchange"] = 1
             errand.enqueue()
-            until(lambda: len(app.jobs(state=State.SUCCEEDED)) == 2, "so is the next")
+            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 2, "so is the next")
     assert [failures for failures, _ in before] == list(range(1, len(before) + 1))
     assert len(before) >= 4
     assert [pause == 0.0 for _, pause in before] == [True] + [False] * (len(before) - 1)
@@ -125,7 +125,7 @@ def test_a_storm_of_lost_connections_loses_no_job(
 
 
 def _done(app: App, count: int) -> bool:
-    return len(app.jobs(state=State.SUCCEEDED, limit=200)) >= count
+    return len(app.jobs.list(state=State.SUCCEEDED, limit=200)) >= count
 
 
 @pytest.mark.slow

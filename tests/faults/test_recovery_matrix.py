@@ -48,17 +48,17 @@ def verbs(picture: Picture, job: str) -> list[str]:
 
 def finish(app: App, folder: Path, ids: list[str]) -> Picture:
     """Another worker does what is left."""
-    rescuer = start(app.store.url, folder, burst=False, lease_ttl=30.0)  # it is not the one to lose anything
+    rescuer = start(app._store.url, folder, burst=False, lease_ttl=30.0)  # it is not the one to lose anything
     try:
         all_ended(app, len(ids))
     finally:
         rescuer.kill()
         rescuer.join(10)
-    return check(app.store.url, ids, folder=folder, within=IN_TIME)
+    return check(app._store.url, ids, folder=folder, within=IN_TIME)
 
 
 def crash(app: App, folder: Path, point: Point) -> None:
-    victim = start(app.store.url, folder, point, burst=True, lease_ttl=1.5)
+    victim = start(app._store.url, folder, point, burst=True, lease_ttl=1.5)
     victim.join(60)
     assert victim.exitcode == GONE, f"no worker has come to {point}"
 
@@ -67,16 +67,16 @@ def crash(app: App, folder: Path, point: Point) -> None:
 def test_queued_jobs_stay_in_their_order(app: App, crew: Crew, folder: Path) -> None:
     """Every process is killed, the one that enqueued included as far as it matters: nothing of a queue is in memory."""
     crew.start(2, options=("--queues", "elsewhere"))
-    ids = put(app.store, *(spec("work", payload={"number": n}, priority=n % 3) for n in range(30)))
+    ids = put(app._store, *(spec("work", payload={"number": n}, priority=n % 3) for n in range(30)))
     until(lambda: all("serves" in member.said() for member in crew.members), "they are up")
     crew.kill_all()
     app.close()
-    picture = take_picture(app.store.url)
+    picture = take_picture(app._store.url)
     assert {row.state for row in picture.rows.values()} == {State.QUEUED}
     assert all(verbs(picture, job) == ["enqueue"] for job in ids)
     crew.start_one(concurrency=1)
     all_ended(app, 30)
-    picture = check(app.store.url, ids, folder=folder)
+    picture = check(app._store.url, ids, folder=folder)
     begun = sorted(ids, key=lambda job: next(step.seq for step in picture.ledgers[job] if step.verb == "take"))
     assert begun == sorted(ids, key=lambda job: (-(ids.index(job) % 3), ids.index(job)))
 
@@ -86,11 +86,11 @@ def test_queued_jobs_stay_in_their_order(app: App, crew: Crew, folder: Path) -> 
 def test_gone_around_the_write_that_begins_a_run(app: App, folder: Path, when: When) -> None:
     """Before and within it the job is queued and has no run. After it the job runs and has one: never one without the
     other."""
-    if when == "within" and not app.store.embedded:
+    if when == "within" and not app._store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
     ids = load(app, 1)
     crash(app, folder, Point("claiming", when))
-    picture = take_picture(app.store.url)
+    picture = take_picture(app._store.url)
     begun = when == "after"
     assert {row.state for row in picture.rows.values()} == {State.IN_PROGRESS if begun else State.QUEUED}
     assert {verbs(picture, job)[-1] for job in ids} == {"take" if begun else "enqueue"}
@@ -103,10 +103,10 @@ def test_gone_around_the_write_that_begins_a_run(app: App, folder: Path, when: W
 def test_what_was_only_held_goes_back_at_no_cost(app: App, folder: Path) -> None:
     """Claimed and not begun, as a worker's prefetch is: there is no run, and none is made up."""
     ids = load(app, 3)
-    assert len(claim(app.store, open_lease(app.store, "gone", ttl=0.2), 3, begin=False)) == 3
+    assert len(claim(app._store, open_lease(app._store, "gone", ttl=0.2), 3, begin=False)) == 3
     picture = finish(app, folder, ids)
     assert all(verbs(picture, job) == ["enqueue", "claim", "lapse", "take", "succeed"] for job in ids)
-    assert all(app.store.run(app.store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
+    assert all(app._store.run(app._store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_gone_while_a_run_goes_on(app: App, crew: Crew, folder: Path) -> None:
     for job in ids:
         assert verbs(picture, job) == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
         assert runs(folder)[job] == 2
-        first, second = app.store.run(app.store.jobs.attempts(job, "*"))
+        first, second = app._store.run(app._store.jobs.attempts(job, "*"))
         assert (first.outcome, first.error_code, second.outcome) == ("crashed", "worker_lost", "succeeded")
 
 
@@ -129,15 +129,15 @@ def test_gone_while_a_run_goes_on(app: App, crew: Crew, folder: Path) -> None:
 def test_gone_around_the_write_that_ends_a_run(app: App, folder: Path, when: When) -> None:
     """After it the run and the job have ended; before and within it, neither. The effect was there already: outside the
     database a job happens once or more."""
-    if when == "within" and not app.store.embedded:
+    if when == "within" and not app._store.embedded:
         pytest.skip("one statement, committed by the server: it has no inside")
     ids = load(app, 1)
     crash(app, folder, Point("settling", when))
-    picture = take_picture(app.store.url)
+    picture = take_picture(app._store.url)
     ended = when == "after"
     assert picture.rows[ids[0]].state is (State.SUCCEEDED if ended else State.IN_PROGRESS)
     assert runs(folder)[ids[0]] == 1
-    found = app.get(ids[0])
+    found = app.jobs.get(ids[0])
     assert found is not None
     assert (found.finished_at is not None) == ended
     finish(app, folder, ids)

@@ -38,7 +38,7 @@ def fill(app: App, text: str = "x" * 20_000) -> tuple[list[str], StoreUnavailabl
     accepted: list[str] = []
     for _ in range(2_000):
         try:
-            accepted += put(app.store, spec("work", payload={"number": 1}, retry=PATIENT, external_ref=text))
+            accepted += put(app._store, spec("work", payload={"number": 1}, retry=PATIENT, external_ref=text))
         except StoreUnavailable as error:
             return accepted, error
     raise AssertionError("the disk is not full yet")

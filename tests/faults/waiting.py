@@ -15,7 +15,7 @@ LONG = 60.0
 def counts(app: App) -> dict[State, int]:
     """Nothing while the store is away."""
     try:
-        return app.store.run(app.store.jobs.counts("*"))
+        return app._store.run(app._store.jobs.counts("*"))
     except StoreUnavailable:
         return {}
 
@@ -34,5 +34,5 @@ def all_ended(app: App, total: int, limit: float = LONG) -> None:
 
 
 def states(app: App, ids: Collection[str]) -> list[State]:
-    found = (app.store.run(app.store.jobs.get(job_id, "*")) for job_id in ids)
+    found = (app._store.run(app._store.jobs.get(job_id, "*")) for job_id in ids)
     return [job.state for job in found if job is not None]

@@ -87,17 +87,17 @@ class Workplace:
     def _prepare(self, url: str) -> None:
         """One job was told that it may go on, another has been sent what it waited for, and the rest are new."""
         with closing(App(url, name="tests", enqueued_by="tester")) as app:
-            app.store.migrate()
+            app._store.migrate()
             self.ids = {kind: _put(app, kind, pause=0.01) for kind in ("journey", "journey_in_a_thread")}
             last = self.ids["journey_in_a_thread"]
             with Crew(url, self._folder, lease=30.0) as crew:
                 crew.start_one()
                 until(lambda: len(app.approvals.list()) == 2, "both ask")
                 (gate,) = app.approvals.list(job_id=last)
-                app.approve(gate.id, by="ada")
+                app.approvals.approve(gate.id, by="ada")
                 until(lambda: _waits_for_event(app, last), "one waits for its event")
             for gate in app.approvals.list():
-                app.approve(gate.id, by="ada")
+                app.approvals.approve(gate.id, by="ada")
             app.send_event("shipped", {"job": last, "what": "parcel 7"})
             self.ids |= {kind: _put(app, kind) for kind in ("work", "awork", "flaky", "save", "walk", "ahold")}
             self.ids |= {"spawn": _put(app, "spawn", number=1), "shout": _put(app, "shout", ONCE, text="no")}
@@ -128,7 +128,7 @@ class Workplace:
             crew.start_one(options=("--poll", "500ms"))
             for does, what in (
                 (lambda: self.ids["ahold"] in runs(crew.folder), "it is at the one to be cancelled"),
-                (lambda: app.cancel(self.ids["ahold"]), "that is cancelled"),
+                (lambda: app.jobs.cancel(self.ids["ahold"]), "that is cancelled"),
                 (lambda: self._helped_along(app), "all have ended"),
                 (lambda: effects(crew.folder, "stopped") or len(crew.members) > 1, "it has let go of that one"),
             ):
@@ -168,7 +168,7 @@ class Workplace:
             check_ledger(store)
             results = {kind: store.run(store.jobs.result(job, "*")) for kind, job in self.ids.items()}
         with closing(App(url)) as app:
-            (child,) = {job.id for job in app.jobs(kind="work")} - {self.ids["work"]}
+            (child,) = {job.id for job in app.jobs.list(kind="work")} - {self.ids["work"]}
         picture = check(url, {*self.ids.values(), child}, folder=folder)
         ends = {kind: picture.rows[job].state for kind, job in self.ids.items()}
         assert ends.pop("ahold") is State.CANCELLED
@@ -184,9 +184,9 @@ def _kills(trouble: tuple[Any, ...] | None) -> bool:
 
 
 def _put(app: App, kind: str, retry: Retry = AT_ONCE, **payload: object) -> str:
-    return put(app.store, spec(kind, payload=payload, retry=retry))[0]
+    return put(app._store, spec(kind, payload=payload, retry=retry))[0]
 
 
 def _waits_for_event(app: App, job: str) -> bool:
-    steps = app.store.run(app.store.steps.list(job, "*"))
+    steps = app._store.run(app._store.steps.list(job, "*"))
     return bool(steps) and steps[-1].kind == "event" and not steps[-1].over

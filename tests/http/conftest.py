@@ -55,7 +55,7 @@ def service_of(app: App, *, roles: tuple[str, ...] = ("admin",)) -> Starlette:
     def authenticate(request: Request) -> Identity | None:
         return known if request.headers.get("authorization") == f"Bearer {TOKEN}" else None
 
-    app.client.make_ready()
+    app._session.make_ready()
     return Starlette(routes=[Mount(BELOW, make_service(app, authenticate=authenticate))])
 
 

@@ -176,7 +176,7 @@ def test_a_real_stream_that_is_cut_behind_its_head_misses_nothing(base: str, dri
 @there
 def test_a_real_stream_that_is_cut_at_many_places_misses_nothing(base: str, drive: Drive, app: App) -> None:
     handles = [app.enqueue("mail", {"n": n}) for n in range(30)]
-    start = app.store.run(app.store.ledger.read(None, 1, "default"))[0].cursor
+    start = app._store.run(app._store.ledger.read(None, 1, "default"))[0].cursor
     with Cutting(base, cut_at(iter(range(0, 1_400, 37))), part=1) as proxy:
         told = drive(proxy.url, retrying=OFTEN).take(lambda c: c.events.follow(after=start), most=29)
         assert proxy.cuts > 20
@@ -235,17 +235,17 @@ def test_what_may_be_said_again_is_done_once_wherever_its_answer_is_cut(base: st
         whole = length(partial(_acted, act, worked if needs else None))
         last = whole - (20 if word == "jobs" else 1)  # times are not all of one length
         for place in (0, 1, 20, whole // 2, whole - 40, last):
-            before = len(app.jobs(limit=1_000))
+            before = len(app.jobs.list(limit=1_000))
             job: Any = worked() if needs else None
             with Cutting(base, cut_at(iter([place])), part=1) as proxy:
                 answer = drive(proxy.url).do(partial(act, job=job))
                 assert proxy.cuts == 1, (word, place)
-            made = len(app.jobs(limit=1_000)) - before - needs
+            made = len(app.jobs.list(limit=1_000)) - before - needs
             if word.startswith("enqueue"):
                 handles = [answer] if word == "enqueue" else answer
                 assert (made, [each.created for each in handles]) == (len(handles), [True] * len(handles)), place
             elif word in ("settle", "fail"):
-                verbs = [each.verb for each in app.handle(job.id).history() if each.attempt == job.attempt]
+                verbs = [each.verb for each in app.jobs.handle(job.id).history() if each.attempt == job.attempt]
                 assert (answer.settled, verbs.count("succeed") + verbs.count("fail")) == (True, 1), place
                 assert answer.ending == {"settle": "succeeded", "fail": "retry"}[word]
             elif word == "release":

@@ -26,15 +26,15 @@ def cancelled(app: App, kind: str = "x") -> str:
 def purge(app: App) -> None:
     """All that has ended goes."""
     for _ in range(2):  # one pass finds what the other has left
-        forward(app.store, 2 * 86_400)
-        sweep(app.store)
+        forward(app._store, 2 * 86_400)
+        sweep(app._store)
         app.enqueue("later")  # the job of the last event stays
 
 
 @pytest.mark.slow
 @BOTH
 def test_a_follower_is_told_of_a_gap_and_how_to_begin_again(app: App, base: str, drive: Drive) -> None:
-    keep(app.store, purge="1d")
+    keep(app._store, purge="1d")
     client = drive(base)
     cancelled(app)
     (first,) = client.take(lambda c: c.events.list(), most=1)

@@ -70,12 +70,12 @@ def test_a_job_from_beginning_to_end(base: str, drive: Drive, worker: App) -> No
     assert done == [42]
 
     job = client.do(lambda c: c.jobs.get(handle.id))
-    assert job == worker.get(handle.id)  # to the last field, as read from the database itself
+    assert job == worker.jobs.get(handle.id)  # to the last field, as read from the database itself
     assert {each.name for each in fields(Job)} == {each.name for each in fields(job)}
     assert client.do(lambda c: c.jobs.handle(handle.id).state()) is State.SUCCEEDED
     assert [e.verb for e in client.do(lambda c: c.jobs.history(handle.id))] == ["enqueue", "take", "succeed"]
     assert [a.outcome for a in client.do(lambda c: c.jobs.attempts(handle.id))] == ["succeeded"]
-    assert client.do(lambda c: c.jobs.why(waiting.id)).reasons == worker.why(waiting.id).reasons
+    assert client.do(lambda c: c.jobs.why(waiting.id)).reasons == worker.jobs.why(waiting.id).reasons
     assert client.do(lambda c: c.jobs.details(handle.id)).result.value == 42
     assert client.do(lambda c: c.jobs.get("0198c5b4-0000-7000-8000-000000000001")) is None
 
@@ -101,14 +101,16 @@ def test_many_jobs_their_pages_and_what_is_done_to_them(base: str, drive: Drive,
     assert [(v.id, v.state, v.refused) for v in verdicts] == [(first, "cancelled", False), (second, "cancelled", False)]
     nobody = "0198c5b4-0000-7000-8000-000000000001"
     refused = client.do(lambda c: c.jobs.cancel(first, nobody))
-    assert [(v.refused, v.reason) for v in refused] == [(v.refused, v.reason) for v in worker.cancel(first, nobody)]
+    assert [(v.refused, v.reason) for v in refused] == [
+        (v.refused, v.reason) for v in worker.jobs.cancel(first, nobody)
+    ]
     with pytest.raises(errors.Conflict) as raised:
         client.do(lambda c: c.jobs.handle(first).cancel())
     assert raised.value.code == refused[0].reason
     assert client.do(lambda c: c.jobs.move(third, first=True)).refused is False
     assert client.do(lambda c: c.jobs.reschedule(third, delay="1h"))[0].state == "queued"
     assert client.do(lambda c: c.jobs.run_now(third))[0].refused is False
-    assert worker.why(first).job.state == "cancelled"
+    assert worker.jobs.why(first).job.state == "cancelled"
     history = client.do(lambda c: c.jobs.history(first))
     assert (history[-1].actor, history[-1].meta["reason"]) == ("a tester", "not wanted")
 

@@ -31,9 +31,9 @@ def test_what_was_enqueued_before_the_answer_was_lost_is_one_job(base: str, driv
         assert [each.created for each in many] == [True] * 5
         keyed = client.do(lambda c: c.enqueue("mail", {"to": "bob"}, key="bob"))
         assert keyed.id
-    assert {job.id for job in app.jobs()} == {one.id, keyed.id, *(each.id for each in many)}
-    assert len(app.jobs()) == 7
-    assert app.get(one.id).attempt == 0  # type: ignore[union-attr]
+    assert {job.id for job in app.jobs.list()} == {one.id, keyed.id, *(each.id for each in many)}
+    assert len(app.jobs.list()) == 7
+    assert app.jobs.get(one.id).attempt == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_a_verb_without_a_key_is_not_said_twice(base: str, drive: Drive, app: Ap
 @there
 def test_a_stream_that_breaks_goes_on_where_it_was(base: str, drive: Drive, app: App) -> None:
     handles = [app.enqueue("mail", {"n": n}) for n in range(40)]
-    start = app.store.run(app.store.ledger.read(None, 1, "default"))[0].cursor
+    start = app._store.run(app._store.ledger.read(None, 1, "default"))[0].cursor
     # Each connection lives for a few thousand bytes, and ends in the midst of an event.
     with Cutting(base, lambda _, answered: len(answered) > 6_000) as proxy:
         client = drive(proxy.url)

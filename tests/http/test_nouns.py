@@ -104,7 +104,7 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     more.add("fetch", {"n": 4}, name="more", after="last")
     assert sorted(client.do(lambda c: more.start()).jobs) == ["more"]
     graph = client.do(lambda c: c.workflows.graph(started.id))
-    assert graph == worker.workflows.show(started.id)
+    assert graph == worker.workflows.graph(started.id)
     worker.run_worker(burst=True)
     (done,) = client.do(lambda c: c.workflows.list(over=True))
     assert (done.id, done.status) == (started.id, "succeeded")
@@ -145,7 +145,7 @@ def test_events_come_page_by_page_and_as_they_happen(base: str, drive: Drive, wo
     before = client.do(lambda c: c.enqueue_many(c.prepare("fetch", {"n": n}) for n in range(210)))
     seen = client.take(lambda c: c.events.list())
     assert [event.job_id for event in seen] == [handle.id for handle in before]
-    assert seen[:5] == list(worker.events("me", page=5))[:5]
+    assert seen[:5] == list(worker.events.read("me", page=5))[:5]
     assert client.take(lambda c: c.events.list(after=seen[199].cursor)) == seen[200:]
     # The rest from a place on, and then what comes while it listens, from another client.
     other = drive(base)
@@ -171,13 +171,13 @@ def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: A
     client = drive(base)
     client.do(lambda c: c.enqueue("fetch", {"n": 1}, agent="bot"))
     worker.run_worker(burst=True)
-    assert client.do(lambda c: c.health.get()).verdict == worker.health().verdict
+    assert client.do(lambda c: c.health.get()).verdict == worker.health.get().verdict
     client.do(lambda c: c.usage.count())
-    assert client.do(lambda c: c.usage.list(by=["kind"])) == worker.usage(by=["kind"])
+    assert client.do(lambda c: c.usage.list(by=["kind"])) == worker.usage.list(by=["kind"])
     two_days_ago = (datetime.now(UTC) - timedelta(days=2)).date()
     assert client.do(lambda c: c.usage.list(by="day", since=two_days_ago))[0].succeeded == 1
     paused = client.do(lambda c: c.pauses.set(queue="mail", reason="SMTP is down", until="1h"))
-    assert client.do(lambda c: c.pauses.list()) == worker.switches.list() == [paused]
+    assert client.do(lambda c: c.pauses.list()) == worker.pauses.list() == [paused]
     client.do(lambda c: c.pauses.remove(queue="mail"))
     assert client.do(lambda c: c.queues.set_aging("mail", every="1m")) == client.do(lambda c: c.queues.list())[0]
     assert client.do(lambda c: c.queues.set_aging("mail", every=None)) is None
@@ -202,7 +202,7 @@ def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: A
     assert client.do(lambda c: c.subscriptions.deliveries("receipts")) == []
     client.do(lambda c: c.subscriptions.remove("receipts"))
     assert client.do(lambda c: c.subscriptions.list()) == []
-    assert client.do(lambda c: c.events.consumers()) == worker.consumers.list()
+    assert client.do(lambda c: c.events.consumers()) == worker.events.consumers()
     assert client.do(lambda c: c.reservations.list()) == []
     mine = client.do(lambda c: c.reservations.set("gpu-0", ttl="1m", reason="measuring"))
     assert (mine.state, mine.running, mine.ahead, mine.what) == ("active", 0, 0, "resource gpu-0")
@@ -243,7 +243,7 @@ def test_working_over_http(base: str, drive: Drive, worker: App) -> None:
         lambda c: c.leases.settle(lease, second, "retry", error={"type": "Busy", "message": "later"}, after="1h")
     )
     assert failed.ending == "retry"
-    assert worker.get(second.id).error_code == "Busy"  # type: ignore[union-attr]
+    assert worker.jobs.get(second.id).error_code == "Busy"  # type: ignore[union-attr]
     (third,) = client.do(lambda c: c.leases.claim(lease, want=5))
     assert client.do(lambda c: c.leases.release(lease, third))[0].settled
     client.do(lambda c: c.leases.end(lease))

@@ -68,7 +68,7 @@ class Late(HttpxTransport):
         reply = super().send(outgoing)
         self.asked += outgoing.method == "PUT"
         if outgoing.method == "PUT" and self.asked == 1:
-            self._app.reservations.ask(outgoing.url.rpartition("/")[2], resource="gpu-0", ttl=60)
+            self._app.reservations.set(outgoing.url.rpartition("/")[2], resource="gpu-0", ttl=60)
             time.sleep(SHORT)
         return reply
 
@@ -86,7 +86,7 @@ def test_an_answer_that_came_too_late_begins_nothing(app: App, base: str) -> Non
 def test_it_waits_for_its_turn(app: App, base: str, colour: str) -> None:
     begun: list[Any] = []
     asking = threading.Thread(target=within, args=(colour, base, begun.append), kwargs={"queue": "imports"})
-    with app.reserve(queue="imports"):
+    with app.reservations.hold(queue="imports"):
         asking.start()
         until(lambda: len(app.reservations.list()) == 2, "it stands in line")
         assert begun == []

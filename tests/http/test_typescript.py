@@ -61,13 +61,13 @@ def test_the_package_against_the_real_service(package: Path, sqlite_url: str) ->
         asks.enqueue()
         asks.enqueue()
         app.run_worker(burst=True)
-        keep(app.store, purge="1d", kind="gone")
+        keep(app._store, purge="1d", kind="gone")
         places = [cancelled(app), cancelled(app)]
         for _ in range(2):
             app.enqueue("last", queue="ts-nobody")  # the job of the last event stays
-            forward(app.store, 2 * 86_400)
-            sweep(app.store)
-        app.store.run(app.store.clock.set(timedelta(0), None))
+            forward(app._store, 2 * 86_400)
+            sweep(app._store)
+        app._store.run(app._store.clock.set(timedelta(0), None))
         token = app.tokens.issue("node", roles=["admin"]).text
     built = npm(package, "pack")
     assert built.returncode == 0, built.stdout + built.stderr
@@ -85,7 +85,7 @@ def cancelled(app: App) -> Event:
     """The last event of a job that was cancelled."""
     handle = app.enqueue("gone")
     handle.cancel()
-    return app.store.run(app.store.ledger.read(None, 100, "default"))[-1]
+    return app._store.run(app._store.ledger.read(None, 100, "default"))[-1]
 
 
 def _installed(package: Path, packed: str) -> str:

@@ -22,4 +22,4 @@ def place(request: pytest.FixtureRequest) -> str | None:
 def kit(place: str | None) -> Iterator[Kit]:
     with Kit(shop.app, place, timeout=60) as kit:
         yield kit
-        check_ledger(shop.app.store)
+        check_ledger(shop.app._store)

@@ -116,7 +116,7 @@ async def wait_for_receipt(order: int) -> str:
 def elsewhere(order: int) -> dict[str, Any]:
     """In a process of its own, which imports this module anew: there, too, the app must be on the kit's database."""
     handle = send_receipt.enqueue("eve@example.com", order)
-    return {"pid": os.getpid(), "receipt": handle.id, "url": app.store.url}
+    return {"pid": os.getpid(), "receipt": handle.id, "url": app._store.url}
 
 
 def _plain(order: int) -> str:

@@ -29,7 +29,7 @@ def test_it_stands_still_and_the_store_with_it(kit: Kit) -> None:
     before = kit.now()
     assert abs(before - datetime.now(UTC)) < timedelta(minutes=1)
     time.sleep(0.002)
-    store = shop.app.store
+    store = shop.app._store
     assert kit.now() == before == store.run(store.clock.now())
     shop.send_receipt.enqueue("ada@example.com", 1)
     (job,) = kit.drain().jobs
@@ -72,7 +72,7 @@ def test_it_can_be_set_for_a_while(kit: Kit) -> None:
         shop.send_receipt.using(delay="1d").enqueue("ada@example.com", 1)
         assert kit.drain().attempts == 0
     assert kit.now() == before
-    store = shop.app.store
+    store = shop.app._store
     assert store.run(store.clock.now()) == before
     assert kit.drain().attempts == 1, "which is long ago"
     assert kit.travel("1h") > before + timedelta(hours=1), "it catches up again"

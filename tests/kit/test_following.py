@@ -41,4 +41,4 @@ def test_what_an_event_makes_is_drained_with_it(app: App) -> None:
         assert [job.kind for job in report.jobs] == ["pack", "label", "label"]
         assert [job.state for job in report.jobs] == [State.SUCCEEDED, State.FAILED, State.SUCCEEDED]
         assert report.failures == ()
-        assert len(app.chain(report.jobs[1].id)) == 2
+        assert len(app.jobs.chain(report.jobs[1].id)) == 2

@@ -53,7 +53,7 @@ def kit(place: str | None) -> Iterator[Kit]:
     done.clear()
     with Kit(app, place, timeout=60) as kit:
         yield kit
-        check_ledger(app.store)
+        check_ledger(app._store)
 
 
 @pytest.mark.slow

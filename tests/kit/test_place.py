@@ -24,13 +24,13 @@ pytestmark = pytest.mark.req("HF-7")
 
 
 def test_the_apps_own_database_is_put_back(place: str | None) -> None:
-    own = shop.app.store
+    own = shop.app._store
     with Kit(shop.app, place) as kit:
-        assert shop.app.store is not own
-        assert kit.url == shop.app.store.url != shop.OWN_URL
-        assert shop.app.get(shop.send_receipt.enqueue("ada@example.com", 1).id) is not None
-    assert shop.app.store is own
-    assert (shop.app.store.url, shop.app.schema) == (shop.OWN_URL, "holdfast")
+        assert shop.app._store is not own
+        assert kit.url == shop.app._store.url != shop.OWN_URL
+        assert shop.app.jobs.get(shop.send_receipt.enqueue("ada@example.com", 1).id) is not None
+    assert shop.app._store is own
+    assert (shop.app._store.url, shop.app._schema) == (shop.OWN_URL, "holdfast")
     with pytest.raises(StoreUnavailable):
         shop.send_receipt.enqueue("ada@example.com", 1)
 
@@ -38,7 +38,7 @@ def test_the_apps_own_database_is_put_back(place: str | None) -> None:
 def test_it_is_put_back_after_an_error_too(place: str | None) -> None:
     with pytest.raises(ZeroDivisionError), Kit(shop.app, place):
         raise ZeroDivisionError
-    assert shop.app.store.url == shop.OWN_URL
+    assert shop.app._store.url == shop.OWN_URL
 
 
 @pytest.mark.slow
@@ -84,10 +84,10 @@ def test_a_schema_is_gone_afterwards_and_its_neighbour_untouched(postgres_url: s
         assert len(schemas(postgres_url)) == 2
     assert schemas(postgres_url) == {"holdfast"}
     with closing(App(postgres_url)) as app:
-        assert app.jobs() == []
+        assert app.jobs.list() == []
         with psycopg.connect(postgres_url) as connection:
             assert connection.execute("select shift, stopped from holdfast.clock").fetchone() is not None
-        assert app.client.run(app.client.store.jobs.counts("*")) == {}
+        assert app._session.run(app._session.store.jobs.counts("*")) == {}
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:
             assert kit.drain().attempts == 1
             with pytest.raises(Conflict):
                 Kit(app).__enter__()
-        assert app.jobs() == []
+        assert app.jobs.list() == []
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_a_transaction_left_open_is_an_error_and_no_hang(postgres_url: str, monk
     with psycopg.connect(postgres_url) as connection:
         with pytest.raises(HoldfastError, match="lock timeout"), kit:
             shop.send_receipt.using(connection=connection).enqueue("ada@example.com", 1)
-        assert shop.app.store.url == shop.OWN_URL
+        assert shop.app._store.url == shop.OWN_URL
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_server_that_is_not_there() -> None:
     with pytest.raises(StoreUnavailable) as away, Kit(shop.app, f"postgresql://nobody@127.0.0.1:{free_port()}/none"):
         pass
     assert away.value.__context__ is away.value.__cause__, "one error, not a second one from cleaning up"
-    assert shop.app.store.url == shop.OWN_URL
+    assert shop.app._store.url == shop.OWN_URL
 
 
 @pytest.mark.parametrize("url", ["sqlite:///jobs.db", "sqlite:////tmp/jobs.db", "mysql://x", "jobs.db", ""])
@@ -205,7 +205,7 @@ def test_other_places_are_refused(url: str) -> None:
     with pytest.raises(InvalidSetting, match="private") as refused, Kit(shop.app, url):
         pass
     assert refused.value.code == "not_private"
-    assert shop.app.store.url == shop.OWN_URL
+    assert shop.app._store.url == shop.OWN_URL
 
 
 UNCHANGED = """

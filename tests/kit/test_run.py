@@ -62,7 +62,7 @@ def test_a_job_that_cancels_itself_raises_what_it_raised(kit: Kit) -> None:
             kit.run(withdrawn)
         kit.assert_enqueued(withdrawn, state="cancelled")
     finally:
-        del shop.app.kinds["withdrawn"]
+        del shop.app._kinds["withdrawn"]
 
 
 def test_only_that_job_runs(kit: Kit) -> None:

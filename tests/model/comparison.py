@@ -10,7 +10,7 @@ from typing import TypeVar
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import State, Step, replay
 from holdfast.errors import HoldfastError
-from holdfast.features.approvals.model import GateFilter
+from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.health.model import Health
 from holdfast.features.limits.model import EACH, Bucket, Limit
 from holdfast.features.workflows.model import Graph
@@ -135,7 +135,7 @@ class Comparison:
 
     def _check_overview(self, scope: str) -> None:
         reasons = set()
-        asked = GateFilter(tenant=scope, state=None, limit=1000)
+        asked = ApprovalFilter(tenant=scope, state=None, limit=1000)
         for player in self.players.values():
             where = f"{player} in {scope}"
             if self.model.gates:

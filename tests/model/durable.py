@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
-from holdfast.features.approvals.model import Ballot, GateFilter, VerdictWord
+from holdfast.features.approvals.model import ApprovalFilter, Ballot, VerdictWord
 from tests.model import views
 from tests.model.comparison import same
 from tests.model.drafts import EVENTS, job_id, outcomes, people, scopes, tenants, told, waits
@@ -86,7 +86,7 @@ class Durable(Mischief):
         self.play(lambda side: side.rewind(job, to, "an operator", scope))
 
     def list_gates(self, data: st.DataObject) -> None:
-        wanted = GateFilter(
+        wanted = ApprovalFilter(
             tenant=data.draw(scopes, label="tenant"),
             state=data.draw(st.sampled_from([None, "open", "open", "approved", "withdrawn"])),
             approver=data.draw(st.sampled_from([None, "ada", "eve"])),

@@ -12,8 +12,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry, projection
-from holdfast.features.approvals.model import Answer, Ballot, Gate, Token, Vote, refusal
-from holdfast.stores.requests import Sent
+from holdfast.features.approvals.model import Answer, Approval, Ballot, Token, Vote, refusal
+from holdfast.stores.requests import SentResult
 from tests.model.upkeep import Upkeep
 from tests.model.world import ModelJob, seconds
 
@@ -47,7 +47,7 @@ class ModelToken:
 
 @dataclass
 class ModelGate:
-    seen: Gate
+    seen: Approval
     remind_every: float | None
     expires_in: float | None
     votes: list[Vote] = field(default_factory=list)
@@ -169,10 +169,10 @@ class People(Upkeep):
 
     def send_event(
         self, label: str, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
-    ) -> Sent:
+    ) -> SentResult:
         for told in self.told:
             if key is not None and (told.tenant, told.name, told.key) == (tenant, name, key):
-                return Sent(told.label, False, 0)
+                return SentResult(told.label, False, 0)
         new = Told(label, tenant, name, json.loads(data), key, job_id, actor, self.now)
         self.told.append(new)
         woke = 0
@@ -186,7 +186,7 @@ class People(Upkeep):
                     if job.state is State.RETRY_WAITING and job.due_at == step.wake_at:
                         self.step(job, "due", actor, {"event": name})
                         woke += 1
-        return Sent(label, True, woke)
+        return SentResult(label, True, woke)
 
     # -- gates -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class People(Upkeep):
         def later(span: str) -> datetime | None:
             return None if asked.get(span) is None else self.now + seconds(asked[span])
 
-        gate = Gate(
+        gate = Approval(
             asked["id"],
             job.tenant,
             job.id,

@@ -14,14 +14,14 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry
 from holdfast.features.agents.model import Agent, Definition
-from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Vote
+from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Vote
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.health.model import Health
 from holdfast.features.limits.model import Ask, Limit, Rule, Standing
 from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.reader import Dialect
-from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb, Reschedule, Sent, Telling
+from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb, Reschedule, SendEvent, SentResult
 from tests.support.stores import new_id
 
 T = TypeVar("T")
@@ -198,8 +198,8 @@ class Player:
 
     def send_event(
         self, label: str, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
-    ) -> Sent:
-        sent = self.store.run(self.store.ledger.send(Telling(new_id(), name, data, key, job_id), actor, tenant))
+    ) -> SentResult:
+        sent = self.store.run(self.store.ledger.send(SendEvent(new_id(), name, data, key, job_id), actor, tenant))
         return replace(sent, id=self.told.setdefault(sent.id, label))
 
     def _named(self, value: Any) -> Any:
@@ -276,7 +276,7 @@ class Player:
         found = self.store.run(self.store.steps.list(job_id, tenant))
         return [replace(step, value=self._named(step.value)) for step in found]
 
-    def gates(self, wanted: GateFilter) -> list[Gate]:
+    def gates(self, wanted: ApprovalFilter) -> list[Approval]:
         return self.store.run(self.store.approvals.list(wanted))
 
     def limits(self, tenant: str) -> list[Limit]:

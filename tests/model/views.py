@@ -12,7 +12,7 @@ from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, J
 from holdfast.engine.retry import EXPONENTIAL
 from holdfast.engine.states import State
 from holdfast.engine.steps import Step
-from holdfast.features.approvals.model import Gate, GateFilter
+from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.health.model import Health
 from holdfast.stores.requests import JobFilter
 from tests.model.flowing import ModelFlow
@@ -151,7 +151,7 @@ def flow_of(flow: ModelFlow) -> dict[str, object]:
     }
 
 
-def gates_of(people: People, wanted: GateFilter) -> list[Gate]:
+def gates_of(people: People, wanted: ApprovalFilter) -> list[Approval]:
     """Those that were asked first at the top, by their ids."""
     found = [gate.seen for gate in people.gates.values() if wanted.tenant in (EVERY_TENANT, gate.seen.tenant)]
     if wanted.state is not None:
@@ -196,7 +196,7 @@ def health_of(world: People, scope: str) -> Health:
     alive = sum(world.live(lease) for lease in seen)
     oldest = min((_ready_since(job) for job in waiting), default=None)
     age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
-    asked = gates_of(world, GateFilter(tenant=scope, limit=1000))
+    asked = gates_of(world, ApprovalFilter(tenant=scope, limit=1000))
     worst = 300 if waiting and not alive else 3600
     overdue = any(
         gate.escalated_at is not None or (gate.expires_at is not None and gate.expires_at <= world.now)

@@ -13,14 +13,14 @@ from holdfast.engine.order import Move
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import StepEntry
-from holdfast.features.approvals.model import Ballot, GateFilter, Question
+from holdfast.features.approvals.model import ApprovalFilter, Ballot, Question
 from holdfast.features.assembly import Store
 from holdfast.features.audit.store import EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.features.jobs.views import why
 from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.flow import Flow, Statement, Steps, flow
-from holdfast.stores.requests import ClaimRequest, JobFilter, Telling
+from holdfast.stores.requests import ClaimRequest, JobFilter, SendEvent
 from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
 from tests.plans.filling_dead import LARGEST
 
@@ -37,8 +37,8 @@ def gate_id(number: int) -> str:
     return job_id(number).replace("-8000-", "-9000-")
 
 
-def telling(name: str, data: str, key: str | None = None) -> Telling:
-    return Telling(gate_id(6_000_000), name, data, key)
+def telling(name: str, data: str, key: str | None = None) -> SendEvent:
+    return SendEvent(gate_id(6_000_000), name, data, key)
 
 
 def lease_id(number: int) -> str:
@@ -143,7 +143,9 @@ def inbox(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
         "of one job": ("approval_by_job", {"job_id": job_id(WAITING + 7), "state": None}),
         "what somebody may decide": ("approval_inbox", {"approver": "ada"}),
     }
-    return {name: (index, store.approvals.list(GateFilter(tenant="a", **how))) for name, (index, how) in wanted.items()}
+    return {
+        name: (index, store.approvals.list(ApprovalFilter(tenant="a", **how))) for name, (index, how) in wanted.items()
+    }
 
 
 # Every third is of the same queue and priority, so the last two stand next to each other.
@@ -323,5 +325,5 @@ def screens(store: Store, tenant: str) -> dict[str, Flow[Any]]:
         "queues and workers": store.health.workers(tenant),
         "tenants": store.tenants.list(tenant, most=1_000, names=50),
         "events of nobody": store.audit.recent_events(EventFilter(tenant=tenant, actor="nobody")),
-        "decided gates": store.approvals.list(GateFilter(tenant=tenant, state="approved", newest=True, limit=50)),
+        "decided gates": store.approvals.list(ApprovalFilter(tenant=tenant, state="approved", newest=True, limit=50)),
     }

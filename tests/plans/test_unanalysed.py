@@ -16,7 +16,7 @@ from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, StepEntry
 from holdfast.features.assembly import open_store
-from holdfast.stores.requests import ClaimRequest, Telling
+from holdfast.stores.requests import ClaimRequest, SendEvent
 from tests.plans.explained import leave_alone, used
 from tests.support.people import waits
 from tests.support.stores import apply, claim, new_id, open_lease, put, spec
@@ -108,7 +108,7 @@ def test_an_event_finds_who_waits_for_it_without_reading_the_others(postgres_url
         assert apply(store, lease, *(decide(job, wait, 0.5) for job, wait in zip(claims, waits, strict=True))) == []
         if analysed:
             connection.execute("analyze holdfast.step, holdfast.job_state")
-        event = Telling(new_id(), "paid", '{"invoice": 7, "amount": 12}')
+        event = SendEvent(new_id(), "paid", '{"invoice": 7, "amount": 12}')
         seen = used(connection, store.ledger.send(event, "tester", "default"))
         assert seen.answer.woke == 1
         assert seen.scanned == {}

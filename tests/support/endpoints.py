@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.features.assembly import Store
-from holdfast.features.webhooks.model import Endpoint, EndpointDelivery, EndpointDraft
+from holdfast.features.webhooks.model import Webhook, WebhookDelivery, WebhookDraft
 from tests.support.stores import TENANT, new_id
 
 URL = "https://ops.example.com/hooks?key=7"
 
 
-def draft(name: str = "ops", url: str = URL, secrets: Any = "OPS_HOOK", **fields: Any) -> EndpointDraft:
-    return EndpointDraft.of(name, url, secrets, **fields)
+def draft(name: str = "ops", url: str = URL, secrets: Any = "OPS_HOOK", **fields: Any) -> WebhookDraft:
+    return WebhookDraft.of(name, url, secrets, **fields)
 
 
-def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any) -> Endpoint:
-    """With its subscriptions, as `app.endpoints.add` makes one."""
+def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any) -> Webhook:
+    """With its subscriptions, as `app.webhooks.add` makes one."""
     wanted = draft(name, **fields)
     assert store.run(store.webhooks.add(wanted, new_id(), actor, tenant))
     for each in wanted.subscriptions().values():
@@ -25,13 +25,13 @@ def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: st
     return found(store, name, tenant)
 
 
-def found(store: Store, name: str = "ops", tenant: str = TENANT) -> Endpoint:
+def found(store: Store, name: str = "ops", tenant: str = TENANT) -> Webhook:
     one = store.run(store.webhooks.get(name, tenant))
     assert one is not None, f"there is no endpoint {name}"
     return one
 
 
-def sent(endpoint_id: str, job_id: str, **fields: Any) -> EndpointDelivery:
+def sent(endpoint_id: str, job_id: str, **fields: Any) -> WebhookDelivery:
     facts: dict[str, Any] = {"message": "msg_1", "type": "ping", "attempt": 1, "status": 200, "error_code": None}
     facts |= {"duration_ms": 5, "excerpt": "ok"}
-    return EndpointDelivery(new_id(), TENANT, endpoint_id, job_id=job_id, **(facts | fields))
+    return WebhookDelivery(new_id(), TENANT, endpoint_id, job_id=job_id, **(facts | fields))

@@ -10,9 +10,9 @@ from holdfast.engine.job import EVERY_TENANT, Claim
 from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, Saved, Step, StepEntry
-from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Question, VerdictWord, Vote
+from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Question, VerdictWord, Vote
 from holdfast.features.assembly import Store
-from holdfast.stores.requests import Sent, Telling
+from holdfast.stores.requests import SendEvent, SentResult
 from tests.support.stores import TENANT, apply, new_id, put_one, take
 
 # -- what a handler's attempt ends for ---------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def waiting(store: Store, name: str = "paid", match: dict[str, Any] | None = Non
     return job_id
 
 
-def asking(store: Store, *, tenant: str = TENANT, job: dict[str, Any] | None = None, **question: Any) -> Gate:
+def asking(store: Store, *, tenant: str = TENANT, job: dict[str, Any] | None = None, **question: Any) -> Approval:
     """A new job that waits for people, and its gate."""
     _, held = running(store, tenant=tenant, **(job or {}))
     gate_id = new_id()
@@ -102,22 +102,22 @@ def send(
     key: str | None = None,
     job: str | None = None,
     tenant: str = TENANT,
-) -> Sent:
+) -> SentResult:
     text = data if isinstance(data, str) else json.dumps({} if data is None else data)
-    return store.run(store.ledger.send(Telling(new_id(), name, text, key, job), "till", tenant))
+    return store.run(store.ledger.send(SendEvent(new_id(), name, text, key, job), "till", tenant))
 
 
 # -- gates -----------------------------------------------------------------------------------------------------------
 
 
-def gate(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> Gate:
+def gate(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> Approval:
     found = store.run(store.approvals.get(gate_id, tenant))
     assert found is not None, f"there is no gate {gate_id}"
     return found
 
 
-def gates(store: Store, *, tenant: str = TENANT, **wanted: Any) -> list[Gate]:
-    return store.run(store.approvals.list(GateFilter(tenant=tenant, **wanted)))
+def gates(store: Store, *, tenant: str = TENANT, **wanted: Any) -> list[Approval]:
+    return store.run(store.approvals.list(ApprovalFilter(tenant=tenant, **wanted)))
 
 
 def votes(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> list[Vote]:

@@ -8,7 +8,15 @@ from typing import Any
 from holdfast import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import Store
-from holdfast.features.schedules.model import Decision, Fire, Firing, Placed, Schedule, ScheduleDraft, TemplateDraft
+from holdfast.features.schedules.model import (
+    Decision,
+    Firing,
+    Placed,
+    Schedule,
+    ScheduleDraft,
+    ScheduleRun,
+    TemplateDraft,
+)
 from tests.support.stores import TENANT, new_id, spec
 
 MONDAY = datetime(2027, 1, 4, 8, 0, tzinfo=UTC)
@@ -17,17 +25,17 @@ MINUTE = timedelta(minutes=1)
 
 def set_time(app: App, moment: datetime) -> datetime:
     """Stop the store's clock at a time."""
-    app.client.make_ready()
-    app.store.run(app.store.clock.set(timedelta(0), moment))
+    app._session.make_ready()
+    app._store.run(app._store.clock.set(timedelta(0), moment))
     return moment
 
 
 def attend(app: App, tenant: str = EVERY_TENANT) -> int:
     """What a worker does about schedules each time it looks; answers for how many schedules."""
-    app.client.make_ready()
-    duty = app.scheduler.duty(tenant, 0)
+    app._session.make_ready()
+    duty = app._scheduler.duty(tenant, 0)
     assert duty.flow is not None
-    return duty.count(app.store.run(duty.flow(app.store)))
+    return duty.count(app._store.run(duty.flow(app._store)))
 
 
 def at(app: App, moment: datetime) -> int:
@@ -35,7 +43,7 @@ def at(app: App, moment: datetime) -> int:
     return attend(app)
 
 
-def told(fires: list[Fire]) -> list[tuple[str, int, str]]:
+def told(fires: list[ScheduleRun]) -> list[tuple[str, int, str]]:
     """Status, minutes after Monday, and how many: the earliest first."""
     return [
         (fire.status, (fire.due_at - MONDAY) // MINUTE, f"{fire.count}" if fire.error_code is None else fire.error_code)
@@ -45,7 +53,7 @@ def told(fires: list[Fire]) -> list[tuple[str, int, str]]:
 
 def made(app: App, kind: str) -> list[Any]:
     """Jobs of a kind, the oldest first."""
-    return app.jobs(kind=kind, limit=1000)[::-1]
+    return app.jobs.list(kind=kind, limit=1000)[::-1]
 
 
 def placed(name: str = "daily", timing: str = "@daily", **fields: Any) -> Placed:

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.engine.job import Job
 from holdfast.features.assembly import Store
 from holdfast.features.events.model import Delivery, Fed, Subscribing, Subscription
-from holdfast.stores.requests import JobFilter, Telling
+from holdfast.stores.requests import JobFilter, SendEvent
 from tests.support.stores import TENANT, new_id
 
 
@@ -48,4 +48,4 @@ def refusals(store: Store, one: Subscription) -> list[Delivery]:
 
 
 def tell(store: Store, name: str, data: str = "{}", *, cause: str | None = None, tenant: str = TENANT) -> str:
-    return store.run(store.ledger.send(Telling(new_id(), name, data, cause_id=cause), "ada", tenant)).id
+    return store.run(store.ledger.send(SendEvent(new_id(), name, data, cause_id=cause), "ada", tenant)).id

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.features.assembly import Store
-from holdfast.features.limits.model import Pausing, Switch, named
+from holdfast.features.limits.model import Pause, Pausing, named
 
 
 def pause(
     store: Store, reason: str = "by hand", *, until: Any = None, refuse: bool | None = None, **what: Any
-) -> Switch:
+) -> Pause:
     return store.run(store.pauses.set(Pausing.of(named(**what), reason, until, refuse), "ada"))
 
 

@@ -30,7 +30,7 @@ async def _alone(app: App, options: dict[str, Any]) -> None:
     try:
         await serve(app, burst=True, **options)
     finally:
-        if not app.store.embedded:  # its pool belongs to this loop
+        if not app._store.embedded:  # its pool belongs to this loop
             await app.aclose()
 
 
@@ -65,7 +65,7 @@ class Background:
         try:
             await self.worker.run()
         finally:
-            if not self._app.store.embedded:
+            if not self._app._store.embedded:
                 await self._app.aclose()
 
     @property

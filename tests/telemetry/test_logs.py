@@ -155,7 +155,7 @@ async def test_the_service_has_a_line_a_request_with_route_actor_and_trace(
     sqlite_url: str, stream: io.StringIO
 ) -> None:
     app = App(sqlite_url, name="tests")
-    app.client.make_ready()
+    app._session.make_ready()
     known = Identity("ada", "acme", scopes_of(["viewer"]))
     service = make_service(app, authenticate=lambda request: known if "authorization" in request.headers else None)
     transport = httpx2.ASGITransport(service, raise_app_exceptions=False)

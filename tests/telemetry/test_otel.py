@@ -143,9 +143,9 @@ def test_spans_go_from_the_enqueue_to_the_attempt_to_its_child_and_metrics_count
 
 async def test_the_service_observes_its_queues(new_app: NewApp, recorded: Recorded) -> None:
     app = new_app()
-    app.client.make_ready()
+    app._session.make_ready()
     await app.aenqueue("unknown", queue="mail")
-    service = make_service(app, authenticate=at_this_machine(app.client), dashboard=False)
+    service = make_service(app, authenticate=at_this_machine(app), dashboard=False)
     async with service.router.lifespan_context(service):
         transport = httpx2.ASGITransport(service)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as http:

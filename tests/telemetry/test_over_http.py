@@ -15,15 +15,15 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 @pytest.mark.req("JF-13")
 async def test_the_header_of_a_request_is_the_trace_of_its_job(sqlite_url: str) -> None:
     app = App(sqlite_url, name="tests")
-    app.client.make_ready()
-    service = make_service(app, authenticate=at_this_machine(app.client), dashboard=False)
+    app._session.make_ready()
+    service = make_service(app, authenticate=at_this_machine(app), dashboard=False)
     traces = []
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url="http://127.0.0.1:1") as http:
         for header in (PARENT, "00-broken", None):
             headers = {} if header is None else {"traceparent": header, "tracestate": "a=1"}
             made = await http.post("/api/v1/jobs", json={"kind": "any"}, headers=headers)
             assert made.status_code == 201, made.text
-            job = await app.client.arun(app.client.store.jobs.get(made.json()["id"], "default"))
+            job = await app._session.arun(app._session.store.jobs.get(made.json()["id"], "default"))
             assert job is not None
             traces.append(job.trace)
     await app.aclose()

@@ -37,7 +37,7 @@ NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 
 
 def pulse(app: App, tenant: str = "default") -> Pulse:
-    return app.client.run(app.client.store.health.statistics(tenant))
+    return app._session.run(app._session.store.health.statistics(tenant))
 
 
 def declare(app: App) -> None:
@@ -62,7 +62,7 @@ def test_a_failure_is_told_as_it_was_also_of_a_job_that_has_succeeded_since(app:
     job = mends.enqueue()
     for _ in range(3):
         work_off(app)
-        forward(app.store, 60)
+        forward(app._store, 60)
     assert job.state() == "succeeded"
     told = [(each.attempt, each.error_code) for each in pulse(app).failures]
     assert told == [(2, "KeyError"), (1, "ConnectionError")]
@@ -126,7 +126,7 @@ def test_rates_are_of_the_last_minute_or_as_far_back_as_was_read() -> None:
 
 def shown(app: App, width: int, height: int = 40) -> str:
     screen = Console(width=width, height=height, record=True, file=io.StringIO(), markup=False)
-    screen.print(picture(look(app.client, "default"), 2.0, width, height))
+    screen.print(picture(look(app._session, "default"), 2.0, width, height))
     return screen.export_text()
 
 
@@ -147,7 +147,7 @@ def test_top_shows_it_in_any_width_and_nobodys_text_is_believed(
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert max(map(len, narrow.splitlines())) <= 50
-    assert "evil\\x1b[2J [red]x\\u202e" in "\n".join(as_lines(look(app.client, "default")))
+    assert "evil\\x1b[2J [red]x\\u202e" in "\n".join(as_lines(look(app._session, "default")))
     app.close()
 
     monkeypatch.setenv("HOLDFAST_URL", url)

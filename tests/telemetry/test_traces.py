@@ -70,7 +70,7 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
         child.enqueue()
         child.using(trace=OTHER).enqueue()  # somebody else's doing
         child.using(trace="nonsense").enqueue()  # is not looked at
-        app.templates.put("made", "child", {})
+        app.templates.set("made", "child", {})
         app.templates.enqueue("made")
         flow = app.workflow("flow")
         first = flow.add(node)
@@ -130,8 +130,8 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
     assert job.get().trace == trace
     # It is a tag that nobody looks for, so it has no place in the index of tags.
     (stored,) = [tag for tag in job.get().tags if is_trace_tag(tag) and tag.startswith("trace:")]
-    assert app.jobs(tag=stored) == []
-    assert [found.id for found in app.jobs(tag="mine")] == [job.id]
+    assert app.jobs.list(tag=stored) == []
+    assert [found.id for found in app.jobs.list(tag="mine")] == [job.id]
     assert retried.get().retry_as == "new_job"
 
 

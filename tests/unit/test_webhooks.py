@@ -13,7 +13,7 @@ from holdfast import webhooks
 from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.engine.times import EPOCH
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
-from holdfast.features.webhooks.model import EndpointDraft, check_url, fate_of, message_of
+from holdfast.features.webhooks.model import WebhookDraft, check_url, fate_of, message_of
 from holdfast.features.webhooks.signing import key_of, secret_of
 
 pytestmark = pytest.mark.req("JF-9")
@@ -170,10 +170,10 @@ def test_an_endpoint_that_makes_no_sense_is_refused() -> None:
     ]
     for bad in wrong:
         with pytest.raises(InvalidSetting) as refused:
-            EndpointDraft.of(**(good | bad))
+            WebhookDraft.of(**(good | bad))
         assert "c2VjcmV0" not in str(refused.value)
     assert check_url("https://a.example/@me#part") == "https://a.example/%40me"
-    made = EndpointDraft.of(**good, wants=["job.crashed|order.*", "job.failed"])
+    made = WebhookDraft.of(**good, wants=["job.crashed|order.*", "job.failed"])
     ledger, told = made.subscriptions().values()
     assert ledger is not None
     assert told is not None

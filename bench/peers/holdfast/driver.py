@@ -61,22 +61,22 @@ def main() -> None:
         released.set()
         worker.stop()
         await running
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
     match link.command:
         case "prepare":
-            app.store.migrate()
+            app._store.migrate()
         case "single":
-            app.jobs(limit=1)  # the connection is open before the clock starts
+            app.jobs.list(limit=1)  # the connection is open before the clock starts
             link.timed(single)
         case "bulk":
-            app.jobs(limit=1)
+            app.jobs.list(limit=1)
             link.timed(bulk)
         case "paced":
-            app.jobs(limit=1)
+            app.jobs.list(limit=1)
             link.paced(noop.enqueue)
         case "work":
-            app.jobs(limit=1)
+            app.jobs.list(limit=1)
             asyncio.run(work())
             link.finish()
     app.close()

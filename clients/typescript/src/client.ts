@@ -9,7 +9,7 @@ import { DeadLetters, Queues, Schedules } from "./operating.js";
 import { every } from "./pages.js";
 import { reserve, type Held, type Reserve } from "./reserving.js";
 import * as schemas from "./schemas.js";
-import type { Enqueued, Event, Gate, Health, Job, Outcome, Sent, Verdict } from "./schemas.js";
+import type { Approval, Enqueued, Event, Health, Job, Outcome, SentResult, Verdict } from "./schemas.js";
 import { Parser } from "./sse.js";
 import { Transport, type TransportOptions } from "./transport.js";
 import { Worker, type WorkerOptions } from "./worker.js";
@@ -189,28 +189,28 @@ export class Client {
   }
 
   /** What waits for people, the oldest first. */
-  approvals(wanted: GatesWanted = {}): AsyncGenerator<Gate, void, undefined> {
-    return every(this.#transport, schemas.gateSchema, "/gates", { ...wanted });
+  approvals(wanted: GatesWanted = {}): AsyncGenerator<Approval, void, undefined> {
+    return every(this.#transport, schemas.approvalSchema, "/gates", { ...wanted });
   }
 
   /** Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree. */
-  approve(gate: string, said: { comment?: string; data?: unknown } = {}): Promise<Gate> {
+  approve(gate: string, said: { comment?: string; data?: unknown } = {}): Promise<Approval> {
     return this.#decide(gate, "approve", said);
   }
 
-  deny(gate: string, said: { comment?: string; data?: unknown } = {}): Promise<Gate> {
+  deny(gate: string, said: { comment?: string; data?: unknown } = {}): Promise<Approval> {
     return this.#decide(gate, "deny", said);
   }
 
-  #decide(gate: string, word: string, body: object): Promise<Gate> {
+  #decide(gate: string, word: string, body: object): Promise<Approval> {
     const path = `/gates/${encodeURIComponent(gate)}/${word}`;
-    return this.#transport.ask(schemas.gateSchema, { method: "POST", path, body });
+    return this.#transport.ask(schemas.approvalSchema, { method: "POST", path, body });
   }
 
   /** Tell of something that happened: jobs that wait for it go on. With a `key` it is told once. */
-  sendEvent(name: string, data: Record<string, unknown> = {}, options: { key?: string; job?: string } = {}): Promise<Sent> {
+  sendEvent(name: string, data: Record<string, unknown> = {}, options: { key?: string; job?: string } = {}): Promise<SentResult> {
     const request = { method: "POST" as const, path: "/events", body: { name, data, ...options } };
-    return this.#transport.ask(schemas.sentSchema, { ...request, repeatable: options.key !== undefined });
+    return this.#transport.ask(schemas.sentResultSchema, { ...request, repeatable: options.key !== undefined });
   }
 
   /** Events as they happen, from a cursor or from now on, until the signal. A lost connection is made again and goes

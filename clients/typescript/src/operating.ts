@@ -5,7 +5,7 @@ import { z } from "zod";
 import { NotFound } from "./errors.js";
 import { every } from "./pages.js";
 import * as schemas from "./schemas.js";
-import type { DeadLetterGroup, Operation, Schedule, Switch } from "./schemas.js";
+import type { DeadLetterGroup, Operation, Pause, Schedule } from "./schemas.js";
 import type { Transport } from "./transport.js";
 
 /** When, and what is made then: a `kind` or a `template`. */
@@ -139,9 +139,9 @@ export class Queues {
     queue: string,
     reason: string,
     options: { until?: Date | string; refuse_enqueue?: boolean } = {},
-  ): Promise<Switch> {
+  ): Promise<Pause> {
     const body = { queue, reason, ...options };
-    return this.#transport.ask(schemas.switchSchema, { method: "POST", path: "/switches/pause", body });
+    return this.#transport.ask(schemas.pauseSchema, { method: "POST", path: "/switches/pause", body });
   }
 
   async resume(queue: string): Promise<void> {
@@ -149,8 +149,8 @@ export class Queues {
   }
 
   /** What is paused: queues, and whatever else was. */
-  paused(): AsyncGenerator<Switch, void, undefined> {
-    return every(this.#transport, schemas.switchSchema, "/switches");
+  paused(): AsyncGenerator<Pause, void, undefined> {
+    return every(this.#transport, schemas.pauseSchema, "/switches");
   }
 }
 

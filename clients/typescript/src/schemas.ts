@@ -87,7 +87,7 @@ export const eventSchema = z.object({
 });
 export type Event = z.infer<typeof eventSchema>;
 
-export const gateSchema = z.object({
+export const approvalSchema = z.object({
   id: z.string(),
   tenant: z.string(),
   job_id: z.string(),
@@ -104,7 +104,7 @@ export const gateSchema = z.object({
   expires_at: time.nullable(),
   approvals: z.number(),
 });
-export type Gate = z.infer<typeof gateSchema>;
+export type Approval = z.infer<typeof approvalSchema>;
 
 export function pageOf<Schema extends z.ZodTypeAny>(item: Schema) {
   return z.object({ items: z.array(item), next: z.string().nullish() });
@@ -122,8 +122,8 @@ export const outcomeSchema = z.object({
 });
 export type Outcome = z.infer<typeof outcomeSchema>;
 
-export const sentSchema = z.object({ id: z.string(), created: z.boolean(), woke: z.number() });
-export type Sent = z.infer<typeof sentSchema>;
+export const sentResultSchema = z.object({ id: z.string(), created: z.boolean(), woke: z.number() });
+export type SentResult = z.infer<typeof sentResultSchema>;
 
 // --- for operators ---
 
@@ -185,7 +185,7 @@ export const operationSchema = z.object({
 });
 export type Operation = z.infer<typeof operationSchema>;
 
-export const switchSchema = z.object({
+export const pauseSchema = z.object({
   tenant: z.string(),
   scope: z.string(),
   name: z.string(),
@@ -195,7 +195,7 @@ export const switchSchema = z.object({
   since: time,
   until: time.nullable(),
 });
-export type Switch = z.infer<typeof switchSchema>;
+export type Pause = z.infer<typeof pauseSchema>;
 
 export const healthSchema = z.object({
   verdict: z.enum(["ok", "warn", "critical"]),

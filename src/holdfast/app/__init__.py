@@ -1,4 +1,4 @@
-"""The app: where kinds are declared, jobs are enqueued, and a worker finds its handlers. Its parts are by subject."""
+"""``App``: one database, the kinds of one program, and a namespace for every noun."""
 
 from __future__ import annotations
 
@@ -8,36 +8,96 @@ from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 
 from holdfast import config
-from holdfast.app.actions import Acting
+from holdfast.app.declarations import TemplateMaker
 from holdfast.app.handlers import Declared
 from holdfast.app.workers import Running
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
+from holdfast.features.approvals.operations import Approvals
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.operations import Audit
-from holdfast.features.connectors.outbound import Outbound, SecretProvider
+from holdfast.features.connectors.operations import Connectors
+from holdfast.features.connectors.outbound import Outbound, OutgoingHeaders, SecretProvider
 from holdfast.features.connectors.report import Sources
-from holdfast.features.dead_letters.operations import Operations
-from holdfast.features.events.operations import Consumers, Declarations, Subscriptions
-from holdfast.features.limits.operations import Limits, Queues, Reservations
+from holdfast.features.dead_letters.operations import DeadLetters, Operations
+from holdfast.features.events.operations import Declarations, Events, Subscriptions
+from holdfast.features.health.operations import HealthChecks
+from holdfast.features.jobs.operations import Jobs
+from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.retention.operations import RetentionPolicies, UsageReport
 from holdfast.features.schedules.firing import Scheduler
+from holdfast.features.schedules.operations import Schedules
+from holdfast.features.schedules.templates import Templates
 from holdfast.features.tenants.operations import Tenants
-from holdfast.features.webhooks.operations import Endpoints
+from holdfast.features.tokens.operations import Tokens
+from holdfast.features.webhooks.operations import Webhooks
+from holdfast.features.workflows.operations import Workflows
 from holdfast.outgoing import EgressPolicy
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
 from holdfast.stores.ids import new_id
 from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
-from holdfast.telemetry.tracing import outgoing_headers
+from holdfast.telemetry import tracing
 
 
-class App(Acting, Running):
-    """One database, one tenant, the kinds of one program. Without a URL, HOLDFAST_URL names the database."""
+class App(Running):
+    """One database, one tenant, the kinds of one program. Without a URL, HOLDFAST_URL names the database.
+
+    Every operation of a namespace has a sync and an async form: ``app.limits.list()``, ``await app.limits.alist()``.
+    """
+
+    jobs: Jobs
+    """Read jobs and act on them: list, get, cancel, redrive, why, …"""
+    events: Events
+    """Read the events of jobs and those that applications send; manage consumers."""
+    subscriptions: Subscriptions
+    """Events that make jobs."""
+    schedules: Schedules
+    """Times at which jobs are made."""
+    templates: Templates
+    """Job definitions with a name and versions."""
+    workflows: Workflows
+    """Workflows that were started."""
+    approvals: Approvals
+    """Questions that jobs ask people."""
+    dead_letters: DeadLetters
+    """Jobs that failed for good, in groups."""
+    operations: Operations
+    """Bulk operations: cancel, redrive or discard all jobs that match."""
+    limits: Limits
+    """Limits on concurrency and rate."""
+    pauses: Pauses
+    """What must not start for now."""
+    reservations: Reservations
+    """Resources and queues on which no job starts for a while."""
+    queues: Queues
+    """Settings of queues: aging."""
+    agents: Agents
+    """Named owners of jobs."""
+    executors: Executors
+    """Labels that may execute jobs."""
+    tenants: Tenants
+    """Limits and fair shares of tenants."""
+    tokens: Tokens
+    """API tokens of the HTTP service."""
+    connectors: Connectors
+    """Which hosts and secrets the built-in kinds may use."""
+    webhooks: Webhooks
+    """Endpoints that are told of events."""
+    payload_rules: PayloadRules
+    """Rules for payloads and results."""
+    retention: RetentionPolicies
+    """How long jobs are kept."""
+    usage: UsageReport
+    """Attempts, run time and cost per tenant, kind and day."""
+    audit: Audit
+    """Seal, verify and export the ledger."""
+    health: HealthChecks
+    """The state of the work: verdict, statistics, last hour."""
 
     def __init__(
         self,
@@ -54,62 +114,76 @@ class App(Acting, Running):
         artifacts: str | PathLike[str] | ArtifactStore | None = None,
         egress: EgressPolicy | None = None,
         secrets: SecretProvider | None = None,
+        outgoing_headers: OutgoingHeaders | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self.schema, self.strict, named = schema, strict, config.database_url(url)
-        self.client = Session(
+        self._schema, self._strict, named = schema, strict, config.database_url(url)
+        self._session = session = Session(
             open_store(named, schema=schema, answer_within=limit, pool_size=pool_size),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
             vault=Vault.of(artifacts or config.artifact_place(named), config.key_text()),
         )
-        self.payload_rules = PayloadRules(self.client, self.client.name)
-        self.agents = Agents(self.client)
-        self.limits = Limits(self.client)
-        self.audit = Audit(self.client)
-        self.queues = Queues(self.client)
-        self.reservations = Reservations(self.client)
-        self.subscriptions, self.consumers = Subscriptions(self.client), Consumers(self.client)
-        self.executors, self.tenants = Executors(self.client), Tenants(self.client)
-        self.retention = RetentionPolicies(self.client, self.client.vault.artifacts)
-        self.usage = UsageReport(self.client)
-        self.operations = Operations(self.client, new_id)
-        self.endpoints = Endpoints(self.client)
-        self.declared = Declarations()
-        self.kinds: dict[str, Declared] = {}
-        self.notifier: str | None = None
-        self.redactor = Redactor(check_name(name, "secret name") for name in secret_names)
-        self.egress = egress or EgressPolicy(allow=config.egress_networks(), proxy=config.egress_proxy())
-        self.reach, self.reports = (
-            Outbound(self.egress, secrets or config.tenant_secret, self.redactor, lambda _: outgoing_headers()),
-            Sources(),
+        super().__init__(session)
+        self._declared = Declarations()
+        self._kinds: dict[str, Declared] = {}
+        self._notifier: str | None = None
+        self._redactor = Redactor(check_name(name, "secret name") for name in secret_names)
+        self._egress = egress or EgressPolicy(allow=config.egress_networks(), proxy=config.egress_proxy())
+        self._outbound = Outbound(
+            self._egress,
+            secrets or config.tenant_secret,
+            self._redactor,
+            outgoing_headers or (lambda _: tracing.outgoing_headers()),
         )
-        self.all_kinds = ChainMap(self.kinds, self._built_in())
-        self.scheduler = Scheduler(self.client, self.client.name, self.all_kinds.keys(), self._make, new_id)
+        self._reports = Sources()
+        self._all_kinds = ChainMap(self._kinds, self._built_in())
+        self._scheduler = Scheduler(session, session.name, self._all_kinds.keys(), self._make, new_id)
+
+        self.jobs = Jobs(session)
+        self.events, self.subscriptions = Events(session), Subscriptions(session)
+        self.schedules = Schedules(session, self._make, new_id)
+        self.templates = Templates(session, TemplateMaker(session, self._all_kinds, self._prepare))
+        self.workflows = Workflows(session, self._child)
+        self.approvals = Approvals(session)
+        self.operations = Operations(session, new_id)
+        self.dead_letters = DeadLetters(
+            session, self.operations, lambda kind, payload, tenant: self._make(kind, payload, {"tenant": tenant})
+        )
+        self.limits, self.pauses = Limits(session), Pauses(session)
+        self.reservations, self.queues = Reservations(session), Queues(session)
+        self.agents, self.executors = Agents(session), Executors(session)
+        self.tenants, self.tokens = Tenants(session), Tokens(session, new_id)
+        self.connectors, self.webhooks = Connectors(session), Webhooks(session)
+        self.payload_rules = PayloadRules(session, session.name)
+        self.retention = RetentionPolicies(session, session.vault.artifacts)
+        self.usage, self.audit, self.health = UsageReport(session), Audit(session), HealthChecks(session)
 
     @property
     def artifacts(self) -> Artifacts | None:
-        """Where what is large lies, if a place is named: ``app.artifacts.get(ref, tenant=…)``."""
-        return self.client.vault.artifacts
+        """The artifact store, if one is configured: ``app.artifacts.get(ref, tenant=…)``."""
+        return self._session.vault.artifacts
+
+    def tenant(self, name: str) -> AbstractContextManager[None]:
+        """Work for another tenant within the block: ``with app.tenant("acme"): …``. A handler works for the tenant of
+        its job."""
+        return self._session.acting_for(name)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._store.close()
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
 
     @contextmanager
-    def moved_to(self, store: Store, schema: str) -> Iterator[None]:
-        """On another database for the length of the block, with every kind that was declared. For tests."""
-        own, self.schema = self.schema, schema
-        self.client.move_to(store)
+    def _moved_to(self, store: Store, schema: str) -> Iterator[None]:
+        """Work on another database within the block, with every kind that was declared. For tests."""
+        own, self._schema = self._schema, schema
+        self._session.move_to(store)
         try:
             yield
         finally:
-            self.client.move_to(self.client.home)
-            self.schema = own
-
-    def tenant(self, name: str) -> AbstractContextManager[None]:
-        """Work for another tenant within the block: ``with app.tenant("acme"): …``. In a handler it is the job's."""
-        return self.client.acting_for(name)
-
-    def close(self) -> None:
-        self.store.close()
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
+            self._session.move_to(self._session.home)
+            self._schema = own

@@ -175,16 +175,16 @@ def _rules(given: object) -> RuleOptions:
 
 
 class Declaring:
-    client: Session
-    kinds: dict[str, Declared]
-    scheduler: Scheduler
-    declared: Declarations
+    _session: Session
+    _kinds: dict[str, Declared]
+    _scheduler: Scheduler
+    _declared: Declarations
     retention: RetentionPolicies
     payload_rules: PayloadRules
-    redactor: Redactor
-    reach: Outbound
-    reports: Sources
-    notifier: str | None
+    _redactor: Redactor
+    _outbound: Outbound
+    _reports: Sources
+    _notifier: str | None
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
@@ -239,7 +239,7 @@ class Declaring:
         kept = None if keep is None else RetentionRule.of(purge_after=keep, declared=True)
         spent = None if cost is None else check_cost(cost)
         said = (name, defaults, limit, at_most_once, way, gate, kept, spent, _rules(options.get("rules")))
-        return JobDecorator(lambda function: self.declare(function, *said))
+        return JobDecorator(lambda function: self._declare(function, *said))
 
     @overload
     def command(
@@ -254,19 +254,19 @@ class Declaring:
     ) -> Kind[..., Any]:
         """Declare a kind whose jobs run a program: ``app.command("thumb", ["convert", "{source}", "{target}"])``."""
         function, options, timeout, program = command_parts(name, argv, settings)
-        return self.declare(function, name, options, timeout, way=program)
+        return self._declare(function, name, options, timeout, way=program)
 
     def report(self, name: str) -> Callable[[S], S]:
         """Rows that jobs of kind ``report.generate`` may ask for: ``@app.report("sales")`` above a function that
         yields them, given the job's ``arguments`` (and ``ctx``, if that is what its first parameter is called)."""
 
         def add(function: S) -> S:
-            add_source(self.reports, name, function)
+            add_source(self._reports, name, function)
             return function
 
         return add
 
-    def declare(
+    def _declare(
         self,
         function: Callable[..., Any],
         name: str | None,
@@ -280,32 +280,32 @@ class Declaring:
         rule: RuleOptions | None = None,
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
-        if kind in self.kinds:
+        if kind in self._kinds:
             raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
         answers = not isinstance(way, Program)  # the function of a command makes its command line
         signature = Signature(function, kind, skip=int(wants_context(function)), answers=answers)
-        says = self.payload_rules.declare(kind, rule or {})
-        facts = (kind, self.client, signature, function, options, at_most_once, approval)
+        says = self.payload_rules._declare(kind, rule or {})
+        facts = (kind, self._session, signature, function, options, at_most_once, approval)
         declared: Kind[..., Any] = Kind(*facts, _rule=says)
         if isinstance(way, Process):
             target_of(kind, function)  # refused now rather than when the first job runs
-        self.kinds[kind] = Declared(declared, timeout, way, cost)
-        self.retention.declare(kind, keep)
-        declare_marked(self.scheduler, function, kind)
+        self._kinds[kind] = Declared(declared, timeout, way, cost)
+        self.retention._declare(kind, keep)
+        declare_marked(self._scheduler, function, kind)
         return declared
 
     def _built_in(self) -> dict[str, Declared]:
         """Kinds that are there without being declared. One that a program declares itself takes their place."""
         made: dict[str, Declared] = {}
-        for name, function, signature, options in built_in(self.reach, self.reports):
-            made[name] = Declared(Kind(name, self.client, signature, function, options))
+        for name, function, signature, options in built_in(self._outbound, self._reports):
+            made[name] = Declared(Kind(name, self._session, signature, function, options))
         return made
 
     def schedule(self, timing: str, **definition: Unpack[Timed]) -> ScheduleDecorator:
         """Declare when a kind is run by itself: ``@app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")`` above or below
         ``@app.job()``, or ``app.schedule("@daily", kind=…)`` (or ``template=…``) for one that is declared elsewhere.
         """
-        return ScheduleDecorator(self.scheduler, timing, definition)
+        return ScheduleDecorator(self._scheduler, timing, definition)
 
     def on(self, pattern: str, **wanted: Unpack[Following]) -> Callable[[K], K]:
         """Have events make jobs of this kind: ``@app.on("job.succeeded", kind="import")`` above ``@app.job()``.
@@ -313,13 +313,13 @@ class Declaring:
         The handler is given the event (``event``), or what a ``payload`` makes of it. A worker that starts puts it down
         in the database; from then on each event that fits makes one job, whoever is there (``app.subscriptions``).
         """
-        return self.declared.on(pattern, wanted)
+        return self._declared.on(pattern, wanted)
 
     def redact(self, *secrets: str) -> None:
         """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
         for secret in secrets:
-            self.redactor.register(secret)
-        self.knowing()
+            self._redactor.register(secret)
+        self._ready_redactor()
 
     def approval_notifier(
         self, name: str = "approval_notice", **options: Unpack[JobOptions]
@@ -340,16 +340,16 @@ class Declaring:
         def declare(function: Callable[..., Any]) -> Kind[..., Any]:
             check_notifier(function, skip=int(wants_context(function)))
             kind: Kind[..., Any] = self._job(name, options)(function)
-            self.notifier = kind.name
+            self._notifier = kind.name
             return kind
 
         return declare
 
-    def knowing(self) -> Redactor:
+    def _ready_redactor(self) -> Redactor:
         """The app's redactor, now that it must know what is secret in the environment. Log lines go by it, too."""
-        self.redactor.know(*self.redactor.in_environment(config.environment()), *config.key_values())
-        trust(self.redactor)
-        return self.redactor
+        self._redactor.know(*self._redactor.in_environment(config.environment()), *config.key_values())
+        trust(self._redactor)
+        return self._redactor
 
 
 class JobDecorator:

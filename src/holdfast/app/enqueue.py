@@ -1,4 +1,4 @@
-"""How jobs come about: by name, many at once, from templates and schedules, in workflows. A part of ``App``."""
+"""Enqueue by name, many at once, and in workflows; send events. A part of ``App``."""
 
 from __future__ import annotations
 
@@ -7,68 +7,69 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
 from holdfast.app import enqueue_many
-from holdfast.app.declarations import TemplateMaker
 from holdfast.app.handlers import Declared
 from holdfast.context import current
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import as_stored_policy
 from holdfast.errors import InvalidSetting
+from holdfast.features.events.model import check_event_name
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.payloads.model import NO_RULE
-from holdfast.features.schedules.operations import Schedules
-from holdfast.features.schedules.templates import Templates
-from holdfast.features.workflows.operations import Workflows
-from holdfast.features.workflows.run import Extension, WorkflowOptions, WorkflowPlan, extend_workflow, plan_workflow
+from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan, plan_workflow
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
+from holdfast.stores.flow import run
 from holdfast.stores.ids import new_id
+from holdfast.stores.namespace import StoreNamespace
+from holdfast.stores.requests import SendEvent, SentResult
 from holdfast.stores.session import Session
 
 R = TypeVar("R")
 
 
-class Enqueuing:
-    client: Session
-    kinds: dict[str, Declared]
-    all_kinds: Mapping[str, Declared]
+class Enqueuing(StoreNamespace):
+    _session: Session
+    _kinds: dict[str, Declared]
+    _all_kinds: Mapping[str, Declared]
 
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        """Enqueue by name, also what is handled elsewhere; arguments are checked where the kind is known."""
+        """Enqueue by name, also kinds handled elsewhere; arguments are checked where the kind is declared."""
         prepared = self._prepare(kind, payload, options)
-        return self.client.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
+        return self._session.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        known = self.kinds.get(kind)
+        known = self._kinds.get(kind)
         if known is not None and known.kind._rule.store:  # which may be slow
             prepared = await asyncio.to_thread(self._prepare, kind, payload, options)
         else:
             prepared = self._prepare(kind, payload, options)
-        return await self.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
+        return await self._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     def prepare(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Prepared[Any]:
-        """A call by name that has been checked and not yet been enqueued, for ``enqueue_many``."""
+        """Check a call by name without enqueuing it, for ``enqueue_many``."""
         return self._prepare(kind, payload, options)
 
     def enqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
-        """Enqueue many in one transaction a tenant: ``app.enqueue_many(send.prepare(x) for x in …)``.
+        """Enqueue many in one transaction per tenant: ``app.enqueue_many(send.prepare(x) for x in …)``.
 
-        Answers in the same order. One that was refused has ``created`` False and says why in ``reason``.
-        With a ``connection`` of your own they are all part of the transaction there.
+        Returns handles in the same order. A refused job has ``created`` False and a ``reason``. With a ``connection``
+        of your own, they are all part of the transaction there.
         """
-        return enqueue_many.enqueue_many(self.client, calls, connection)
+        return enqueue_many.enqueue_many(self._session, calls, connection)
 
     async def aenqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
-        return await enqueue_many.aenqueue_many(self.client, calls, connection)
+        return await enqueue_many.aenqueue_many(self._session, calls, connection)
 
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
         name = check_name(kind, "kind")
-        known = self.all_kinds.get(name)
+        known = self._all_kinds.get(name)
         values = {} if payload is None else payload
         given = "retry" in options
         if known is not None:
             rule = known.kind._rule
-            text = known.kind._signature.pack((), values, limit=max(PAYLOAD_LIMIT, self.client.vault.limit(rule)))
+            text = known.kind._signature.pack((), values, limit=max(PAYLOAD_LIMIT, self._session.vault.limit(rule)))
             decode: Callable[[Any], Any] = known.kind._signature.unpack_result
             known.kind._check_options(options)
             options = {**known.kind.defaults, **options}
@@ -77,40 +78,41 @@ class Enqueuing:
             text, decode, rule = encode(values, limit=PAYLOAD_LIMIT), as_it_is, NO_RULE
             if given:
                 as_stored_policy(options["retry"])
-        spec, tenant = make_spec(name, text, options, self.client, given)
-        pack_payload(spec, tenant, rule, self.client.vault)
+        spec, tenant = make_spec(name, text, options, self._session, given)
+        pack_payload(spec, tenant, rule, self._session.vault)
         return Prepared(spec, tenant, decode, options.get("connection"))
 
     def _make(self, kind: str, payload: Any, options: dict[str, Any]) -> JobSpec:
         return self._prepare(kind, payload, Options(**options)).spec  # type: ignore[typeddict-item]
 
-    @property
-    def templates(self) -> Templates:
-        """Job definitions with a name and versions: ``app.templates.put(…)``, ``.enqueue("name", …)``."""
-        return Templates(self.client, TemplateMaker(self.client, self.all_kinds, self._prepare))
-
-    @property
-    def schedules(self) -> Schedules:
-        """When jobs are made by themselves: ``app.schedules.create(…)``, ``.preview(…)``, ``.history(…)``."""
-        return Schedules(self.client, self._make, new_id)
-
     def workflow(self, kind: str, **options: Unpack[WorkflowOptions]) -> WorkflowPlan:
-        """Plan jobs that wait for one another: ``wf = app.workflow("publish"); a = wf.add(fetch, 7);
-        wf.add(render, after=a); wf.start()``. ``on_failure`` is what the failure of a job means for those after it:
-        ``"skip"`` them, ``"continue"`` all the same, or ``"stop"`` the whole. With a ``key`` it is started once."""
-        return plan_workflow(self.client, self._named, kind, options, current())
+        """Plan jobs that depend on one another: ``wf = app.workflow("publish"); a = wf.add(fetch, 7);
+        wf.add(render, after=a); wf.start()``. ``on_failure`` says what the failure of a job means for those after it:
+        ``"skip"`` them, ``"continue"`` anyway, or ``"stop"`` the workflow. With a ``key`` it is started once."""
+        return plan_workflow(self._session, self._child, kind, options, current())
 
-    @property
-    def workflows(self) -> Workflows:
-        """Workflows that were started: ``app.workflows.list()``, ``.show(id)``, ``.cancel(id)``, ``.resume(id)``."""
-        return Workflows(self.client)
+    @operation
+    def send_event(
+        self,
+        name: str,
+        data: dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        job: str | None = None,
+        tenant: str | None = None,
+    ) -> Program[SentResult]:
+        """Send an event: jobs that wait for it continue. With a ``key`` it is recorded once, however often it is sent;
+        with a ``job`` it is for that job alone."""
+        if data is not None and not isinstance(data, dict):
+            raise InvalidSetting("the data of an event is an object of names and values", code="invalid_event")
+        text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
+        known = None if key is None else check_name(key, "key", limit=255)
+        running = current()
+        cause = None if running is None else running.job_id
+        event = SendEvent(new_id(), check_event_name(name), text, known, job, cause)
+        return (yield from run(self._store.ledger.send(event, self._actor, tenant or self._tenant)))
 
-    def extend(self, workflow_id: str) -> Extension:
-        """More jobs for a workflow that is not over: ``more = app.extend(id); more.add(…); more.start()``."""
-        return extend_workflow(self.client, self._named, workflow_id, self.client.tenant)
-
-    def _named(self, kind: str, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
-        return self._child(kind, args, options)
+    asend_event = awaited(send_event)
 
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
         """What ``ctx.spawn`` was asked for: a kind and its arguments, or a name and a payload."""

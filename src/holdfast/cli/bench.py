@@ -221,7 +221,7 @@ class Bench:
             await ending
         # Nobody writes any more: what is read now is the end.
         self._view.phase("check", 1)
-        reading = read(self._app.store, self._app.client.tenant)
+        reading = read(self._app._store, self._app._session.tenant)
         return Result(
             single,
             bulk,
@@ -263,12 +263,12 @@ class Bench:
 
     async def _all_ended(self, phase: str, ending: asyncio.Task[int]) -> None:
         """Returns when every accepted job has ended; the worker must live, and go on, until then."""
-        store, total = self._app.store, len(self._accepted)
+        store, total = self._app._store, len(self._accepted)
         if phase == "drain":
             self._view.phase(phase, total)
         ended, deadline = -1, time.monotonic() + PATIENCE
         while ended < total:
-            states = store.run(store.jobs.counts(self._app.client.tenant))
+            states = store.run(store.jobs.counts(self._app._session.tenant))
             now = sum(count for state, count in states.items() if state.finished)
             if now > ended:
                 ended, deadline = now, time.monotonic() + PATIENCE
@@ -284,8 +284,10 @@ class Bench:
     def _plan(self, concurrency: int) -> Plan:
         return Plan(
             app=TARGET,
-            url=self._app.store.url,
-            options=WorkerOptions(queues=(QUEUE,), tenant=self._app.client.tenant, concurrency=concurrency, grace=5.0),
+            url=self._app._store.url,
+            options=WorkerOptions(
+                queues=(QUEUE,), tenant=self._app._session.tenant, concurrency=concurrency, grace=5.0
+            ),
             program=sys.argv[0],
             log_level="warning",
             as_json=True,
@@ -316,12 +318,12 @@ def bench(
     """
     tenant = f"holdfast-bench-{secrets.token_hex(4)}"
     with closing(App(config.database_url(url), tenant=tenant, name="holdfast bench")) as app:
-        own = is_absent(app.store)
+        own = is_absent(app._store)
         if not own:
-            refuse_unready(app.store)
-            _ask(app.store, jobs, yes=yes)
-        with _scratch(app.store, remove=own and not keep):
-            app.client.make_ready()
+            refuse_unready(app._store)
+            _ask(app._store, jobs, yes=yes)
+        with _scratch(app._store, remove=own and not keep):
+            app._session.make_ready()
             with View() as view:
                 result = asyncio.run(Bench(app, view).run(jobs, concurrency))
     if as_json:
@@ -338,8 +340,8 @@ def document(result: Result, app: App, concurrency: int, *, removed: bool) -> di
     pickup = result.pickup
     return {
         "ok": not result.problems,
-        "url": without_password(app.store.url),
-        "tenant": app.client.tenant,
+        "url": without_password(app._store.url),
+        "tenant": app._session.tenant,
         "queue": QUEUE,
         "concurrency": concurrency,
         "enqueue_single": _asked_rate(result.single),
@@ -393,5 +395,5 @@ def _say_what_is_left(result: Result, app: App, *, removed: bool) -> None:
     if removed:
         say("Nothing is left behind: the file was made for this and has been removed.")
         return
-    say(f"Left behind: {result.jobs:,} jobs and {result.events:,} rows of their ledger, tenant {app.client.tenant}.")
-    say(f"{STAYS} {SCRATCH if app.store.embedded else ''}".rstrip())
+    say(f"Left behind: {result.jobs:,} jobs and {result.events:,} rows of their ledger, tenant {app._session.tenant}.")
+    say(f"{STAYS} {SCRATCH if app._store.embedded else ''}".rstrip())

@@ -128,7 +128,7 @@ async def serve(
     stopper = Stopper(serving, tell)
     on_signals(stopper.on_signal, stopper.on_hangup)
     whom = "every tenant" if settings.tenant == EVERY_TENANT else f"tenant {settings.tenant}"
-    tell(f"{serving.name} serves {', '.join(settings.queues)} of {whom}: {line(', '.join(sorted(app.kinds)))}")
+    tell(f"{serving.name} serves {', '.join(settings.queues)} of {whom}: {line(', '.join(sorted(app._kinds)))}")
     begun(stopper)
     try:
         async with beside or contextlib.nullcontext():

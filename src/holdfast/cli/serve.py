@@ -64,7 +64,7 @@ def make_web(
         if (error.name or "").partition(".")[0] == "holdfast":
             raise
         raise _missing() from error
-    authenticate = at_this_machine(app.client) if local else tokens_of(app)
+    authenticate = at_this_machine(app) if local else tokens_of(app)
     return make_service(app, authenticate=authenticate, dashboard=dashboard, duties=duties, body_timeout=body_timeout)
 
 
@@ -349,12 +349,12 @@ def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> 
         if tenant is not None or schema != options.SCHEMA:
             raise InvalidSetting(f"{name} names its own tenant and schema", code="conflicting_options")
         found = load_app(name, url)
-        if not found.store.embedded:
-            wait_ready(found.store)
+        if not found._store.embedded:
+            wait_ready(found._store)
         return found
     found = App(config.database_url(url), tenant=scope(tenant), name=NAME, schema=schema)
-    refuse_absent(found.store)
-    wait_ready(found.store)
+    refuse_absent(found._store)
+    wait_ready(found._store)
     return found
 
 
@@ -368,7 +368,7 @@ async def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> No
         return
     with contextlib.suppress(Exception):  # a role that may not look; whoever comes will tell
         async with asyncio.timeout(LOOK):
-            found = await app.client.arun(app.client.store.tokens.list("*", limit=1))
+            found = await app._session.arun(app._session.store.tokens.list("*", limit=1))
         if not found:
             say("No token has been issued yet: holdfast tokens issue NAME --role admin")
 

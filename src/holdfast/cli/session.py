@@ -179,7 +179,7 @@ def load_app(name: str, url: str | None = None) -> App:
     if url is not None:
         os.environ[config.URL_VARIABLE] = url
     app = find_app(name)
-    if url is not None and app.store.url != url:
+    if url is not None and app._store.url != url:
         raise InvalidSetting(f"{name} names a database of its own", code="conflicting_options", fix="Leave out --url.")
     return app
 
@@ -204,8 +204,8 @@ def module_of(name: str) -> str:
 def load_runnable(name: str, url: str | None, *, wait: bool = False) -> App:
     """An app to run jobs of: it has some, and its database is there, or, where it is to ``wait``, soon will be."""
     app = load_app(name, url)
-    if not app.kinds:
+    if not app._kinds:
         raise InvalidSetting(f"{name} declares no jobs", code="no_kinds", fix="Declare some with @app.job().")
-    if not app.store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
-        (wait_ready if wait else refuse_unready)(app.store)
+    if not app._store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
+        (wait_ready if wait else refuse_unready)(app._store)
     return app

@@ -31,7 +31,7 @@ from holdfast.cli.session import AnyTenant
 from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting, StoreError
-from holdfast.features.approvals.model import Gate, GateFilter
+from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.health.model import CAP
 from holdfast.features.health.statistics import Pulse, QueuePulse, WorkerPulse
 from holdfast.features.jobs.timeline import short
@@ -68,7 +68,7 @@ class Question:
     opened_at: datetime
 
     @classmethod
-    def of(cls, gate: Gate) -> Question:
+    def of(cls, gate: Approval) -> Question:
         return cls(gate.id, gate.tenant, gate.job_id, gate.summary, gate.people, gate.opened_at)
 
 
@@ -269,7 +269,7 @@ def look(client: Session, tenant: str) -> Look:
     try:
         pulse = client.run(store.health.statistics(tenant))
         running = client.run(store.jobs.list(JobFilter(tenant=tenant, state=State.IN_PROGRESS, limit=RUNNING)))
-        asked = client.run(store.approvals.list(GateFilter(tenant=tenant, limit=ASKED)))
+        asked = client.run(store.approvals.list(ApprovalFilter(tenant=tenant, limit=ASKED)))
     except StoreError as error:
         return Look(None, (), (), time.perf_counter() - began, trouble=error.code)
     took = time.perf_counter() - began

@@ -106,10 +106,15 @@ class Place(NamedTuple):
 
 
 def page_size(limit: object) -> int:
-    """How many at most; ``InvalidInput`` for what is no number."""
-    if not isinstance(limit, int) or isinstance(limit, bool):
-        raise InvalidInput(f"limit must be a whole number, not {type(limit).__name__}", code="invalid_input")
-    return limit
+    """The limit of a page; ``InvalidInput`` if it is not a whole number."""
+    return check_whole(limit, "limit")
+
+
+def check_whole(value: object, what: str) -> int:
+    """A whole number; ``InvalidInput`` for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidInput(f"{what} must be a whole number, not {type(value).__name__}", code="invalid_input")
+    return value
 
 
 class Paging(TypedDict, total=False):

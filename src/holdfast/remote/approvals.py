@@ -11,8 +11,8 @@ from holdfast.engine.job import Job
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import NotFound, WaitTimeout
-from holdfast.features.approvals.model import Gate, GateState, VerdictWord
-from holdfast.features.approvals.operations import Asked
+from holdfast.features.approvals.model import Approval, ApprovalState, VerdictWord
+from holdfast.features.approvals.operations import ApprovalRequest
 from holdfast.features.dead_letters.model import BulkVerb, DeadLetterGroup, Operation, Order
 from holdfast.remote.handle import aware
 from holdfast.remote.jobs import JobsWanted
@@ -178,7 +178,7 @@ def _group(fingerprint: str) -> str:
 class GatesWanted(TypedDict, total=False):
     """``approver`` leaves out what this person may not decide."""
 
-    state: GateState | Literal["all"]
+    state: ApprovalState | Literal["all"]
     approver: str
     name: str
     job: str
@@ -186,35 +186,37 @@ class GatesWanted(TypedDict, total=False):
 
 class Approvals(RemoteNamespace):
     @operation
-    def list(self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GatesWanted]) -> Steps[list[Gate]]:
+    def list(
+        self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GatesWanted]
+    ) -> Steps[list[Approval]]:
         """Open gates, the oldest first: ``client.approvals.list(approver="ada@example.com")``."""
-        return (yield from self._some(Gate, "/gates", limit, after, **wanted))
+        return (yield from self._some(Approval, "/gates", limit, after, **wanted))
 
     alist = awaited(list)
 
     @stream
-    def every(self, **wanted: Unpack[GatesWanted]) -> Items[Gate]:
+    def every(self, **wanted: Unpack[GatesWanted]) -> Items[Approval]:
         """All of them, read page by page as you go."""
-        yield from self._every(Gate, "/gates", **wanted)
+        yield from self._every(Approval, "/gates", **wanted)
 
     aevery = awaited_stream(every)
 
     @operation
-    def get(self, gate: str) -> Steps[Asked]:
+    def get(self, gate: str) -> Steps[ApprovalRequest]:
         """A gate, what was said of it and the job that asked."""
-        return (yield from self._read(Asked, get(f"/gates/{segment(gate)}")))
+        return (yield from self._read(ApprovalRequest, get(f"/gates/{segment(gate)}")))
 
     aget = awaited(get)
 
     @operation
-    def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Gate]:
+    def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
         """Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree."""
         return (yield from decided(self, "approve", gate, comment, data))
 
     aapprove = awaited(approve)
 
     @operation
-    def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Gate]:
+    def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
         return (yield from decided(self, "deny", gate, comment, data))
 
     adeny = awaited(deny)
@@ -229,5 +231,5 @@ class Approvals(RemoteNamespace):
     aissue_token = awaited(issue_token)
 
 
-def decided(noun: RemoteNamespace, word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Gate]:
-    return (yield from noun._read(Gate, post(f"/gates/{segment(gate)}/{word}", given(comment=comment, data=data))))
+def decided(noun: RemoteNamespace, word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Approval]:
+    return (yield from noun._read(Approval, post(f"/gates/{segment(gate)}/{word}", given(comment=comment, data=data))))

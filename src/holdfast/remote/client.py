@@ -37,7 +37,7 @@ from holdfast.remote.responses import unreadable
 from holdfast.remote.runners import RemoteNamespace, Runner
 from holdfast.remote.schedules import Schedules, Templates, WorkflowPlan, Workflows, new_plan
 from holdfast.remote.transport import AsyncTransport, Transport, httpx
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 from holdfast.worker.options import TickSummary
 
 
@@ -162,7 +162,7 @@ class Client(RemoteNamespace):
     @operation
     def send_event(
         self, name: str, data: dict[str, Any] | None = None, *, key: str | None = None, job: str | None = None
-    ) -> Steps[Sent]:
+    ) -> Steps[SentResult]:
         """Send an event: jobs that wait for it go on. With a ``key`` it is sent once."""
         return (yield from told(self, name, data, key, job))
 

@@ -32,7 +32,7 @@ from holdfast.remote.requests import (
 )
 from holdfast.remote.responses import checked, read, read_page, strange, unreadable
 from holdfast.remote.runners import RemoteNamespace
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 
 _END = re.compile(r"\r\n|\n|\r")  # and no other: JSON may hold what Python also takes for the end of a line
 LONGEST_LINE = 4 * 1024 * 1024
@@ -211,10 +211,10 @@ def _before_the_next(parser: Parser, request: Request, link: Link, silent: int) 
 
 def told(
     noun: RemoteNamespace, name: str, data: dict[str, Any] | None, key: str | None, job: str | None
-) -> Steps[Sent]:
+) -> Steps[SentResult]:
     request = post("/events", given(name=check_name(name, "event"), data=data, key=key, job=job))
     # Told twice under the same key it is told once, so that it may be sent again.
-    return (yield from noun._read(Sent, dataclasses.replace(request, repeatable=key is not None)))
+    return (yield from noun._read(SentResult, dataclasses.replace(request, repeatable=key is not None)))
 
 
 class _Recent:

@@ -25,10 +25,10 @@ from holdfast.features.limits.model import (
     LOOK_EVERY,
     LOOK_LATER,
     TTL,
+    Pause,
     QueueSetting,
     Reservation,
     Reserved,
-    Switch,
     busy,
     is_begun,
     outlived,
@@ -39,7 +39,7 @@ from holdfast.remote.requests import Steps, delete, get, given, post, put, segme
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace
 
-_Switches = list[Switch]  # inside the classes the word is a method
+_Switches = list[Pause]  # inside the classes the word is a method
 _Settings = list[QueueSetting]
 
 
@@ -58,7 +58,7 @@ class Pauses(RemoteNamespace):
         agent: str | None = None,
         everything: bool = False,
         every_tenant: bool = False,
-    ) -> Steps[Switch]:
+    ) -> Steps[Pause]:
         """Begin nothing more of a ``queue``, a ``kind``, an ``agent``, or of ``everything``, until it is resumed. What
         runs may end."""
         if isinstance(until, datetime):
@@ -66,7 +66,7 @@ class Pauses(RemoteNamespace):
         end = until if until is None or isinstance(until, datetime) else seconds(until, "until")
         named = given(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
         body = named | given(reason=reason, until=end, refuse_enqueue=refuse_enqueue)
-        return (yield from self._read(Switch, post("/switches/pause", body)))
+        return (yield from self._read(Pause, post("/switches/pause", body)))
 
     aset = awaited(set)
 
@@ -88,7 +88,7 @@ class Pauses(RemoteNamespace):
 
     @operation
     def list(self) -> Steps[_Switches]:
-        return (yield from self._pages(Switch, "/switches"))
+        return (yield from self._pages(Pause, "/switches"))
 
     alist = awaited(list)
 

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.retry import Retry
 from holdfast.errors import InvalidSetting, NotFound
-from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
 from holdfast.features.schedules.timing import Coming
 from holdfast.features.workflows.model import Graph, OnFailure, Swept, Workflow
 from holdfast.remote.handle import JobHandle, JobOptions, Placed, aware, new_key, policy, prepared
@@ -21,7 +21,7 @@ from holdfast.remote.runners import RemoteNamespace, Runner
 
 _Schedules = list[Schedule]  # inside the classes the word is a method
 _Templates = list[Template]
-_Fires = list[Fire]
+_Fires = list[ScheduleRun]
 _Times = list[Coming]
 
 
@@ -88,7 +88,7 @@ class Schedules(RemoteNamespace):
     def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> Steps[_Fires]:
         """What became of its times, the latest first."""
         aware(before, "before")
-        return (yield from self._items(Fire, get(f"{_schedule(name)}/history", limit=limit, before=before)))
+        return (yield from self._items(ScheduleRun, get(f"{_schedule(name)}/history", limit=limit, before=before)))
 
     ahistory = awaited(history)
 

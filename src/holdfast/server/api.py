@@ -70,7 +70,7 @@ ROUTES = (
 
 
 def add_api(service: FastAPI, app: App) -> None:
-    service.state.readiness = health.Readiness(app.store)
+    service.state.readiness = health.Readiness(app._store)
     add_problems(service)
     add_document(service)
     service.include_router(health.probes)

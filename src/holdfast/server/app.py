@@ -42,19 +42,19 @@ def make_service(
     duties: str | None = None,
     body_timeout: float = TIMEOUT,
 ) -> FastAPI:
-    """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app.client)`` or your own). ``duties``:
+    """``authenticate`` says who calls (``tokens_of(app)``, ``at_this_machine(app)`` or your own). ``duties``:
     for which tenant (``*``: every) it does what a worker does on the side; None leaves that to workers.
     ``body_timeout``: seconds that a request body may take to arrive; a large one has more, by its size."""
     measures: list[Measure] = []
 
-    live = LedgerFeed(app.client)
+    live = LedgerFeed(app._session)
     patience = WaitLimit()  # of what is done beside the answers, and of those where a server of ours runs
     attending = None if duties is None else BackgroundMaintenance(app, duties, patience)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await in_thread(when_there, app.client.make_ready)
-        app.knowing()
+        await in_thread(when_there, app._session.make_ready)
+        app._ready_redactor()
         observe_queues(app)
         if attending is not None:
             attending.begin()
@@ -62,7 +62,7 @@ def make_service(
         patience.until = min(patience.until, time.monotonic() + LAST_DUTY)
         await live.aclose()
         await leave_off(service)
-        await app.store.leave_loop()
+        await app._store.leave_loop()
 
     service = FastAPI(
         title="Holdfast",
@@ -78,7 +78,7 @@ def make_service(
             Middleware(PageHeaders),
             Middleware(BodyLimit, open_to_all=OPEN, timeout=body_timeout),
             Middleware(
-                AuthMiddleware, app.client, authenticate, open_to_all=OPEN, login="/login" if dashboard else None
+                AuthMiddleware, app._session, authenticate, open_to_all=OPEN, login="/login" if dashboard else None
             ),
             Middleware(FastEnqueue),
             # The highest level, which is the usual one, takes three times as long for a twentieth less.

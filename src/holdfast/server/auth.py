@@ -4,7 +4,7 @@ The gate: every request that is not for everybody passes here, and is worked for
 
 A pure ASGI middleware around API and pages alike. It asks ``authenticate`` who calls, refuses who is not known,
 refuses unsafe requests that another site's page could have made, and binds tenant and actor for the length of the
-request (``Client.serving``), so that no route can forget to.
+request (``Session.serving``), so that no route can forget to.
 
 Answers that go on for long, such as streams: whoever asked must still be let in while they are told something.
 
@@ -25,6 +25,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
+from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, Refused
@@ -286,9 +287,10 @@ class Lasting:
 TENANT_HEADER = "holdfast-tenant"
 
 
-def at_this_machine(client: Session) -> Authenticate:
-    """Everything is allowed to whoever can reach loopback, as the program's own user. ``Holdfast-Tenant`` names another
-    tenant than the program's, or ``*`` to look at all of them."""
+def at_this_machine(app: App) -> Authenticate:
+    """Allow everything to callers from this machine, as the program's own user. ``Holdfast-Tenant`` names another
+    tenant than the program's, or ``*`` to read all of them."""
+    client = app._session
     identity = Identity(client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)
 
     def authenticate(request: Request) -> Identity | None:

@@ -70,7 +70,7 @@ class ClaimBroker:
 
     @property
     def client(self) -> Session:
-        return self._app.client
+        return self._app._session
 
     async def claim(self, request: ClaimRequest) -> list[dict[str, Any]]:
         """Up to so many jobs, as they are handed out."""
@@ -108,7 +108,7 @@ class ClaimBroker:
 
     async def handler_for(self, claim: Claim) -> Handler:
         """What our own worker would know of this kind; most that others run are declared nowhere here."""
-        declared = self._app.kinds.get(claim.kind)
+        declared = self._app._kinds.get(claim.kind)
         kind: Kind[..., Any] | None = None if declared is None else declared.kind
         vault, book = self.client.vault, await self.book(claim.tenant)
         common = {"redact": self.redactor(), "vault": vault, "rules": book, "chain": chain_of(self.client)}
@@ -119,7 +119,7 @@ class ClaimBroker:
         return Handler(claim.kind, _nobody, **common, **known)  # type: ignore[arg-type]
 
     def redactor(self) -> Redactor:
-        return self._app.knowing()
+        return self._app._ready_redactor()
 
     async def book(self, tenant: str) -> PayloadRuleCache:
         """The rules for this tenant's payloads, at most a few seconds old."""
@@ -160,11 +160,11 @@ class ClaimBroker:
         return handed_out
 
     async def _asked(self, claim: Claim, scope: str) -> None:
-        declared = self._app.kinds.get(claim.kind)
+        declared = self._app._kinds.get(claim.kind)
         asking: Asking | None = None if declared is None else declared.kind._approval
         if asking is None and claim.agent is None:
             return
-        means = self._app.means(scope, 1)
+        means = self._app._handler_tools(scope, 1)
         try:
             rule = NO_RULE if declared is None else declared.kind._rule
             await ask_first(means, claim, asking, rule, Stop())
@@ -205,7 +205,7 @@ class ClaimBroker:
     async def _sweep(self, tenant: str) -> None:
         patience_of.set(self._patience)  # when the service leaves, a database that does not answer is not waited for
         duties = standard_tasks(tenant, promote_every=ATTEND_EVERY, sweep_every=SWEEP_EVERY)
-        for duty in (*duties, self._app.scheduler.duty(tenant, SWEEP_EVERY)):
+        for duty in (*duties, self._app._scheduler.duty(tenant, SWEEP_EVERY)):
             each: MaintenanceTask | None = duty
             while each is not None:
                 await run_once(each, self.client.store)
@@ -269,7 +269,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SettleResult:
     """What became of it: ``ending`` is what was decided, ``reason`` why nothing was written."""
 
     job: str
@@ -279,7 +279,7 @@ class Verdict:
     reason: str | None = None
 
 
-async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant: str) -> list[Verdict]:
+async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant: str) -> list[SettleResult]:
     """In one transaction, whatever comes of each; said twice, it is answered as the first time."""
     client = out.client
     decided: list[tuple[Settlement | None, str | None]] = []
@@ -298,16 +298,16 @@ async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant:
     return [
         await _verdict(out, each, settlement, reason or ("stale_lease" if settlement.id in stale else None), tenant)
         if settlement is not None
-        else Verdict(each.job, each.attempt, False, reason=reason)
+        else SettleResult(each.job, each.attempt, False, reason=reason)
         for each, (settlement, reason) in zip(said, decided, strict=True)
     ]
 
 
-async def _verdict(out: ClaimBroker, said: Said, found: Settlement, reason: str | None, tenant: str) -> Verdict:
+async def _verdict(out: ClaimBroker, said: Said, found: Settlement, reason: str | None, tenant: str) -> SettleResult:
     ending: str | None = found.ending if reason is None else None
     if reason == "stale_lease":
         ending = await _ended_before(out, found, tenant)
-    return Verdict(found.id, said.attempt, ending is not None, ending, None if ending is not None else reason)
+    return SettleResult(found.id, said.attempt, ending is not None, ending, None if ending is not None else reason)
 
 
 async def _ended_before(out: ClaimBroker, found: Settlement, tenant: str) -> str | None:

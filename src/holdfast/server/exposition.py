@@ -60,9 +60,9 @@ class Kept(Generic[T]):
 
 class Looks:
     def __init__(self, app: App) -> None:
-        client = app.client
+        client = app._session
         self.pulse: Kept[Pulse] = Kept(lambda tenant: client.arun(client.store.health.statistics(tenant)), PULSE_KEPT)
-        self.health: Kept[Health] = Kept(lambda tenant: app.ahealth(tenant=tenant), HEALTH_KEPT)
+        self.health: Kept[Health] = Kept(lambda tenant: app.health.aget(tenant=tenant), HEALTH_KEPT)
 
 
 class Snapshot(Collector):

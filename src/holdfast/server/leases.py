@@ -28,7 +28,7 @@ from holdfast.errors import InvalidInput, NotFound, StaleLease
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.bodies import Body
-from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, Verdict, settle_all
+from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, SettleResult, settle_all
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.steps.calls import CHECKPOINT_LIMIT
@@ -175,7 +175,7 @@ class SettleMany(Body):
 
 
 class SettledMany(BaseModel):
-    settlements: list[Verdict]
+    settlements: list[SettleResult]
 
 
 class Release(Body):
@@ -184,23 +184,23 @@ class Release(Body):
 
 @router.post("", status_code=201, summary="Open a lease")
 async def open_lease(request: Request, app: TheApp, wanted: OpenLease) -> OpenedLease:
-    store, tenant = app.client.store, app.client.tenant
+    store, tenant = app._session.store, app._session.tenant
     kinds, queues = _checked(wanted.kinds, "kind"), _checked(wanted.queues, "queue")
     name, holder = check_name(wanted.name, "executor"), identity_of(request).actor
-    lease = await app.client.arun(store.leases.open(holder, wanted.ttl, tenant, name, kinds, queues, wanted.slots))
+    lease = await app._session.arun(store.leases.open(holder, wanted.ttl, tenant, name, kinds, queues, wanted.slots))
     return OpenedLease(lease=lease.id, until=lease.until)
 
 
 @router.post("/{lease}/renew", summary="Say that the worker is alive")
 async def renew_lease(app: TheApp, lease: str, wanted: RenewLease | None = None) -> RenewedLease:
     token = await _live(app, lease, TTL if wanted is None else wanted.ttl)
-    held = await app.client.arun(app.client.store.leases.holdings(token, app.client.tenant))
+    held = await app._session.arun(app._session.store.leases.holdings(token, app._session.tenant))
     return RenewedLease(lease=token, jobs=[Held(id=each.id, attempt=each.attempt) for each in held])
 
 
 @router.delete("/{lease}", status_code=204, summary="End a lease: what it still holds is free")
 async def end_lease(app: TheApp, lease: str) -> None:
-    if not await app.client.arun(app.client.store.leases.end(parse_id(lease), "closed", app.client.tenant)):
+    if not await app._session.arun(app._session.store.leases.end(parse_id(lease), "closed", app._session.tenant)):
         raise NotFound("there is no such lease, or it has ended", code="lease_not_found")
 
 
@@ -210,7 +210,7 @@ async def claim(request: Request, app: TheApp, out: Out, lease: str, wanted: Cla
     queues = tuple(_checked(wanted.queues, "queue") or ())
     kinds = None if wanted.kinds is None else tuple(_checked(wanted.kinds, "kind") or ())
     token = await _live(app, lease, wanted.ttl)
-    asked = ClaimRequest(lease=token, queues=queues, want=wanted.want, kinds=kinds, tenant=app.client.tenant)
+    asked = ClaimRequest(lease=token, queues=queues, want=wanted.want, kinds=kinds, tenant=app._session.tenant)
     jobs = await out.claim(asked)
     if not jobs and wanted.wait:
         jobs = await _waited(request, app, out, asked, wanted)
@@ -259,17 +259,17 @@ async def checkpoint(app: TheApp, out: Out, lease: str, wanted: Checkpoint) -> S
         if name == RESERVED:
             raise InvalidInput("this name is kept for progress", code="reserved_name")
         text = await _sealed(app, job, name, text)
-    save = app.client.store.steps.save_checkpoint
-    if not await app.client.arun(save(job, token, wanted.attempt, name, text, app.client.tenant)):
+    save = app._session.store.steps.save_checkpoint
+    if not await app._session.arun(save(job, token, wanted.attempt, name, text, app._session.tenant)):
         raise _stale()
     return Saved()
 
 
 async def _sealed(app: App, job: str, name: str, text: str) -> str:
     """As the service's own workers would save it."""
-    vault, tenant = app.client.vault, app.client.tenant
+    vault, tenant = app._session.vault, app._session.tenant
     if vault.keys is not None and tenant == EVERY_TENANT:
-        found = await app.client.arun(app.client.store.jobs.get(job, tenant))
+        found = await app._session.arun(app._session.store.jobs.get(job, tenant))
         if found is None:
             raise _stale()
         tenant = found.tenant
@@ -277,30 +277,30 @@ async def _sealed(app: App, job: str, name: str, text: str) -> str:
 
 
 @router.post("/{lease}/settle", summary="Say how attempts ended")
-async def settle(app: TheApp, out: Out, lease: str, wanted: Settle | SettleMany) -> Verdict | SettledMany:
+async def settle(app: TheApp, out: Out, lease: str, wanted: Settle | SettleMany) -> SettleResult | SettledMany:
     """One is answered for itself, and refused with 409 when it is no longer the caller's; of several
     (``settlements``), each has its own verdict."""
     token = parse_id(lease)
     if isinstance(wanted, Settle):
-        verdict = (await settle_all(out, token, [wanted.said()], app.client.tenant))[0]
+        verdict = (await settle_all(out, token, [wanted.said()], app._session.tenant))[0]
         if verdict.reason == "not_found":
             raise NotFound("there is no such job in this tenant")
         if not verdict.settled:
             raise _stale()
         return verdict
     said = [each.said() for each in wanted.settlements]
-    return SettledMany(settlements=await settle_all(out, token, said, app.client.tenant))
+    return SettledMany(settlements=await settle_all(out, token, said, app._session.tenant))
 
 
 @router.post("/{lease}/release", summary="Hand jobs back unfinished: others run them, at no cost")
 async def release(app: TheApp, out: Out, lease: str, wanted: Release) -> SettledMany:
     said = [Said(each.id, each.attempt, "snooze", unfinished=True) for each in wanted.jobs]
-    return SettledMany(settlements=await settle_all(out, parse_id(lease), said, app.client.tenant))
+    return SettledMany(settlements=await settle_all(out, parse_id(lease), said, app._session.tenant))
 
 
 async def _live(app: App, lease: str, ttl: float) -> str:
     token = parse_id(lease)
-    if not await app.client.arun(app.client.store.leases.renew(token, ttl, app.client.tenant)):
+    if not await app._session.arun(app._session.store.leases.renew(token, ttl, app._session.tenant)):
         raise StaleLease("this lease is not known here, or has ended: open another")
     return token
 
@@ -342,7 +342,7 @@ async def tick(app: TheApp, wanted: TickAsked | None = None) -> TickSummary:
         queues=wanted.queues,
         concurrency=wanted.concurrency,
         timeout=wanted.timeout,
-        tenant=app.client.tenant,
+        tenant=app._session.tenant,
     )
     # In a context of its own: what handlers do is done by them, not by whoever rang.
     return await asyncio.get_running_loop().create_task(ticking, context=contextvars.Context())

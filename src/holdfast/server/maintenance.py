@@ -48,10 +48,10 @@ class BackgroundMaintenance:
         if not await self._may():
             return
         pace = WorkerOptions(tenant=self.tenant)
-        own = self._app.duties(self.tenant, pace.promote_every, pace.sweep_every)
+        own = self._app._maintenance(self.tenant, pace.promote_every, pace.sweep_every)
         duties = replace(pace, extra_duties=own).duties()
         # Nobody here waits for jobs that have become ready: the store notifies those who do.
-        await Maintenance(self._app.store, duties, self.tenant).run(self._leaving)
+        await Maintenance(self._app._store, duties, self.tenant).run(self._leaving)
 
     async def _may(self) -> bool:
         """Whether the service has a role that executes: said once, where it has not. A database that is away is waited
@@ -59,8 +59,8 @@ class BackgroundMaintenance:
         app = self._app
         while not self._leaving.is_set():
             try:
-                await app.store.arun(app.store.leases.promote(1, self.tenant))
-                await asyncio.to_thread(app.put_down, self.tenant)
+                await app._store.arun(app._store.leases.promote(1, self.tenant))
+                await asyncio.to_thread(app._sync_declarations, self.tenant)
                 return True
             except Refused as error:
                 log.warning("the duties are left to workers: %s", error)

@@ -48,7 +48,7 @@ class _Reading:
         with self._lock:
             if not self._read or time.monotonic() - self._read > KEPT:
                 try:
-                    client = self._app.client
+                    client = self._app._session
                     self._queues = client.run(client.store.health.workers(client.scope)).queues
                 except HoldfastError as error:
                     log.warning("the queues could not be looked at: %s", error.code)

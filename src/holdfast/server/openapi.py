@@ -7,7 +7,6 @@ Every refusal is a problem document; every route says which scope it asks for; a
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from fastapi import FastAPI, routing
@@ -58,15 +57,6 @@ EXAMPLES: Final[dict[str, Any]] = {
 }
 
 
-# FastAPI names a schema after its module when two classes have the same name. These names are part of the document and
-# stay as they are when a module moves.
-SCHEMA_NAMES: Final = {
-    "holdfast__engine__job__Verdict": "holdfast__domain__job__Verdict",
-    "holdfast__features__webhooks__routes__Sent": "holdfast__api__routes__endpoints__Sent",
-    "holdfast__server__claims__Verdict": "holdfast__api__settling__Verdict",
-    "holdfast__stores__requests__Sent": "holdfast__stores__port__requests__Sent",
-}
-
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 SAID = {
     "401": "Nobody is known by what was sent.",
@@ -115,7 +105,6 @@ def _document(service: FastAPI) -> dict[str, Any]:
         description=ABOUT,
         routes=service.routes,
     )
-    found = _with_stable_names(found)
     parts = found.setdefault("components", {})
     schemas = parts.setdefault("schemas", {})
     schemas["Problem"] = Problem.model_json_schema()
@@ -130,18 +119,6 @@ def _document(service: FastAPI) -> dict[str, Any]:
         for method in route.methods:
             _complete(found["paths"][route.path_format][method.lower()], route, method)
     return found
-
-
-def _with_stable_names(document: dict[str, Any]) -> dict[str, Any]:
-    schemas = document["components"]["schemas"]
-    document["components"]["schemas"] = {
-        name: schemas[now] for name, now in sorted((SCHEMA_NAMES.get(each, each), each) for each in schemas)
-    }
-    text = json.dumps(document)
-    for now, name in SCHEMA_NAMES.items():
-        text = text.replace(f'"#/components/schemas/{now}"', f'"#/components/schemas/{name}"')
-    renamed: dict[str, Any] = json.loads(text)
-    return renamed
 
 
 def _complete(operation: dict[str, Any], route: Any, method: str) -> None:

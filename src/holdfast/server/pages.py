@@ -135,7 +135,7 @@ QUIET = 15.0
 async def changes(request: Request) -> Response:
     require(request, Scope.READ)
     live: LedgerFeed = request.app.state.live
-    told = signals(live, the_app(request).client.tenant, Lasting(request, Scope.READ).holds)
+    told = signals(live, the_app(request)._session.tenant, Lasting(request, Scope.READ).holds)
     return StreamingResponse(told, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
@@ -250,7 +250,7 @@ def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
         whose = request.query_params.get("tenant", "")
         if not identity.everywhere or not whose:
             return await endpoint(request)
-        with the_app(request).client.serving(whose, identity.actor):
+        with the_app(request)._session.serving(whose, identity.actor):
             return await endpoint(request)
 
     return answer

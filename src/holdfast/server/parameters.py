@@ -149,7 +149,7 @@ async def the_search(
     **named: str | None,
 ) -> Search:
     """What the parameters and the words of ``q`` come to together; refused where they contradict."""
-    client = app.client
+    client = app._session
     timed = since is not None or until is not None or names_a_time(q or "")
     now = await client.arun(client.store.clock.now()) if timed else NEVER
     return narrowed(

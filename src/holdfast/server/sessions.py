@@ -128,7 +128,7 @@ class Tokens:
 
 def tokens_of(app: App, *, remember: float = REMEMBERED) -> Tokens:
     """For ``make_service(app, authenticate=tokens_of(app))``."""
-    return Tokens(app.client, remember)
+    return Tokens(app._session, remember)
 
 
 def presented_by(request: Request) -> str | None:

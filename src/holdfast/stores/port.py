@@ -49,8 +49,8 @@ from holdfast.stores.requests import (
     OperatorVerb,
     Reschedule,
     SchemaStatus,
-    Sent,
-    Telling,
+    SendEvent,
+    SentResult,
 )
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ class StepStore(Protocol):
 
 
 class LedgerStore(Protocol):
-    def send(self, event: Telling, actor: str, tenant: str) -> Flow[Sent]: ...
+    def send(self, event: SendEvent, actor: str, tenant: str) -> Flow[SentResult]: ...
     def read(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
     def gone(self, cursor: str, tenant: str) -> Flow[int | None]:
         """The number of the last event after this cursor that was purged since the cursor was given out; None when

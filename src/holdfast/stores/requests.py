@@ -113,7 +113,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class SendEvent:
     """An event about to be told. ``data`` is JSON text; the id is ours, so that telling it again tells nothing new."""
 
     id: str
@@ -126,7 +126,7 @@ class Telling:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentResult:
     """An event that was told: ``created`` is False when one with the same key was sent before; ``woke`` counts the
     jobs that waited for it."""
 

@@ -1,27 +1,20 @@
-"""The client: one store, one tenant, one name to sign with. Everything that is not a worker goes through it."""
+"""``Session``: one store, one tenant, one actor. Everything but a worker goes through it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.engine.ids import id_texts
-from holdfast.engine.job import EVERY_TENANT, Enqueued, Event, JobSpec, Verdict
+from holdfast.engine.job import EVERY_TENANT, Enqueued, JobSpec
 from holdfast.engine.names import check_name
-from holdfast.engine.order import Move
-from holdfast.engine.retry import retry_limit
-from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
-from holdfast.features.events.model import SentEvent
 from holdfast.features.jobs.handle import Handle
-from holdfast.features.jobs.operations import FromStep, check_from_step, redriving
 from holdfast.features.payloads.model import PayloadRule, effective
 from holdfast.stores.flow import Flow, in_thread
-from holdfast.stores.requests import OperatorVerb, Reschedule
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
 
@@ -38,10 +31,10 @@ _asking: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
 
 
 class Session:
-    """An embedded database is brought up to date on first use; a server is migrated by whoever runs it.
+    """An embedded database is migrated on first use; a server is migrated by its operator.
 
     ``home`` is the store it belongs to, also while it works on another. ``scope`` is the tenant it was made for, and
-    that of the leases it is used with; ``tenant`` is the one to work for here and now.
+    that of the leases it is used with; ``tenant`` is the one of the current task or thread.
     """
 
     def __init__(
@@ -223,120 +216,6 @@ class Session:
             raise Refused(answer.detail or "the job was refused", code=answer.reason)
         return self.handle(answer, tenant, decode)
 
-    # --- operators ---
-
-    def operate(
-        self,
-        verb: OperatorVerb,
-        ids: Sequence[str],
-        reason: str | None = None,
-        *,
-        tenant: str | None = None,
-        max_attempts: int | None = None,
-    ) -> list[Verdict]:
-        """Cancel, redrive (with a new limit, if one is given) or discard; one verdict an id."""
-        limit = retry_limit(max_attempts)
-        return self.run(
-            self.store.jobs.operate(verb, id_texts(ids), storable(reason), self.actor, tenant or self.tenant, limit)
-        )
-
-    def redrive(
-        self,
-        ids: Sequence[str],
-        reason: str | None = None,
-        *,
-        from_step: FromStep | None = None,
-        tenant: str | None = None,
-        max_attempts: int | None = None,
-    ) -> list[Verdict]:
-        """Redrive dead letters: from where they stopped, or from a step that is then done again."""
-        if from_step is None:
-            return self.operate("redrive", ids, reason, tenant=tenant, max_attempts=max_attempts)
-        place, limit, whose = check_from_step(from_step), retry_limit(max_attempts), tenant or self.tenant
-        return self.run(redriving(self.store, id_texts(ids), place, reason, self.actor, whose, limit))
-
-    async def aoperate(
-        self, verb: OperatorVerb, ids: Sequence[str], reason: str | None = None, *, tenant: str | None = None
-    ) -> list[Verdict]:
-        return await self.arun(
-            self.store.jobs.operate(verb, id_texts(ids), storable(reason), self.actor, tenant or self.tenant)
-        )
-
-    async def aredrive(
-        self,
-        ids: Sequence[str],
-        reason: str | None = None,
-        *,
-        from_step: FromStep | None = None,
-        tenant: str | None = None,
-        max_attempts: int | None = None,
-    ) -> list[Verdict]:
-        limit, whose = retry_limit(max_attempts), tenant or self.tenant
-        if from_step is None:
-            return await self.arun(
-                self.store.jobs.operate("redrive", id_texts(ids), storable(reason), self.actor, whose, limit)
-            )
-        place = check_from_step(from_step)
-        return await self.arun(redriving(self.store, id_texts(ids), place, reason, self.actor, whose, limit))
-
-    def reschedule(
-        self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
-    ) -> list[Verdict]:
-        """Give waiting jobs another time; one verdict an id."""
-        return self.run(
-            self.store.jobs.reschedule(id_texts(ids), when, storable(reason), self.actor, tenant or self.tenant)
-        )
-
-    async def areschedule(
-        self, ids: Sequence[str], when: Reschedule, reason: str | None = None, *, tenant: str | None = None
-    ) -> list[Verdict]:
-        return await self.arun(
-            self.store.jobs.reschedule(id_texts(ids), when, storable(reason), self.actor, tenant or self.tenant)
-        )
-
-    def move(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
-        """Give a waiting job another place in its queue."""
-        return self.run(self.store.jobs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
-
-    async def amove(self, job_id: str, move: Move, reason: str | None = None, *, tenant: str | None = None) -> Verdict:
-        return await self.arun(self.store.jobs.move(job_id, move, storable(reason), self.actor, tenant or self.tenant))
-
-    # --- the ledger ---
-
-    def events(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Iterator[Event]:
-        """The events this consumer has not dealt with, in commit order, until there are none.
-
-        Its place moves on page by page, after the last event of a page was dealt with. Whoever stops or
-        dies before that gets the page again: at least once, never skipped (DP-12).
-        """
-        scope = tenant or self.tenant
-        place = self.run(self.store.ledger.cursor(consumer, scope))
-        while batch := self.run(self.store.ledger.read(place, page, scope)):
-            yield from batch
-            if not self.run(self.store.ledger.save_cursor(consumer, batch[-1].cursor, place, scope)):
-                raise _moved(consumer)
-            place = batch[-1].cursor
-
-    async def aevents(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> AsyncIterator[Event]:
-        scope = tenant or self.tenant
-        place = await self.arun(self.store.ledger.cursor(consumer, scope))
-        while batch := await self.arun(self.store.ledger.read(place, page, scope)):
-            for event in batch:
-                yield event
-            if not await self.arun(self.store.ledger.save_cursor(consumer, batch[-1].cursor, place, scope)):
-                raise _moved(consumer)
-            place = batch[-1].cursor
-
-    def sent_events(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Iterator[SentEvent]:
-        """The same for what applications told. A consumer reads the one or the other."""
-        scope = tenant or self.tenant
-        place = self.run(self.store.ledger.cursor(consumer, scope))
-        while batch := self.run(self.store.ledger.read_sent(place, page, scope)):
-            yield from batch
-            if not self.run(self.store.ledger.save_cursor(consumer, batch[-1].cursor, place, scope)):
-                raise _moved(consumer)
-            place = batch[-1].cursor
-
 
 def store_payloads(
     specs: Sequence[JobSpec], tenant: str, rules: Sequence[PayloadRule], vault: Vault, refused: Refused
@@ -351,7 +230,3 @@ def store_payloads(
         text = spec.payload
         spec.payload = vault.pack(text, rule, what="payload", kind=spec.kind, tenant=tenant, job_id=spec.id)
         spec.payload_hash = vault.digest(text)
-
-
-def _moved(consumer: str) -> Conflict:
-    return Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")

@@ -14,7 +14,7 @@ from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidSetting, NotFound
-from holdfast.features.approvals.model import Gate, GateFilter, GateState, VerdictWord, Vote
+from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, VerdictWord, Vote
 from holdfast.features.jobs.handle import Handle
 from holdfast.kind import Kind, Prepared
 from holdfast.stores.requests import JobFilter
@@ -32,9 +32,9 @@ class Decided:
     """A gate that is closed, and what was said."""
 
     name: str
-    state: GateState
+    state: ApprovalState
     job_id: str
-    gate: Gate
+    gate: Approval
     votes: tuple[Vote, ...]
 
 
@@ -42,12 +42,12 @@ class People:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    def gates(self, state: GateState | None = "open", name: str | None = None) -> list[Gate]:
-        client = self._app.client
-        found: list[Gate] = []
+    def gates(self, state: ApprovalState | None = "open", name: str | None = None) -> list[Approval]:
+        client = self._app._session
+        found: list[Approval] = []
         after: str | None = None
         while page := client.run(
-            client.store.approvals.list(GateFilter(tenant=EVERY_TENANT, state=state, name=name, after=after))
+            client.store.approvals.list(ApprovalFilter(tenant=EVERY_TENANT, state=state, name=name, after=after))
         ):
             found += page
             after = page[-1].id
@@ -55,26 +55,26 @@ class People:
 
     def decisions(self) -> list[Decided]:
         closed = [gate for gate in self.gates(None) if gate.state != "open"]
-        client = self._app.client
+        client = self._app._session
         return [
             Decided(g.name, g.state, g.job_id, g, tuple(client.run(client.store.approvals.votes(g.id, EVERY_TENANT))))
             for g in sorted(closed, key=lambda gate: gate.decided_at or gate.opened_at)
         ]
 
-    def decide(self, verdict: VerdictWord, which: str, by: str | None, **said: Any) -> GateState:
+    def decide(self, verdict: VerdictWord, which: str, by: str | None, **said: Any) -> ApprovalState:
         """``which`` is the name of the one open gate that is called so, or the id of one."""
         gate = self._open(which)
         if by is not None:
             return self._say(verdict, gate, by, said)
-        state: GateState = gate.state
+        state: ApprovalState = gate.state
         for person in self._willing(gate, 1 if verdict == "deny" else gate.quorum):
             state = self._say(verdict, gate, person, said)
         return state
 
-    def _say(self, verdict: VerdictWord, gate: Gate, person: str, said: dict[str, Any]) -> GateState:
-        return self._app.approvals.decide(verdict, gate.id, person, how="test", tenant=gate.tenant, **said).state
+    def _say(self, verdict: VerdictWord, gate: Approval, person: str, said: dict[str, Any]) -> ApprovalState:
+        return self._app.approvals._decide(verdict, gate.id, person, how="test", tenant=gate.tenant, **said).state
 
-    def _open(self, which: str) -> Gate:
+    def _open(self, which: str) -> Approval:
         asked = self.gates()
         found = [gate for gate in asked if which in (gate.name, gate.id)]
         if not found:
@@ -85,9 +85,9 @@ class People:
             raise Conflict(f"{len(found)} jobs ask for {which!r}", code="gate_ambiguous", fix=f"Give an id: {ids}.")
         return found[0]
 
-    def _willing(self, gate: Gate, needed: int) -> list[str]:
+    def _willing(self, gate: Approval, needed: int) -> list[str]:
         """As many people as it takes: those who may, and have not said anything yet."""
-        client = self._app.client
+        client = self._app._session
         said = {vote.person for vote in client.run(client.store.approvals.votes(gate.id, EVERY_TENANT))}
         kept_out = said | ({gate.requester} if gate.not_requester else set())
         anybody = (f"{SOMEBODY} {n}" if n else SOMEBODY for n in range(len(kept_out) + needed + 1))
@@ -117,13 +117,13 @@ class Kit:
         self._crashes = Crashes()
 
     def __enter__(self) -> Self:
-        if self.app.store is not self.app.client.home:
+        if self.app._store is not self.app._session.home:
             raise Conflict("this app is in a kit already", code="kit_open", fix="Use that kit, or leave it first.")
         with ExitStack() as stack:
-            store, schema = stack.enter_context(private_store(self._url, self.app.schema))
-            stack.enter_context(self.app.moved_to(store, schema))
+            store, schema = stack.enter_context(private_store(self._url, self.app._schema))
+            stack.enter_context(self.app._moved_to(store, schema))
             self._clock = Clock(store)
-            self.app.declared.put_down(self.app.subscriptions)  # before anything happens that they want
+            self.app._declared.sync(self.app._session)  # before anything happens that they want
             self._open = stack.pop_all()
         self._crashes = Crashes()
         return self
@@ -139,7 +139,7 @@ class Kit:
     def url(self) -> str:
         """Of the private database, for a connection of the test's own."""
         self._at()
-        return self.app.store.url
+        return self.app._store.url
 
     # --- running jobs ---
 
@@ -191,7 +191,7 @@ class Kit:
         if isinstance(target, Kind):
             target = await target.aenqueue(*args, **kwargs)
         elif isinstance(target, Prepared):
-            client = self.app.client
+            client = self.app._session
             target = await client.aenqueue(target.spec, target.tenant, target.decode, target.connection)
         return await runner.run(target)
 
@@ -210,17 +210,19 @@ class Kit:
 
     # --- people ---
 
-    def gates(self, name: str | None = None) -> list[Gate]:
+    def gates(self, name: str | None = None) -> list[Approval]:
         """What people are asked now, the oldest first."""
         self._at()
         return People(self.app).gates("open", name)
 
-    def approve(self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None) -> GateState:
+    def approve(
+        self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
+    ) -> ApprovalState:
         """Say yes to the one open gate of this name (or id): in somebody's name, or in that of as many as it takes."""
         self._at()
         return People(self.app).decide("approve", gate, by, comment=comment, data=data)
 
-    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> GateState:
+    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> ApprovalState:
         self._at()
         return People(self.app).decide("deny", gate, by, comment=comment)
 
@@ -285,13 +287,13 @@ class Kit:
         """Every step of a job, from the ledger."""
         self._at()
         job_id = job if isinstance(job, str) else job.id
-        return self.app.client.run(self.app.client.store.jobs.history(job_id, EVERY_TENANT))
+        return self.app._session.run(self.app._session.store.jobs.history(job_id, EVERY_TENANT))
 
     def _jobs(self) -> list[Job]:
         self._at()
         found: list[Job] = []
         before: str | None = None
-        client = self.app.client
+        client = self.app._session
         while page := client.run(client.store.jobs.list(JobFilter(tenant=EVERY_TENANT, before=before, limit=PAGE))):
             found += page
             before = page[-1].id

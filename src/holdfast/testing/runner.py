@@ -66,7 +66,7 @@ class Runner:
                 ticks += 1
                 if ticks > 1 and not summary.taken:
                     break
-                await feed(self._app.store, tenant=EVERY_TENANT)  # what came of it may make jobs
+                await feed(self._app._store, tenant=EVERY_TENANT)  # what came of it may make jobs
                 waiting = await self._queues(handlers, queues, due=True)
         return await self._report(taken)
 
@@ -81,7 +81,7 @@ class Runner:
         return [queue for queue in found if among is None or queue in among]
 
     def _own_queues(self) -> list[str]:
-        kinds = [declared.kind for declared in self._app.kinds.values()]
+        kinds = [declared.kind for declared in self._app._kinds.values()]
         return sorted({kind.defaults.get("queue", DEFAULT_QUEUE) for kind in kinds} | {DEFAULT_QUEUE})
 
     async def _report(self, taken: Sequence[str]) -> Drained:
@@ -92,7 +92,7 @@ class Runner:
         return Drained(tuple(jobs), len(taken), tuple(failures))
 
     async def _failure(self, job: Job) -> Failure:
-        store = self._app.store
+        store = self._app._store
         attempts = await store.arun(store.jobs.attempts(job.id, job.tenant))
         error = self._raised.get((job.id, job.attempt))
         return Failure(job, None if isinstance(error, Ended) else error, attempts[-1].traceback)
@@ -139,7 +139,7 @@ class Runner:
     async def _first_in_line(self, job: Job) -> AsyncIterator[None]:
         """Others of its kind may be before it in its queue: they are in other hands meanwhile, and come back as they
         were. (A claim takes what is first; there is none for one job in particular.)"""
-        store = self._app.store
+        store = self._app._store
         while await store.arun(store.leases.promote(PAGE)) == PAGE:
             pass  # or the tick would, and they would be before it then
         alike = JobFilter(tenant=EVERY_TENANT, state=State.QUEUED, kind=job.kind, queue=job.queue, limit=2)
@@ -162,11 +162,11 @@ class Runner:
 
     @asynccontextmanager
     async def _handlers(self, concurrency: int) -> AsyncIterator[Handlers]:
-        reached = partial(self._crashes.reached, self._app.store)
-        await asyncio.to_thread(self._app.payload_rules.put_down, EVERY_TENANT)
-        means = self._app.means(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
+        reached = partial(self._crashes.reached, self._app._store)
+        await asyncio.to_thread(self._app.payload_rules._sync_declarations, EVERY_TENANT)
+        means = self._app._handler_tools(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
         try:
-            yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app.all_kinds).items()}
+            yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app._all_kinds).items()}
         finally:
             await means.aclose()
 
@@ -185,15 +185,15 @@ class Runner:
     ) -> TickSummary:
         options = TickOptions.of(limit, queues=queues, concurrency=concurrency, timeout=timeout, lease=LEASE)
         # Without chance: a retry waits as long as its policy says at most.
-        duties = (self._app.scheduler.duty(EVERY_TENANT, 0),)
-        tick = Tick(self._app.store, handlers, options, extra_duties=duties, draw=lambda: 1.0)
+        duties = (self._app._scheduler.duty(EVERY_TENANT, 0),)
+        tick = Tick(self._app._store, handlers, options, extra_duties=duties, draw=lambda: 1.0)
         crashed, self._crashes.abandon = len(self._crashes.happened), tick.abandon
         try:
             summary = await tick.run()
         finally:
             self._crashes.abandon = None
         if len(self._crashes.happened) > crashed:
-            store = self._app.store
+            store = self._app._store
             await store.arun(store.leases.reap())  # nobody else will, and the job is to be begun again
         if summary.handed_back or timeout == 0:
             running = [job.kind for job in await self._taken(summary.ids) if not job.state.finished]
@@ -209,7 +209,7 @@ class Runner:
         return [known[job_id] for job_id in ids]
 
     async def _jobs(self, *states: State) -> list[Job]:
-        store = self._app.store
+        store = self._app._store
         found: list[Job] = []
         for state in states or (None,):
             wanted = JobFilter(tenant=EVERY_TENANT, state=state, limit=PAGE)

@@ -26,13 +26,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import EVERY_TENANT, Sweep
+from holdfast.engine.operation import Program
 from holdfast.engine.settlement import storable
 from holdfast.errors import Refused, StoreUnavailable
 from holdfast.features.retention.model import Leftover
 from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.due import KNOWN, DueWork, maintaining
-from holdfast.stores.flow import Flow, in_thread
-from holdfast.stores.port import Caller
+from holdfast.stores.flow import Flow, in_thread, run
+from holdfast.stores.namespace import call
 from holdfast.worker.refusals import set_aside
 
 if TYPE_CHECKING:
@@ -120,11 +121,12 @@ async def clear(store: Store, *, artifacts: Artifacts, tenant: str, batches: int
     return 0
 
 
-def clear_now(caller: Caller, artifacts: Artifacts, tenant: str) -> int:
-    """All there is, here and now; how much it was."""
+def clearing(store: Store, artifacts: Artifacts, tenant: str) -> Program[int]:
+    """Delete all files that are listed for deletion, now. Returns their number."""
     count = 0
-    while found := caller.run(caller.store.retention.orphans(BATCH, tenant)):
-        count += caller.run(caller.store.retention.forget_orphans(_delete(artifacts, found), tenant))
+    while found := (yield from run(store.retention.orphans(BATCH, tenant))):
+        gone = yield from call(partial(_delete, artifacts, found))
+        count += yield from run(store.retention.forget_orphans(gone, tenant))
     return count
 
 

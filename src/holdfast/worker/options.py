@@ -133,3 +133,24 @@ class WorkerOptions:
             else:
                 others.append(duty)
         return (first, *others)
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The keywords of ``app.run_worker``: the fields of ``WorkerOptions``."""
+
+    queues: tuple[str, ...]
+    weights: Mapping[str, int] | None
+    concurrency: int
+    tenant: str
+    executor: str
+    lease_ttl: float
+    poll: float
+    notify: bool
+    promote_every: float
+    sweep_every: float
+    recall_every: float
+    grace: float
+    burst: bool
+    max_jobs: int | None
+    sealing: bool
+    extra_duties: tuple[MaintenanceTask, ...]

@@ -36,7 +36,7 @@ def url(request: pytest.FixtureRequest, case: tuple[str, Any]) -> str:
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
     with closing(App(url, name="tests", enqueued_by="tester")) as app:
-        app.client.make_ready()
+        app._session.make_ready()
         prepare_notes(url)
         yield app
     with closing(open_store(url)) as store:

@@ -48,7 +48,7 @@ def test_the_success_is_there_after_commit_and_not_before(app: App, url: str, bo
     assert (state_of(app, ctx), concluded(ctx), notes(url)) == (State.IN_PROGRESS, False, [])
     borrower.commit()
     assert (state_of(app, ctx), concluded(ctx), notes(url)) == (State.SUCCEEDED, True, ["mine"])
-    assert app.client.run(app.client.store.jobs.result(ctx.job_id, "default")).value == {"n": 7}  # type: ignore[union-attr]
+    assert app._session.run(app._session.store.jobs.result(ctx.job_id, "default")).value == {"n": 7}  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_tenant_and_actor_are_put_back(app: App, url: str, case: Any) -> None:
         ctx.complete(connection=connection)
         found = connection.execute("select current_setting('holdfast.tenant'), current_setting('holdfast.actor')")
         assert found.fetchone() == ("mine", "me")
-    assert [event.actor for event in app.client.run(app.client.store.jobs.history(ctx.job_id, "default"))][
+    assert [event.actor for event in app._session.run(app._session.store.jobs.history(ctx.job_id, "default"))][
         -1
     ] == "worker-1"
 
@@ -136,8 +136,8 @@ def test_the_sweeper_leaves_a_job_alone_whose_completion_is_under_way(app: App, 
     ctx = in_hand(app)
     with psycopg.connect(url) as connection:
         ctx.complete(connection=connection)
-        app.store.run(app.store.leases.end(ctx._run.claim.lease, "gone", "*"))
-        sweeper = threading.Thread(target=lambda: app.store.run(app.store.leases.reap()))
+        app._store.run(app._store.leases.end(ctx._run.claim.lease, "gone", "*"))
+        sweeper = threading.Thread(target=lambda: app._store.run(app._store.leases.reap()))
         sweeper.start()
         connection.commit()
         sweeper.join(20)

@@ -31,9 +31,9 @@ def test_both_are_there_after_commit_and_not_before(
     borrower.begin()
     borrower.execute("insert into note values ('mine')")
     handle = borrower.enqueue(send, "ada")
-    assert (handle.created, app.jobs(), notes(url)) == (True, [], [])
+    assert (handle.created, app.jobs.list(), notes(url)) == (True, [], [])
     borrower.commit()
-    assert [job.id for job in app.jobs()] == [handle.id]
+    assert [job.id for job in app.jobs.list()] == [handle.id]
     assert (handle.state(), handle.get().payload, notes(url)) == (State.QUEUED, {"to": "ada"}, ["mine"])
     app.run_worker(burst=True, poll=0.02)
     assert handle.result(timeout=10) == "sent to ada"
@@ -44,7 +44,7 @@ def test_neither_is_there_after_rollback(app: App, url: str, borrower: Borrower,
     handle = borrower.enqueue(send, "ada")  # first of all, so that it is ours that opens the transaction
     borrower.execute("insert into note values ('mine')")
     borrower.rollback()
-    assert (app.jobs(), notes(url)) == ([], [])
+    assert (app.jobs.list(), notes(url)) == ([], [])
     with pytest.raises(NotFound):
         handle.get()
     borrower.begin()
@@ -63,7 +63,7 @@ def test_a_savepoint_takes_the_job_with_it(app: App, url: str, borrower: Borrowe
     borrower.execute("rollback to savepoint mine")
     after = borrower.enqueue(send, "after")
     borrower.commit()
-    assert {job.id for job in app.jobs()} == {kept.id, after.id}
+    assert {job.id for job in app.jobs.list()} == {kept.id, after.id}
     assert notes(url) == ["kept"]
 
 
@@ -82,7 +82,7 @@ def test_a_refusal_leaves_the_transaction_usable(
         borrower.enqueue(send, "orphan", parent="01a1de87-6b74-70b8-bbed-192362a7945f")
     borrower.execute("insert into note values ('two')")
     borrower.commit()
-    assert (notes(url), len(app.jobs())) == (["one", "two"], 1)
+    assert (notes(url), len(app.jobs.list())) == (["one", "two"], 1)
 
 
 def test_an_error_of_ours_leaves_the_transaction_usable(
@@ -97,7 +97,7 @@ def test_an_error_of_ours_leaves_the_transaction_usable(
     assert caught.value.code == "already_exists"
     borrower.execute("insert into note values ('two')")
     borrower.commit()
-    assert (notes(url), [job.id for job in app.jobs()]) == (["one", "two"], [first.id])
+    assert (notes(url), [job.id for job in app.jobs.list()]) == (["one", "two"], [first.id])
     if url.startswith("sqlite"):
         with by_hand(url) as connection:  # what the verb had begun to write went as well
             assert connection.execute("select actor, now, floor from clock").fetchall() == [(None, None, None)]
@@ -112,7 +112,7 @@ def test_an_error_of_the_programs_own_takes_the_job_with_it(
     with pytest.raises(Exception, match=r"(?i)unique"):
         borrower.execute("insert into note values ('once')")
     borrower.rollback()
-    assert (notes(url), app.jobs()) == ([], [])
+    assert (notes(url), app.jobs.list()) == ([], [])
 
 
 def test_many_and_by_name(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
@@ -124,7 +124,7 @@ def test_many_and_by_name(app: App, url: str, borrower: Borrower, send: Kind[[st
     ]
     handles = borrower.enqueue_many(app, calls)
     named = borrower.enqueue_by_name(app, "elsewhere", {"n": ["%s", "?", ":p1", "$1", "é'\"\\"]})
-    assert app.jobs() == []
+    assert app.jobs.list() == []
     borrower.commit()
     assert [(handle.created, handle.reason) for handle in handles] == [
         (True, None),
@@ -159,6 +159,6 @@ def test_calls_for_two_connections_cannot_be_enqueued_together(
             app.enqueue_many([prepared, send.using(connection=other.connection).prepare("b")])
         assert caught.value.code == "conflicting_options"
         app.enqueue_many([prepared, send.prepare("b")])  # all go where one of them has to
-        assert app.jobs() == []
+        assert app.jobs.list() == []
         one.commit()
-        assert len(app.jobs()) == 2
+        assert len(app.jobs.list()) == 2

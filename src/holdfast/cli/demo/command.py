@@ -67,18 +67,18 @@ def run(plan: Plan, view: View) -> Outcome:
     began = time.monotonic()
     mix = Mix(plan.jobs)
     with closing(make_app(plan.url, plan.tenant)) as app:
-        if not app.store.schema().current:
-            app.store.migrate()
+        if not app._store.schema().current:
+            app._store.migrate()
         with Crew(plan.url, plan.tenant, plan.logs) as crew:
             for _ in range(plan.workers):
                 view.tell(f"started worker {crew.start().number} with pid {crew.workers[-1].pid}")
             accepted = [handle.id for handle in app.enqueue_many(mix.calls(declare(app))) if handle.created]
             view.tell(f"{len(accepted):,} jobs accepted")
-            tail = Tail(app.store, plan.tenant)
+            tail = Tail(app._store, plan.tenant)
             kill = _watch(plan, view, crew, tail, len(accepted), began + plan.patience)
         # Nobody writes any more: what is read now is the end.
         view.tell("workers stopped; reading every job and the whole ledger")
-        verdict = judge(accepted, mix.always_fails, read(app.store, plan.tenant))
+        verdict = judge(accepted, mix.always_fails, read(app._store, plan.tenant))
     killed = None if kill.worker is None else kill.worker.pid
     problems = [*verdict.problems, *crew.failures()]
     if killed is None:

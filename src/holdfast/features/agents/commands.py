@@ -208,7 +208,7 @@ def add(
 ) -> None:
     """Put a label on the list. From the first on, only those on it may execute."""
     with session.connect() as client:
-        added = Executors(client).add(label, "generator" if generator else "executor")
+        added = Executors(client).set(label, "generator" if generator else "executor")
     session.answer(added, f"{label} is on the list, as {added.role}.")
 
 

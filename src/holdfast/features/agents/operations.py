@@ -2,94 +2,73 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 from holdfast.engine.names import Paging, check_name
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.agents.model import NAME_LIMIT, Agent, AgentOptions, Definition, Executor, ExecutorRole
-from holdfast.stores.flow import Flow
-from holdfast.stores.port import Caller
-
-T = TypeVar("T")
+from holdfast.stores.flow import run
+from holdfast.stores.namespace import StoreNamespace
 
 BATCH = 1000
 
-_Agents = list[Agent]  # inside the class the word is a method
+_Agents = list[Agent]  # inside the class the word is an operation
 
 
-class Agents:
-    """Each call has two colours: the one that begins with ``a`` is awaited."""
+class Agents(StoreNamespace):
+    """An agent is a named owner of jobs, with its own retry policy and limits."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    @operation
+    def set(self, id: str, **definition: Unpack[AgentOptions]) -> Program[Agent]:
+        """Register an agent, or replace its definition: an option that is not given has its default value.
 
-    def register(self, id: str, **definition: Unpack[AgentOptions]) -> Agent:
-        """Register an agent, or define one anew: what is not said is as for a new one. Repeating it changes nothing.
-
-        ``kind`` is the only kind its jobs may be of. ``retry`` is their policy unless a job is given its own: a
-        ``Retry``, or the name of a preset for the backoff alone. ``max_payload`` (bytes or "64KB") and ``max_wait``
-        (how long a job may wait to be started) are kept by the database.
+        ``kind`` is the only kind its jobs may have. ``retry`` is the policy of its jobs unless a job has its own: a
+        ``Retry``, or the name of a preset for the backoff alone. The database enforces ``max_payload`` (bytes or
+        "64KB") and ``max_wait`` (how long a job may wait to be started).
         """
-        return self._caller.run(self._register(Definition.of(id, **definition)))
+        return (yield from run(self._store.agents.set(Definition.of(id, **definition), self._tenant, self._actor)))
 
-    async def aregister(self, id: str, **definition: Unpack[AgentOptions]) -> Agent:
-        return await self._caller.arun(self._register(Definition.of(id, **definition)))
+    aset = awaited(set)
 
-    def get(self, id: str) -> Agent | None:
-        return self._caller.run(self._caller.store.agents.get(id, self._caller.tenant))
+    @operation
+    def get(self, id: str) -> Program[Agent | None]:
+        """The agent, or None."""
+        return (yield from run(self._store.agents.get(id, self._tenant)))
 
-    async def aget(self, id: str) -> Agent | None:
-        return await self._caller.arun(self._caller.store.agents.get(id, self._caller.tenant))
+    aget = awaited(get)
 
-    def list(self, *, kind: str | None = None, disabled: bool | None = None, **page: Unpack[Paging]) -> _Agents:
-        """By their ids: all, those for one kind, the disabled ones or the others."""
-        return self._caller.run(self._caller.store.agents.list(self._caller.tenant, kind, disabled, **page))
+    @operation
+    def list(
+        self, *, kind: str | None = None, disabled: bool | None = None, **page: Unpack[Paging]
+    ) -> Program[_Agents]:
+        """Agents by id: all, those for one kind, the disabled or the enabled ones."""
+        return (yield from run(self._store.agents.list(self._tenant, kind, disabled, **page)))
 
-    async def alist(self, *, kind: str | None = None, disabled: bool | None = None, **page: Unpack[Paging]) -> _Agents:
-        return await self._caller.arun(self._caller.store.agents.list(self._caller.tenant, kind, disabled, **page))
+    alist = awaited(list)
 
-    def disable(self, id: str, *, reason: str) -> Agent:
-        """Take no more work for an agent: when this has returned no job can be enqueued for it, nor one be begun that
-        waits. What is running goes on. Whoever disabled it first stands."""
-        agent = _found(id, self._caller.run(self._disable(id, reason)))
-        return _drained(agent, self._caller.run(self._drain(id)))
-
-    async def adisable(self, id: str, *, reason: str) -> Agent:
-        agent = _found(id, await self._caller.arun(self._disable(id, reason)))
-        return _drained(agent, await self._caller.arun(self._drain(id)))
-
-    def enable(self, id: str) -> Agent:
-        """Take work for it again; what waits can be begun at once."""
-        agent = _found(id, self._caller.run(self._enable(id)))
-        while self._caller.run(self._resume(id)) == BATCH:
-            pass
-        return agent
-
-    async def aenable(self, id: str) -> Agent:
-        agent = _found(id, await self._caller.arun(self._enable(id)))
-        while await self._caller.arun(self._resume(id)) == BATCH:
-            pass
-        return agent
-
-    def _register(self, definition: Definition) -> Flow[Agent]:
-        return self._caller.store.agents.set(definition, self._caller.tenant, self._caller.actor)
-
-    def _disable(self, id: str, reason: str) -> Flow[Agent | None]:
+    @operation
+    def disable(self, id: str, *, reason: str) -> Program[Agent]:
+        """Stop accepting and starting jobs of an agent. When this returns, no job can be enqueued for it and no waiting
+        job of it can start. Running jobs continue. The first reason given is kept."""
         why = storable(reason)
         if why is None or not why.strip():
             raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
-        caller = self._caller
-        return caller.store.agents.disable(_named(id), why, caller.actor, caller.tenant)
+        agent = yield from run(self._store.agents.disable(_named(id), why, self._actor, self._tenant))
+        return _drained(_found(id, agent), (yield from run(self._store.agents.drain(id, self._tenant))))
 
-    def _drain(self, id: str) -> Flow[bool]:
-        return self._caller.store.agents.drain(id, self._caller.tenant)
+    adisable = awaited(disable)
 
-    def _enable(self, id: str) -> Flow[Agent | None]:
-        return self._caller.store.agents.enable(_named(id), self._caller.tenant, self._caller.actor)
+    @operation
+    def enable(self, id: str) -> Program[Agent]:
+        """Accept and start jobs of the agent again. Its waiting jobs can start at once."""
+        agent = _found(id, (yield from run(self._store.agents.enable(_named(id), self._tenant, self._actor))))
+        while (yield from run(self._store.agents.resume(id, BATCH, self._tenant))) == BATCH:
+            pass
+        return agent
 
-    def _resume(self, id: str) -> Flow[int]:
-        return self._caller.store.agents.resume(id, BATCH, self._caller.tenant)
+    aenable = awaited(enable)
 
 
 def _named(id: str) -> str:
@@ -101,7 +80,7 @@ def _found(id: str, agent: Agent | None) -> Agent:
         raise NotFound(
             f"there is no agent {id} in this tenant",
             code="agent_not_found",
-            fix="Register it: app.agents.register(…), or holdfast agents register",
+            fix="Register it: app.agents.set(…), or holdfast agents register",
         )
     return agent
 
@@ -116,28 +95,35 @@ def _drained(agent: Agent, drained: bool) -> Agent:
     return agent
 
 
-_Executors = list[Executor]  # inside the class the word is a method
+_Executors = list[Executor]  # inside the class the word is an operation
 
 ROLES: tuple[ExecutorRole, ...] = ("executor", "generator")
 
 
-class Executors:
-    """While the list is empty every label may execute. From its first entry on only those may that are on it."""
+class Executors(StoreNamespace):
+    """The list of labels that may execute jobs. While it is empty, every label may."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    def add(self, label: str, role: ExecutorRole = "executor") -> Executor:
-        """Put a label on the list: an ``executor`` may take jobs, a ``generator`` plans work and never may."""
+    @operation
+    def set(self, label: str, role: ExecutorRole = "executor") -> Program[Executor]:
+        """Put a label on the list, or change its role: an ``executor`` may claim jobs; a ``generator`` plans work and
+        may not."""
         if role not in ROLES:
             raise InvalidSetting(f"a role is executor or generator, not {role!r}", code="invalid_role")
-        caller = self._caller
-        return caller.run(caller.store.executors.add(check_name(label, "executor"), role, caller.actor))
+        return (yield from run(self._store.executors.add(check_name(label, "executor"), role, self._actor)))
 
-    def list(self) -> _Executors:
-        return self._caller.run(self._caller.store.executors.list())
+    aset = awaited(set)
 
-    def remove(self, label: str) -> None:
-        """Take it off the list. What it runs may end; it takes nothing more."""
-        if not self._caller.run(self._caller.store.executors.remove(label, self._caller.actor)):
+    @operation
+    def list(self) -> Program[_Executors]:
+        """All labels with their roles."""
+        return (yield from run(self._store.executors.list()))
+
+    alist = awaited(list)
+
+    @operation
+    def remove(self, label: str) -> Program[None]:
+        """Take a label off the list. Its running jobs may end; it claims no more."""
+        if not (yield from run(self._store.executors.remove(label, self._actor))):
             raise NotFound(f"{label} is not on the list of executors", code="executor_not_found")
+
+    aremove = awaited(remove)

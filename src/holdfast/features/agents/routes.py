@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
 from fastapi import Query
@@ -54,7 +53,7 @@ async def list_agents(
     limit: Limit = PAGE,
 ) -> Page[Agent]:
     """By their ids."""
-    scope = app.client.tenant
+    scope = app._session.tenant
     found = await app.agents.alist(kind=kind, disabled=disabled, after=Place.read(after, scope), limit=limit + 1)
     return paged(found, limit, lambda each: Place(each.tenant, each.id).cursor(scope))
 
@@ -84,7 +83,7 @@ async def register_agent(app: TheApp, agent: NamePath, body: Register) -> Agent:
     given = body.given()
     if isinstance(given.get("retry"), RetryPolicy):
         given["retry"] = given["retry"].policy()
-    return await app.agents.aregister(agent, **given)
+    return await app.agents.aset(agent, **given)
 
 
 executor_router = Router(prefix="/executors", tags=["executors"])
@@ -97,16 +96,16 @@ class As(Body):
 @executor_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Executor])
 async def list_executors(app: TheApp) -> Page[Executor]:
     """While the list is empty every label may execute."""
-    return Page(items=await asyncio.to_thread(app.executors.list))
+    return Page(items=await app.executors.alist())
 
 
 @executor_router.put("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Executor)
 async def add_executor(app: TheApp, label: NamePath, body: As | None = None) -> Executor:
     """An executor may take jobs; a generator plans work and never may."""
-    return await asyncio.to_thread(app.executors.add, label, "executor" if body is None else body.role)
+    return await app.executors.aset(label, "executor" if body is None else body.role)
 
 
 @executor_router.delete("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
 async def remove_executor(app: TheApp, label: NamePath) -> None:
     """What it runs may end; it takes nothing more."""
-    await asyncio.to_thread(app.executors.remove, label)
+    await app.executors.aremove(label)

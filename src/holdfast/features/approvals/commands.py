@@ -34,8 +34,8 @@ from holdfast.cli.tree import Commands
 from holdfast.engine.ids import parse_id
 from holdfast.errors import InvalidInput, InvalidSetting, NotFound
 from holdfast.features.approvals.forms import Field, as_json, fields, plainly
-from holdfast.features.approvals.model import Gate, GateState, Vote, gate_of_token
-from holdfast.features.approvals.operations import Approvals, Asked, gate_of
+from holdfast.features.approvals.model import Approval, ApprovalState, Vote, gate_of_token
+from holdfast.features.approvals.operations import ApprovalRequest, Approvals, gate_of
 
 commands = Commands("What waits for people: look, and decide.")
 
@@ -60,7 +60,7 @@ class Shown(StrEnum):
     ALL = "all"
 
     @property
-    def state(self) -> GateState | None:
+    def state(self) -> ApprovalState | None:
         return None if self is Shown.ALL else self.value  # type: ignore[return-value]
 
 
@@ -116,14 +116,14 @@ def list_gates(
         say(f"There are more: --after {gates[-1].id}")
 
 
-def _left(gate: Gate, now: datetime) -> str:
+def _left(gate: Approval, now: datetime) -> str:
     if gate.expires_at is None or gate.state != "open":
         return ""
     left = (gate.expires_at - now).total_seconds()
     return span(left) if left > 0 else OVER
 
 
-def who_may(gate: Gate) -> str:
+def who_may(gate: Approval) -> str:
     people = gate.people or ("anybody",)
     may_not = gate.not_requester and (not gate.people or gate.requester in gate.people)
     return ", ".join(people) + (f", but not {gate.requester}" if may_not else "")
@@ -135,7 +135,7 @@ def show(session: AnyTenant, gate: options.GateId) -> None:
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         try:
-            found = Approvals(client).show(gate)
+            found = Approvals(client).get(gate)
         except NotFound as error:
             fix = "Is it a job's? Try: holdfast approvals list --job ID. Is it another tenant's? Try --all-tenants."
             raise NotFound(error.message, fix=fix) from None
@@ -158,7 +158,7 @@ def show(session: AnyTenant, gate: options.GateId) -> None:
         say(f"\nTo decide it:\n{to_type(found.gate, asked)}")
 
 
-def _print_facts(found: Asked, now: datetime) -> None:
+def _print_facts(found: ApprovalRequest, now: datetime) -> None:
     gate, job = found.gate, found.job
     write(f"{gate.name}  {gate.id}")
     facts(
@@ -179,7 +179,7 @@ def _print_facts(found: Asked, now: datetime) -> None:
     )
 
 
-def _expiry(gate: Gate, now: datetime) -> str | None:
+def _expiry(gate: Approval, now: datetime) -> str | None:
     if gate.expires_at is None or gate.state != "open":
         return None
     left = _left(gate, now)
@@ -187,12 +187,12 @@ def _expiry(gate: Gate, now: datetime) -> str | None:
     return f"{when}; {AFTERWARDS.get(gate.on_expire, gate.on_expire)}"
 
 
-def _reminders(gate: Gate) -> str | None:
+def _reminders(gate: Approval) -> str | None:
     upcoming = f", the next {moment(gate.remind_at)}" if gate.remind_at and gate.state == "open" else ""
     return f"{gate.reminders} so far{upcoming}" if gate.reminders or upcoming else None
 
 
-def _escalation(gate: Gate) -> str | None:
+def _escalation(gate: Approval) -> str | None:
     if not gate.escalate_to:
         return None
     people = ", ".join(gate.escalate_to)
@@ -230,7 +230,7 @@ def _print_votes(votes: Sequence[Vote]) -> None:
     table(("time (UTC)", "person", "verdict", "how", "comment", "data"), rows, keep=("time (UTC)", "verdict"))
 
 
-def to_type(gate: Gate, asked: Sequence[Field]) -> str:
+def to_type(gate: Approval, asked: Sequence[Field]) -> str:
     """What to type, ready to be filled in."""
     where = "" if scope(None) == gate.tenant else f" --tenant {shlex.quote(gate.tenant)}"
     filled = "".join(f" --field {shlex.quote(f'{field.name}=…')}" for field in asked if field.required)
@@ -280,10 +280,10 @@ def approve(
     with session.connect() as client:
         approvals = Approvals(client)
         if named:
-            whole = merged({} if whole is None else whole, _typed(approvals.show(reference).gate, named))
+            whole = merged({} if whole is None else whole, _typed(approvals.get(reference).gate, named))
         person = _person(reference, by)
         try:
-            found = approvals.decide("approve", reference, person, how=HOW, comment=comment, data=whole)
+            found = approvals._decide("approve", reference, person, how=HOW, comment=comment, data=whole)
         except InvalidInput as error:
             if error.code == "form_invalid":
                 error.fix = f"What it asks for: holdfast approvals show {gate_of(reference)}"
@@ -300,7 +300,7 @@ def deny(session: AnyTenant, gate: options.GateOrToken, by: By = None, comment: 
     """Say no to what a job asks; one no decides."""
     reference = secret_of(gate)
     with session.connect() as client:
-        found = Approvals(client).decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
+        found = Approvals(client)._decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
     _print(found, session.as_json)
 
 
@@ -323,7 +323,7 @@ def token(
     """Issue a token that decides a gate once, and print it."""
     ttl = None if expires_in is None else duration(expires_in, "expires-in")
     with session.connect() as client:
-        issued = Approvals(client).token(gate, person=person, expires_in=ttl)
+        issued = Approvals(client).issue_token(gate, person=person, expires_in=ttl)
     if session.as_json:
         emit({"gate_id": gate_of_token(issued), "token": issued, "person": person, "expires_in": ttl})
     else:
@@ -336,20 +336,20 @@ def _person(reference: str, by: str | None) -> str | None:
     return by if by is not None or gate_of_token(reference) is not None else config.operating_user()
 
 
-def _typed(gate: Gate, named: dict[str, str]) -> dict[str, Any]:
+def _typed(gate: Approval, named: dict[str, str]) -> dict[str, Any]:
     """What was written, as the form asks for it; JSON where it is JSON, for what no form speaks of."""
     known = {field.name: field for field in fields(gate.form)}
     return {name: known[name].read(text) if name in known else as_json(text) for name, text in named.items()}
 
 
-def _print(gate: Gate, as_json: bool) -> None:
+def _print(gate: Approval, as_json: bool) -> None:
     if as_json:
         emit(gate)
     else:
         table(("id", "state", "answer"), [[gate.id, state_text(gate.state), answer(gate)]])
 
 
-def answer(gate: Gate) -> str:
+def answer(gate: Approval) -> str:
     if gate.state == "open":
         return f"{gate.approvals} of {gate.quorum} approvals: {gate.missing} more needed"
     goes_on = gate.state == "approved" or gate.on_deny == "resume"

@@ -21,7 +21,7 @@ from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.approvals.forms import violations
 
 VerdictWord = Literal["approve", "deny"]
-GateState = Literal["open", "approved", "denied", "expired", "withdrawn"]
+ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
 
 SUMMARY_LIMIT: Final = 2_000
 COMMENT_LIMIT: Final = 2_000
@@ -98,7 +98,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Approval:
     """A gate as a reader sees it."""
 
     id: str
@@ -122,7 +122,7 @@ class Gate:
     escalate_to: tuple[str, ...]
     escalated_at: datetime | None
     content_hash: str
-    state: GateState
+    state: ApprovalState
     opened_at: datetime
     decided_at: datetime | None
     approvals: int = 0
@@ -169,18 +169,18 @@ class Answer:
     """What became of a ballot. Not refused and still open: more people have to agree."""
 
     gate_id: str
-    state: GateState | None
+    state: ApprovalState | None
     refused: bool
     reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateFilter:
+class ApprovalFilter:
     """Which gates to list, those that were asked first at the top, or with ``newest`` last. ``after`` is the id of the
     last one seen; ``approver`` leaves out what this person may not decide."""
 
     tenant: str
-    state: GateState | None = "open"
+    state: ApprovalState | None = "open"
     name: str | None = None
     job_id: str | None = None
     approver: str | None = None
@@ -199,7 +199,7 @@ class Token:
 
 
 def refusal(
-    gate: Gate,
+    gate: Approval,
     ballot: Ballot,
     person: str | None,
     token: Token | None,
@@ -224,7 +224,7 @@ def refusal(
     return next((reason for reason, applies in rules if applies()), None)
 
 
-def form_refusal(gate: Gate, ballot: Ballot) -> str | None:
+def form_refusal(gate: Approval, ballot: Ballot) -> str | None:
     """What is wrong with the data of an approval, in words; None when it fits the form."""
     if gate.form is None or ballot.verdict == "deny":
         return None
@@ -252,7 +252,7 @@ def gate_of_token(token: object) -> str | None:
         return None
 
 
-def token_hash(token: str, gate: Gate) -> str:
+def token_hash(token: str, gate: Approval) -> str:
     """What is stored of a token: bound to its tenant, its gate and all that was asked there."""
     bound = "\n".join((token, gate.tenant, gate.id, gate.content_hash))
     return hashlib.sha256(bound.encode()).hexdigest()

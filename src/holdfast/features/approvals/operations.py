@@ -5,15 +5,15 @@ Each operation is one flow over operations of the store, so that what was looked
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import encode, safe_text
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidInput, NotFound, Refused
@@ -21,10 +21,10 @@ from holdfast.features.approvals.model import (
     COMMENT_LIMIT,
     DATA_LIMIT,
     Answer,
+    Approval,
+    ApprovalFilter,
+    ApprovalState,
     Ballot,
-    Gate,
-    GateFilter,
-    GateState,
     Token,
     VerdictWord,
     Vote,
@@ -34,13 +34,11 @@ from holdfast.features.approvals.model import (
     new_token,
     token_hash,
 )
-from holdfast.stores.flow import Flow, Steps, flow
-from holdfast.stores.port import Caller
+from holdfast.stores.flow import Steps, flow, run
+from holdfast.stores.namespace import StoreNamespace
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
-
-T = TypeVar("T")
 
 REASONS = {
     "not_found": "there is no such gate in this tenant",
@@ -58,11 +56,29 @@ REASONS = {
 }
 FIXES = {
     "person_required": "Say who: by=… in Python, --by on the command line.",
-    "not_an_approver": "Who may is in app.approvals.show(gate), or: holdfast approvals show ID",
+    "not_an_approver": "Who may is in app.approvals.get(id), or: holdfast approvals show ID",
 }
 
 
-class Said(TypedDict, total=False):
+_Approvals = list[Approval]  # inside the class the word is an operation
+_WithVotes = list[tuple[Approval, list[Vote]]]
+
+
+class ApprovalsWanted(TypedDict, total=False):
+    """Which approvals to list. ``after`` is the id of the last one of the page before; ``approver`` leaves out those
+    this person may not decide. ``state=None`` lists all, not only the open ones."""
+
+    tenant: str
+    state: ApprovalState | None
+    name: str | None
+    job_id: str | None
+    approver: str | None
+    after: str | None
+    limit: int
+    newest: bool
+
+
+class DecisionOptions(TypedDict, total=False):
     """What goes with a word: ``data`` fills in the form."""
 
     comment: str | None
@@ -71,10 +87,10 @@ class Said(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApprovalRequest:
     """A gate, what was said of it so far, and the job that asked."""
 
-    gate: Gate
+    gate: Approval
     votes: list[Vote]
     job: Job
 
@@ -84,7 +100,7 @@ class Spent:
     """Why a token decides nothing any more, for whoever holds it and may know no more of the gate than that: what
     became of it and when, and if the token was used, when and by whom it was issued to."""
 
-    state: GateState
+    state: ApprovalState
     decided_at: datetime | None
     used_at: datetime | None
     by: str | None
@@ -96,7 +112,7 @@ class Decided:
     """What became of a word: the answer, the gate as it is now, and what is wrong with a form, in words."""
 
     answer: Answer
-    gate: Gate | None = None
+    gate: Approval | None = None
     wrong: str | None = None
 
 
@@ -138,17 +154,17 @@ def issuing(
 
 
 @flow(writes=False)
-def asked(store: Store, gate_id: str, tenant: str) -> Steps[Asked | None]:
+def asked(store: Store, gate_id: str, tenant: str) -> Steps[ApprovalRequest | None]:
     gate = yield from store.approvals.get(gate_id, tenant).start()
     job = None if gate is None else (yield from store.jobs.get(gate.job_id, tenant).start())
     if gate is None or job is None:
         return None
     votes = yield from store.approvals.votes(gate.id, tenant).start()
-    return Asked(gate, votes, job)
+    return ApprovalRequest(gate, votes, job)
 
 
 @flow(writes=False)
-def told(store: Store, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]]]:
+def told(store: Store, wanted: ApprovalFilter) -> Steps[list[tuple[Approval, list[Vote]]]]:
     """A page of gates, each with what was said of it."""
     gates = yield from store.approvals.list(wanted).start()
     found = []
@@ -160,14 +176,14 @@ def told(store: Store, wanted: GateFilter) -> Steps[list[tuple[Gate, list[Vote]]
 
 
 @dataclass(frozen=True, slots=True)
-class AskedByToken(Asked):
+class ApprovalByToken(ApprovalRequest):
     """The same for whoever shows a token; ``spent``: it decides nothing any more."""
 
     spent: Spent | None = None
 
 
 @flow(writes=False)
-def asked_with(store: Store, token: str, tenant: str) -> Steps[AskedByToken | None]:
+def asked_with(store: Store, token: str, tenant: str) -> Steps[ApprovalByToken | None]:
     """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
     token itself says whose it is."""
     gate_id = gate_of_token(token)
@@ -181,10 +197,10 @@ def asked_with(store: Store, token: str, tenant: str) -> Steps[AskedByToken | No
         return None
     kept = yield from store.approvals.token(shown, gate.tenant).start()
     now = yield from store.clock.now().start()
-    return AskedByToken(found.gate, found.votes, found.job, _spent(gate, kept, now))
+    return ApprovalByToken(found.gate, found.votes, found.job, _spent(gate, kept, now))
 
 
-def _spent(gate: Gate, token: Token | None, now: datetime) -> Spent | None:
+def _spent(gate: Approval, token: Token | None, now: datetime) -> Spent | None:
     if token is None:
         return None
     over = token.expires_at is not None and token.expires_at <= now
@@ -194,63 +210,87 @@ def _spent(gate: Gate, token: Token | None, now: datetime) -> Spent | None:
     return Spent(gate.state, gate.decided_at, token.used_at, by, over and token.used_at is None)
 
 
-class Approvals:
-    """``app.approvals``: list and show what waits for people, issue tokens, decide."""
+class Approvals(StoreNamespace):
+    """Questions that jobs ask people: list them, decide them, issue tokens that decide one."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    @operation
+    def list(self, **wanted: Unpack[ApprovalsWanted]) -> Program[_Approvals]:
+        """Open approvals, oldest first: ``app.approvals.list(approver="ada@example.com", limit=20)``."""
+        return (yield from run(self._store.approvals.list(self._filter(wanted))))
 
-    def list(self, **wanted: Any) -> Sequence[Gate]:
-        """Open gates, the oldest first: ``app.approvals.list(approver="ada@example.com", limit=20)``."""
-        return self._caller.run(self._caller.store.approvals.list(self._filter(wanted)))
+    alist = awaited(list)
 
-    async def alist(self, **wanted: Any) -> Sequence[Gate]:
-        return await self._caller.arun(self._caller.store.approvals.list(self._filter(wanted)))
+    @operation
+    def _with_votes(self, **wanted: Unpack[ApprovalsWanted]) -> Program[_WithVotes]:
+        """The same, each with its votes."""
+        return (yield from run(told(self._store, self._filter(wanted))))
 
-    async def atold(self, **wanted: Any) -> Sequence[tuple[Gate, Sequence[Vote]]]:
-        """The same, each with what was said of it."""
-        return await self._caller.arun(told(self._caller.store, self._filter(wanted)))
+    _awith_votes = awaited(_with_votes)
 
-    def show(self, gate: str, *, tenant: str | None = None) -> Asked:
-        """A gate, what was said of it and the job that asked. Whoever holds a token may give that for its id."""
-        return _found(self._caller.run(self._asked(gate, tenant)))
+    @operation
+    def get(self, gate: str, *, tenant: str | None = None) -> Program[ApprovalRequest]:
+        """An approval, its votes and the job that asks. Takes the approval's id or a token of it."""
+        found = yield from run(asked(self._store, gate_of(gate), tenant or self._tenant))
+        if found is None:
+            raise _refusal_of("not_found", None)
+        return found
 
-    async def ashow(self, gate: str, *, tenant: str | None = None) -> Asked:
-        return _found(await self._caller.arun(self._asked(gate, tenant)))
+    aget = awaited(get)
 
-    async def ashow_with(self, token: str, *, tenant: str) -> AskedByToken:
-        """What this token decides, for one who has nothing else to show. A token that is none of its gate's is not told
-        from one that there never was."""
-        found = await self._caller.arun(asked_with(self._caller.store, token, tenant))
+    @operation
+    def get_by_token(self, token: str, *, tenant: str | None = None) -> Program[ApprovalByToken]:
+        """What a token decides, for a caller who has nothing else to show. A token that does not belong to its approval
+        is reported like one that never existed."""
+        found = yield from run(asked_with(self._store, token, tenant or self._tenant))
         if found is None:
             raise NotFound("there is nothing to decide with this token", code="token_unknown")
         return found
 
-    def decide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
-        """``gate`` is its id or a token. Answers it as it is now: still open when more people have to agree."""
-        return _counted(self._caller.run(self._deciding(verdict, gate, by, **said)))
+    aget_by_token = awaited(get_by_token)
 
-    async def adecide(self, verdict: VerdictWord, gate: str, by: str | None, **said: Any) -> Gate:
-        return _counted(await self._caller.arun(self._deciding(verdict, gate, by, **said)))
+    @operation
+    def approve(self, gate: str, *, by: str | None = None, **said: Unpack[DecisionOptions]) -> Program[ApprovalState]:
+        """Approve: ``app.approvals.approve(id, by="ada", comment="fine", data={…})``. Takes the approval's id or a
+        token; a token that was issued to a person needs no ``by``. Returns the state, which is still ``open`` when more
+        people have to agree."""
+        return (yield from self._deciding("approve", gate, by, **said)).state
 
-    def token(
+    aapprove = awaited(approve)
+
+    @operation
+    def deny(self, gate: str, *, by: str | None = None, **said: Unpack[DecisionOptions]) -> Program[ApprovalState]:
+        """Deny: ``app.approvals.deny(id, by="ada", comment="not this week")``."""
+        return (yield from self._deciding("deny", gate, by, **said)).state
+
+    adeny = awaited(deny)
+
+    @operation
+    def _decide(
+        self, verdict: VerdictWord, gate: str, by: str | None, *, how: str = "python", **said: Unpack[DecisionOptions]
+    ) -> Program[Approval]:
+        """Approve or deny, and return the approval as it is now. ``how`` names the surface the decision came from."""
+        return (yield from self._deciding(verdict, gate, by, how=how, **said))
+
+    _adecide = awaited(_decide)
+
+    @operation
+    def issue_token(
         self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
-    ) -> str:
-        """A token that decides this gate once. It is shown here and nowhere else: what is kept is a hash."""
-        return _issued(self._caller.run(self._issuing(gate_id, person, expires_in, tenant)))
+    ) -> Program[str]:
+        """A token that decides this approval once. It is shown only here: the database keeps a hash."""
+        ttl = None if expires_in is None else seconds(expires_in, "expires_in")
+        whose = None if person is None else check_name(person, "person", limit=255)
+        token, reason = yield from run(
+            issuing(self._store, gate_of(gate_id), whose, ttl, self._actor, tenant or self._tenant)
+        )
+        if token is None:
+            raise _refusal_of(reason or "refused", None, "no token is issued")
+        return token
 
-    async def atoken(
-        self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
-    ) -> str:
-        return _issued(await self._caller.arun(self._issuing(gate_id, person, expires_in, tenant)))
+    aissue_token = awaited(issue_token)
 
-    # --- the flows ---
-
-    def _filter(self, wanted: dict[str, Any]) -> GateFilter:
-        return GateFilter(**{"tenant": self._caller.tenant, **wanted})
-
-    def _asked(self, gate: str, tenant: str | None) -> Flow[Asked | None]:
-        return asked(self._caller.store, gate_of(gate), tenant or self._caller.tenant)
+    def _filter(self, wanted: ApprovalsWanted) -> ApprovalFilter:
+        return ApprovalFilter(**{"tenant": self._tenant, **wanted})  # type: ignore[arg-type]
 
     def _deciding(
         self,
@@ -262,21 +302,16 @@ class Approvals:
         comment: str | None = None,
         data: Any = None,
         tenant: str | None = None,
-    ) -> Flow[Decided]:
+    ) -> Program[Approval]:
         if data is not None:
             encode(data, limit=DATA_LIMIT, what="form of the approval")
         person = None if by is None else check_name(by, "person", limit=255)
         words = safe_text(comment, COMMENT_LIMIT) if comment and comment.strip() else None
         ballot = Ballot(verdict, person, check_name(how, "how"), words, data)
-        return deciding(self._caller.store, gate, ballot, tenant or self._caller.tenant)
-
-    def _issuing(
-        self, gate_id: str, person: str | None, expires_in: Duration | None, tenant: str | None
-    ) -> Flow[tuple[str | None, str | None]]:
-        ttl = None if expires_in is None else seconds(expires_in, "expires_in")
-        whose = None if person is None else check_name(person, "person", limit=255)
-        caller = self._caller
-        return issuing(caller.store, gate_of(gate_id), whose, ttl, caller.actor, tenant or caller.tenant)
+        decided = yield from run(deciding(self._store, gate, ballot, tenant or self._tenant))
+        if decided.answer.refused or decided.gate is None:
+            raise _refusal_of(decided.answer.reason or "refused", decided.wrong)
+        return decided.gate
 
 
 def gate_of(reference: str) -> str:
@@ -289,25 +324,6 @@ def gate_of(reference: str) -> str:
             code="invalid_id",
             fix="A gate's id is a UUID; a token begins with hfa_ and is given whole.",
         ) from None
-
-
-def _found(found: Asked | None) -> Asked:
-    if found is None:
-        raise _refusal_of("not_found", None)
-    return found
-
-
-def _counted(decided: Decided) -> Gate:
-    if decided.answer.refused or decided.gate is None:
-        raise _refusal_of(decided.answer.reason or "refused", decided.wrong)
-    return decided.gate
-
-
-def _issued(answered: tuple[str | None, str | None]) -> str:
-    token, reason = answered
-    if token is None:
-        raise _refusal_of(reason or "refused", None, "no token is issued")
-    return token
 
 
 def _refusal_of(reason: str, wrong: str | None, what: str = "the decision does not count") -> Exception:

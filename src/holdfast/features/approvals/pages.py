@@ -22,8 +22,8 @@ from starlette.routing import Route
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.features.approvals.forms import referred
-from holdfast.features.approvals.model import COMMENT_LIMIT, Ballot, Gate, GateState, VerdictWord, Vote, refusal
-from holdfast.features.approvals.operations import REASONS, Asked, AskedByToken
+from holdfast.features.approvals.model import COMMENT_LIMIT, Approval, ApprovalState, Ballot, VerdictWord, Vote, refusal
+from holdfast.features.approvals.operations import REASONS, ApprovalByToken, ApprovalRequest
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, identity_of
 from holdfast.server.pages import PAGE, chosen, does, fields, go, said, shows
@@ -194,10 +194,10 @@ STATES: Final = ("open", "approved", "denied", "expired", "withdrawn")
 async def inbox(request: Request) -> Response:
     """The oldest question first; of what was decided the newest."""
     asked, app = request.query_params, the_app(request)
-    state = cast(GateState, chosen(asked, "state", STATES))
+    state = cast(ApprovalState, chosen(asked, "state", STATES))
     person = identity_of(request).actor if asked.get("mine") else None
     newest, after = state != "open", said(asked, "after", 50)
-    gates = await app.approvals.atold(state=state, newest=newest, approver=person, after=after, limit=PAGE + 1)
+    gates = await app.approvals._awith_votes(state=state, newest=newest, approver=person, after=after, limit=PAGE + 1)
     following = gates[PAGE - 1][0].id if len(gates) > PAGE else None
     return await render(
         request,
@@ -212,16 +212,16 @@ async def inbox(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    return await _page(request, await the_app(request).approvals.ashow(request.path_params["gate"]))
+    return await _page(request, await the_app(request).approvals.aget(request.path_params["gate"]))
 
 
 async def decide(request: Request) -> Response:
     """A form that does not fit is shown again, with what was written in it."""
     app, given = the_app(request), await fields(request)
-    asked = await app.approvals.ashow(request.path_params["gate"])
+    asked = await app.approvals.aget(request.path_params["gate"])
     by = identity_of(request).actor
     try:
-        gate = await app.approvals.adecide(
+        gate = await app.approvals._adecide(
             verdict_of(given),
             asked.gate.id,
             by,
@@ -237,7 +237,7 @@ async def decide(request: Request) -> Response:
 
 
 async def _page(
-    request: Request, asked: Asked, *, given: dict[str, str] | None = None, wrong: str | None = None
+    request: Request, asked: ApprovalRequest, *, given: dict[str, str] | None = None, wrong: str | None = None
 ) -> Response:
     return await render(
         request,
@@ -260,13 +260,13 @@ def verdict_of(given: dict[str, str]) -> VerdictWord:
     return cast(VerdictWord, word)
 
 
-def outcome(gate: Gate) -> str:
+def outcome(gate: Approval) -> str:
     if gate.state != "open":
         return f"{gate.name} is {gate.state}."
     return f"Your word on {gate.name} counts; {gate.missing} more {'has' if gate.missing == 1 else 'have'} to agree."
 
 
-def why_not(gate: Gate, votes: Sequence[Vote], identity: Identity) -> str | None:
+def why_not(gate: Approval, votes: Sequence[Vote], identity: Identity) -> str | None:
     """Why this person's word would not count, said before it is tried; the store says it again."""
     if not identity.may(Scope.DECIDE):
         return "you may not decide: it takes the scope decide"
@@ -289,7 +289,7 @@ async def show_by_link(request: Request) -> Response:
 async def decide_by_link(request: Request) -> Response:
     asked, given = await _asked(request), await fields(request)
     try:
-        gate = await the_app(request).approvals.adecide(
+        gate = await the_app(request).approvals._adecide(
             verdict_of(given),
             request.path_params["token"],
             said(given, "by", 255),
@@ -305,18 +305,18 @@ async def decide_by_link(request: Request) -> Response:
     return await _link_page(request, await _asked(request), done=outcome(gate))
 
 
-async def _asked(request: Request) -> AskedByToken:
+async def _asked(request: Request) -> ApprovalByToken:
     """Whose it is, the token says: it is looked for in the tenant of the program, then wherever it may look."""
     app, token = the_app(request), request.path_params["token"]
     try:
-        return await app.approvals.ashow_with(token, tenant=app.client.scope)
+        return await app.approvals.aget_by_token(token, tenant=app._session.scope)
     except NotFound:
-        return await app.approvals.ashow_with(token, tenant=EVERY_TENANT)
+        return await app.approvals.aget_by_token(token, tenant=EVERY_TENANT)
 
 
 async def _link_page(
     request: Request,
-    asked: AskedByToken,
+    asked: ApprovalByToken,
     *,
     given: dict[str, str] | None = None,
     wrong: str | None = None,

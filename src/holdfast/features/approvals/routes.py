@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field
 from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
-from holdfast.features.approvals.model import Gate, GateState, Vote
-from holdfast.features.approvals.operations import Asked, AskedByToken, Spent
+from holdfast.features.approvals.model import Approval, ApprovalState, Vote
+from holdfast.features.approvals.operations import ApprovalByToken, ApprovalRequest, Spent
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Span, Text, Words
 from holdfast.server.json_body import Router
@@ -25,16 +25,16 @@ by_token = Router(prefix="/decide", tags=["gates"])
 HOW = "http"
 
 
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Gate])
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Approval])
 async def list_gates(
     app: TheApp,
-    state: GateState | Literal["all"] = "open",
+    state: ApprovalState | Literal["all"] = "open",
     approver: Annotated[str | None, Query(max_length=255, description="Only what this person may decide.")] = None,
     name: Annotated[str | None, Query(max_length=255)] = None,
     job: Annotated[str | None, Query(max_length=100)] = None,
     after: After = None,
     limit: Limit = PAGE,
-) -> Page[Gate]:
+) -> Page[Approval]:
     """The oldest first."""
     found = await app.approvals.alist(
         state=None if state == "all" else state, approver=approver, name=name, job_id=job, after=after, limit=limit + 1
@@ -42,10 +42,10 @@ async def list_gates(
     return paged(list(found), limit, lambda gate: gate.id)
 
 
-@router.get("/{gate_id}", dependencies=[allowed(Scope.READ)], response_model=Asked)
-async def show_gate(app: TheApp, gate_id: Id) -> Asked:
+@router.get("/{gate_id}", dependencies=[allowed(Scope.READ)], response_model=ApprovalRequest)
+async def show_gate(app: TheApp, gate_id: Id) -> ApprovalRequest:
     """The gate, what was said of it so far, and the job that asked."""
-    return await app.approvals.ashow(gate_id)
+    return await app.approvals.aget(gate_id)
 
 
 class Say(Body):
@@ -57,22 +57,22 @@ class Say(Body):
     data: Any = Field(default=None, description="What fills in the form, where there is one.")
 
 
-@router.post("/{gate_id}/approve", dependencies=[allowed(Scope.DECIDE)], response_model=Gate)
-async def approve_gate(app: TheApp, gate_id: Id, body: Say | None = None) -> Gate:
+@router.post("/{gate_id}/approve", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
+async def approve_gate(app: TheApp, gate_id: Id, body: Say | None = None) -> Approval:
     """Say yes, as whom the credentials name. Answers the gate as it is now: still open when more have to agree."""
     return await _decide(app, "approve", gate_id, body)
 
 
-@router.post("/{gate_id}/deny", dependencies=[allowed(Scope.DECIDE)], response_model=Gate)
-async def deny_gate(app: TheApp, gate_id: Id, body: Say | None = None) -> Gate:
+@router.post("/{gate_id}/deny", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
+async def deny_gate(app: TheApp, gate_id: Id, body: Say | None = None) -> Approval:
     """Say no."""
     return await _decide(app, "deny", gate_id, body)
 
 
-async def _decide(app: App, verdict: Literal["approve", "deny"], gate_id: str, body: Say | None) -> Gate:
+async def _decide(app: App, verdict: Literal["approve", "deny"], gate_id: str, body: Say | None) -> Approval:
     said = body or Say()
-    return await app.approvals.adecide(
-        verdict, gate_id, app.client.actor, how=HOW, comment=said.comment, data=said.data
+    return await app.approvals._adecide(
+        verdict, gate_id, app._session.actor, how=HOW, comment=said.comment, data=said.data
     )
 
 
@@ -92,7 +92,7 @@ class Issued:
 async def issue_gate_token(app: TheApp, gate_id: Id, body: Issue | None = None) -> Issued:
     """A token that decides this gate once, for whoever holds it."""
     asked = body or Issue()
-    return Issued(await app.approvals.atoken(gate_id, person=asked.person, expires_in=asked.expires_in))
+    return Issued(await app.approvals.aissue_token(gate_id, person=asked.person, expires_in=asked.expires_in))
 
 
 # --- with a token and no log-in ---
@@ -104,7 +104,7 @@ Token = Annotated[str, Path(min_length=1, max_length=200)]
 class Question:
     """What a token decides: as much as one has to know for it, and nothing else of the job."""
 
-    gate: Gate
+    gate: Approval
     votes: list[Vote]
     job_id: str
     kind: str
@@ -123,36 +123,36 @@ class Decide(Say):
 
 
 @before_the_body
-async def _known(request: Request) -> AskedByToken:
+async def _known(request: Request) -> ApprovalByToken:
     """What the token in the path decides: it is the credential, so the body of nobody else's request is read."""
     state = request.scope.setdefault("state", {})
     if "holdfast_asked" not in state:  # FastAPI asks once more, for the parameter
         state["holdfast_asked"] = await _asked_with(request.app.state.app, request.path_params["token"])
-    asked: AskedByToken = state["holdfast_asked"]
+    asked: ApprovalByToken = state["holdfast_asked"]
     return asked
 
 
 @by_token.post("/{token}", response_model=Question)
 async def decide_question(
-    app: TheApp, token: Token, asked: Annotated[AskedByToken, Depends(_known)], body: Decide
+    app: TheApp, token: Token, asked: Annotated[ApprovalByToken, Depends(_known)], body: Decide
 ) -> Question:
     """Decide it. The token can do so once."""
-    await app.approvals.adecide(
+    await app.approvals._adecide(
         body.verdict, token, body.by, how=HOW, comment=body.comment, data=body.data, tenant=asked.gate.tenant
     )
-    now = await app.approvals.ashow(asked.gate.id, tenant=asked.gate.tenant)
+    now = await app.approvals.aget(asked.gate.id, tenant=asked.gate.tenant)
     return _question(now)
 
 
-async def _asked_with(app: App, token: str) -> AskedByToken:
+async def _asked_with(app: App, token: str) -> ApprovalByToken:
     """Whose gate it is, the token says; where the service may act for one tenant alone, it is that one's."""
     try:
-        return await app.approvals.ashow_with(token, tenant=EVERY_TENANT)
+        return await app.approvals.aget_by_token(token, tenant=EVERY_TENANT)
     except Refused as refused:
         if refused.code != "not_allowed":
             raise
-    return await app.approvals.ashow_with(token, tenant=app.client.scope)
+    return await app.approvals.aget_by_token(token, tenant=app._session.scope)
 
 
-def _question(asked: Asked) -> Question:
+def _question(asked: ApprovalRequest) -> Question:
     return Question(asked.gate, asked.votes, asked.job.id, asked.job.kind)

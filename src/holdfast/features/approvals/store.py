@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidInput
-from holdfast.features.approvals.model import Answer, Ballot, Gate, GateFilter, Token, Vote, refusal
+from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Token, Vote, refusal
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
@@ -39,28 +39,28 @@ class ApprovalStore(Protocol):
 
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
 
-    def get(self, gate_id: str, tenant: str) -> Flow[Gate | None]: ...
+    def get(self, gate_id: str, tenant: str) -> Flow[Approval | None]: ...
 
     def votes(self, gate_id: str, tenant: str) -> Flow[list[Vote]]: ...
 
-    def list(self, wanted: GateFilter) -> Flow[list[Gate]]: ...
+    def list(self, wanted: ApprovalFilter) -> Flow[list[Approval]]: ...
 
 
 MOST = 1000
 # Looked up by key for each gate of the page; the words of one gate are few.
 GATE_COLUMNS = (
-    f"{Record.columns(Gate, 'g.', skip=('approvals',))},"
+    f"{Record.columns(Approval, 'g.', skip=('approvals',))},"
     " (select count(*) from {vote} v where v.approval_id = g.id and v.verdict = 'approve')"
 )
 
 
 class ApprovalReads(Reader):
     @cached_property
-    def _gate(self) -> Callable[[Row], Gate]:
-        return Record.decoder(Gate, self.dialect.codec)
+    def _gate(self) -> Callable[[Row], Approval]:
+        return Record.decoder(Approval, self.dialect.codec)
 
     @flow(writes=False)
-    def get(self, gate_id: str, tenant: str) -> Steps[Gate | None]:
+    def get(self, gate_id: str, tenant: str) -> Steps[Approval | None]:
         text = f"select {GATE_COLUMNS} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
         return self._gate(rows[0]) if rows else None
@@ -76,7 +76,7 @@ class ApprovalReads(Reader):
         return [decode(row) for row in rows]
 
     @flow(writes=False)
-    def list(self, wanted: GateFilter) -> Steps[list[Gate]]:
+    def list(self, wanted: ApprovalFilter) -> Steps[list[Approval]]:
         conditions, params = [within(wanted.tenant, "g.tenant")], dict[str, Any]()
         if wanted.state is not None:
             # Spelt out, so that a statement prepared for any state can still use the index of the open ones.
@@ -161,7 +161,7 @@ class PostgresApprovals(Calls, ApprovalReads):
         return int(rows[0][0])
 
 
-_COLUMNS = Record.columns(Gate, skip=("approvals",))
+_COLUMNS = Record.columns(Approval, skip=("approvals",))
 _FIND = f"SELECT {_COLUMNS} FROM approval WHERE id = :gate AND (:any OR tenant = :tenant)"
 _WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
 _TOKEN_OF = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
@@ -207,8 +207,8 @@ def _anything_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> St
 
 class SqliteApprovals(SqlitePart, ApprovalReads):
     @cached_property
-    def _read_gate(self) -> Callable[[Row], Gate]:
-        return Record.decoder(Gate, SqliteCodec(), skip=("approvals",))
+    def _read_gate(self) -> Callable[[Row], Approval]:
+        return Record.decoder(Approval, SqliteCodec(), skip=("approvals",))
 
     @flow(tells=True)
     def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
@@ -287,13 +287,13 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
         yield from unsign()
         return len(rows)
 
-    def _find(self, gate_id: str, tenant: str) -> Steps[Gate | None]:
+    def _find(self, gate_id: str, tenant: str) -> Steps[Approval | None]:
         scope = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_FIND, scope)
         return self._read_gate(rows[0]) if rows else None
 
 
-def _token(ballot: Ballot, gate: Gate) -> Steps[Token | None]:
+def _token(ballot: Ballot, gate: Approval) -> Steps[Token | None]:
     if ballot.token_hash is None:
         return None
     rows = yield Statement(_TOKEN, (ballot.token_hash, gate.id))
@@ -305,7 +305,7 @@ def _read_token(row: Row) -> Token:
     return Token(person, *(None if at is None else from_micros(at) for at in (expires_at, used_at)))
 
 
-def _attend(gate: Gate, now: int) -> Steps[None]:
+def _attend(gate: Approval, now: int) -> Steps[None]:
     """Escalate, remind or let expire, whatever is due."""
     waits = yield Statement(_WAITS, (gate.job_id, gate.id))
     if not waits:
@@ -323,7 +323,7 @@ def _attend(gate: Gate, now: int) -> Steps[None]:
         yield Statement(GATE_NOTICE, {"gate": gate.id, "what": "reminder", "now": now})
 
 
-def _close(gate: Gate, state: Any, reason: str, now: int) -> Steps[Any]:
+def _close(gate: Approval, state: Any, reason: str, now: int) -> Steps[Any]:
     """The job goes on with the decision in its hands, or ends as failed with the reason."""
     yield Statement(_CLOSE, (state, now, gate.id))
     votes = yield Statement(_VOTES, (gate.id,))

@@ -67,7 +67,7 @@ def verify(
 def show(session: AnyTenant, job_id: options.JobId) -> None:
     """Show the events of a job, each with its seal and whether it is still what was sealed: if not, it exits with 1."""
     with session.connect() as client:
-        found = Audit(client).show(job_id)
+        found = Audit(client).get(job_id)
     if session.as_json:
         emit(found)
     else:

@@ -208,9 +208,9 @@ class Anchor:
         return f"{self.number}:{self.digest}"
 
     @classmethod
-    def of(cls, text: str) -> Anchor:
+    def of(cls, text: object) -> Anchor:
         """``42:3f…``; what follows a space is for people."""
-        found = re.match(r"\s*(\d{1,18}):([0-9a-f]{64})(\s|\Z)", text)
+        found = re.match(r"\s*(\d{1,18}):([0-9a-f]{64})(\s|\Z)", text if isinstance(text, str) else "")
         if found is None:
             raise InvalidInput(
                 "an anchor is a number, a colon and 64 hexadecimal digits, as `holdfast audit anchor` prints it",

@@ -1,20 +1,22 @@
-"""The audit trail (HF-4, CX-4), as ``app.audit``: seal it, check it, show it, take it elsewhere."""
+"""``app.audit``: seal the ledger, verify it, read it with its seals, export it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from holdfast.engine.job import Event
-from holdfast.errors import NotFound
+from holdfast.engine.names import check_whole, page_size
+from holdfast.engine.operation import Program, awaited, operation
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.features.audit.model import Action, Anchor, Seal
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.audit.verification import (
-    Block,
     Check,
     Report,
     read_header,
@@ -23,7 +25,8 @@ from holdfast.features.audit.verification import (
     written_header,
 )
 from holdfast.stores.codecs import micros
-from holdfast.stores.port import Caller
+from holdfast.stores.flow import run
+from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.worker.maintenance import release
 
 Progress = Callable[[int, int], None]
@@ -41,72 +44,79 @@ class Witnessed:
     digest: str | None = None
 
 
-class Audit:
-    """Workers seal by themselves, every few seconds. All but ``show`` and ``actions`` is about every tenant's events,
-    and for whoever may act for every tenant."""
+_Witnessed = list[Witnessed]
+_Actions = list[Action]
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
 
-    def seal(self) -> int:
-        """Seal what there is now, all of it; answers how much that was."""
+class Audit(StoreNamespace):
+    """Workers seal the ledger every few seconds. All operations but ``get`` and ``actions`` cover the events of every
+    tenant, and need a caller who may act for every tenant."""
+
+    @operation
+    def seal(self) -> Program[int]:
+        """Seal all events that are not sealed yet. Returns their number."""
         total = 0
-        while done := self._caller.run(self._caller.store.audit.seal(release())):
+        while done := (yield from run(self._store.audit.seal(release()))):
             total += done
         return total
 
-    async def aseal(self) -> int:
-        total = 0
-        while done := await self._caller.arun(self._caller.store.audit.seal(release())):
-            total += done
-        return total
+    aseal = awaited(seal)
 
-    def anchor(self) -> Anchor:
-        """The newest seal in one line, to be kept where whoever owns the database cannot reach it."""
-        newest = self._caller.run(self._caller.store.audit.get_seal())
+    @operation
+    def anchor(self) -> Program[Anchor]:
+        """The newest seal in one line. Keep it where the owner of the database cannot change it."""
+        newest = yield from run(self._store.audit.get_seal())
         if newest is None:
             raise NotFound("nothing is sealed yet", code="nothing_sealed", fix="Run a worker, or: holdfast audit seal")
         return Anchor(newest.number, newest.digest)
 
+    aanchor = awaited(anchor)
+
+    @operation
     def verify(
         self, *, anchors: Sequence[Anchor | str] = (), begin: int = 1, progress: Progress | None = None
-    ) -> Report:
-        """Walk the chain from seal ``begin`` on, block by block, and name whatever does not fit.
+    ) -> Program[Report]:
+        """Check the chain block by block from seal ``begin`` on, and report everything that does not fit.
 
-        ``anchors`` are what ``anchor`` said before: with one, a chain that was cut off or made anew is found out.
+        ``anchors`` are earlier answers of ``anchor``: with one, a chain that was cut off or rebuilt is detected.
         """
-        check = Check(self._before(begin), [Anchor.of(a) if isinstance(a, str) else a for a in anchors])
-        for block in self._blocks(check.start):
+        tell = _checked(progress)
+        check = Check((yield from self._before(begin)), _anchors(anchors))
+        last = check.start
+        while (block := (yield from run(self._store.audit.block(last)))) is not None:
             check.add(block)
-            if progress is not None:
-                progress(check.seals, check.events)
-        return check.end(self._caller.run(self._caller.store.audit.unsealed(check.last)))
+            last = block.seal
+            tell(check.seals, check.events)
+        return check.end((yield from run(self._store.audit.unsealed(check.last))))
 
+    averify = awaited(verify)
+
+    @operation
     def verify_some(
         self, most: int, *, anchors: Sequence[Anchor | str] = (), begin: int = 1
-    ) -> tuple[Report, int | None]:
-        """The same, of at most so many seals; also answers with which one to go on, if there are more. Of the anchors
-        those count that it has come by."""
-        check = Check(self._before(begin), [Anchor.of(a) if isinstance(a, str) else a for a in anchors])
-        more = False
-        for block in self._blocks(check.start):
+    ) -> Program[tuple[Report, int | None]]:
+        """The same for at most ``most`` seals. Also returns the seal to continue with, or None at the end. Only anchors
+        of the seals checked count."""
+        check_whole(most, "most")
+        check = Check((yield from self._before(begin)), _anchors(anchors))
+        last = check.start
+        while (block := (yield from run(self._store.audit.block(last)))) is not None:
             if check.seals == most:
-                more = True
-                break
+                return check.part(), begin if check.last is None else check.last.number + 1
             check.add(block)
-        if not more:
-            return check.end(self._caller.run(self._caller.store.audit.unsealed(check.last))), None
-        following = begin if check.last is None else check.last.number + 1
-        return check.part(), following
+            last = block.seal
+        return check.end((yield from run(self._store.audit.unsealed(check.last)))), None
 
-    def show(self, job_id: str) -> list[Witnessed]:
-        """The events of a job, each with the seal it is in and whether it is still what was sealed."""
-        caller, tenant = self._caller, self._caller.tenant
-        events = caller.run(caller.store.jobs.history(job_id, tenant))
+    averify_some = awaited(verify_some)
+
+    @operation
+    def get(self, job_id: str) -> Program[_Witnessed]:
+        """The events of a job, each with its seal and whether it still equals what was sealed."""
+        events = yield from run(self._store.jobs.history(job_id, self._tenant))
         if not events:
-            raise NotFound(f"there is no job {job_id} in tenant {tenant}")
-        now = caller.run(caller.store.audit.fingerprints(job_id, tenant))
-        sealed = {each.seq: each for each in caller.run(caller.store.audit.sealed(job_id, tenant))}
+            raise NotFound(f"there is no job {job_id} in tenant {self._tenant}")
+        now = yield from run(self._store.audit.fingerprints(job_id, self._tenant))
+        sealed = {each.seq: each for each in (yield from run(self._store.audit.sealed(job_id, self._tenant)))}
         found = []
         for event in events:
             seal = sealed.get(event.seq)
@@ -118,6 +128,9 @@ class Audit:
                 found.append(Witnessed(event, state, seal.seal, seal.sealed_at, seal.digest))
         return found
 
+    aget = awaited(get)
+
+    @operation
     def actions(
         self,
         *,
@@ -127,50 +140,58 @@ class Audit:
         since: datetime | None = None,
         before: int | None = None,
         limit: int = 50,
-    ) -> list[Action]:
-        """What was done to the configuration, the latest first: limits, agents, schedules, who may execute, votes, …"""
+    ) -> Program[_Actions]:
+        """Changes of the configuration, newest first: limits, agents, schedules, executors, votes, …"""
         wanted = ActionFilter(
-            tenant=self._caller.tenant, subject=subject, name=name, actor=actor, since=since, before=before, limit=limit
+            tenant=self._tenant,
+            subject=subject,
+            name=name,
+            actor=actor,
+            since=since,
+            before=before,
+            limit=page_size(limit),
         )
-        return self._caller.run(self._caller.store.audit.actions(wanted))
+        return (yield from run(self._store.audit.actions(wanted)))
 
-    def export(self, to: str | Path, *, since: datetime | None = None, progress: Progress | None = None) -> int:
-        """Write all blocks sealed since then to a file of JSON lines, which ``verify_file`` checks without a database;
-        answers how many."""
-        start = None if since is None else self._before(self._first_since(since))
-        count = events = 0
+    aactions = awaited(actions)
+
+    @operation
+    def export(
+        self, to: str | Path, *, since: datetime | None = None, progress: Progress | None = None
+    ) -> Program[int]:
+        """Write all blocks sealed since then to a file of JSON lines, which ``verify_file`` checks without a database.
+        Returns the number of blocks."""
+        start = None if since is None else (yield from self._before((yield from self._first_since(since))))
+        tell, count, events = _checked(progress), 0, 0
         # For its owner alone: it has the ledger of every tenant. A file that is there keeps the mode it has.
-        with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with os.fdopen(os.open(_path(to), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(written_header(start))
-            for block in self._blocks(start):
-                file.writelines(written_block(block))
+            last = start
+            while (block := (yield from run(self._store.audit.block(last)))) is not None:
+                yield from call(partial(file.writelines, written_block(block)))
+                last = block.seal
                 count, events = count + 1, events + block.seal.event_count
-                if progress is not None:
-                    progress(count, events)
+                tell(count, events)
         return count
 
-    def _blocks(self, start: Seal | None) -> Iterator[Block]:
-        last = start
-        while (block := self._caller.run(self._caller.store.audit.block(last))) is not None:
-            yield block
-            last = block.seal
+    aexport = awaited(export)
 
-    def _before(self, number: int) -> Seal | None:
-        """The seal before this one, which a check begins behind."""
-        if number <= 1:
+    def _before(self, number: int) -> Program[Seal | None]:
+        """The seal before this one, where a check starts."""
+        if check_whole(number, "begin") <= 1:
             return None
-        found = self._caller.run(self._caller.store.audit.get_seal(number - 1))
+        found = yield from run(self._store.audit.get_seal(number - 1))
         if found is None:
             raise NotFound(f"there is no seal {number - 1} to begin behind", code="seal_not_found")
         return found
 
-    def _first_since(self, since: datetime) -> int:
+    def _first_since(self, since: datetime) -> Program[int]:
         """The number of the first seal of that time or later; times ascend with the numbers."""
-        newest = self._caller.run(self._caller.store.audit.get_seal())
+        newest = yield from run(self._store.audit.get_seal())
         low, high = 1, 1 if newest is None else newest.number + 1
         while low < high:
             middle = (low + high) // 2
-            found = self._caller.run(self._caller.store.audit.get_seal(middle))
+            found = yield from run(self._store.audit.get_seal(middle))
             if found is not None and found.sealed_at < micros(since):
                 low = middle + 1
             else:
@@ -178,10 +199,30 @@ class Audit:
         return low
 
 
+def _anchors(given: object) -> list[Anchor]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidInput(f"anchors is a list, not {type(given).__name__}", code="invalid_anchor")
+    return [each if isinstance(each, Anchor) else Anchor.of(each) for each in given]
+
+
+def _checked(progress: object) -> Progress:
+    if progress is None:
+        return lambda seals, events: None
+    if not callable(progress):
+        raise InvalidInput(f"progress is a function, not {type(progress).__name__}", code="invalid_input")
+    return progress
+
+
+def _path(to: object) -> Path:
+    if not isinstance(to, str | os.PathLike):
+        raise InvalidInput(f"to is the path of a file, not {type(to).__name__}", code="invalid_input")
+    return Path(to)
+
+
 def verify_file(path: str | Path, anchors: Sequence[Anchor | str] = (), progress: Progress | None = None) -> Report:
     """Check what ``export`` wrote, with no database at hand."""
     with Path(path).open(encoding="utf-8") as file:
-        check = Check(read_header(file), [Anchor.of(a) if isinstance(a, str) else a for a in anchors])
+        check = Check(read_header(file), _anchors(anchors))
         for block in read_parts(file):
             check.add(block)
             if progress is not None:

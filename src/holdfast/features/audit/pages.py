@@ -23,7 +23,7 @@ _checking = asyncio.Lock()
 
 
 async def index(request: Request) -> Response:
-    asked, client = request.query_params, the_app(request).client
+    asked, client = request.query_params, the_app(request)._session
     show = chosen(asked, "show", ("actions", "events"))
     before = whole_number(asked, "before", 1, 2**62)
     actor, verb, since = said(asked, "actor", 255), said(asked, "verb", 50), time_of(asked, "since")
@@ -86,7 +86,7 @@ async def _anchor(request: Request) -> Anchor | None:
     """The newest seal; for whoever may know of all tenants together."""
     if not identity_of(request).runs_all:
         return None
-    client = the_app(request).client
+    client = the_app(request)._session
     newest = await client.arun(client.store.audit.get_seal())
     return None if newest is None else Anchor(newest.number, newest.digest)
 

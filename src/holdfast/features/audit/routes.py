@@ -41,10 +41,10 @@ async def list_actions(
     limit: Limit = PAGE,
 ) -> Page[Action]:
     """What was done to limits, agents, schedules, executors, rules, …: the latest first."""
-    client = app.client
+    client = app._session
     earliest = None if since is None else moment(since, await client.arun(client.store.clock.now()))
-    found = await asyncio.to_thread(
-        app.audit.actions, subject=subject, name=name, actor=actor, since=earliest, before=after, limit=limit + 1
+    found = await app.audit.aactions(
+        subject=subject, name=name, actor=actor, since=earliest, before=after, limit=limit + 1
     )
     return paged(found, limit, lambda action: action.seq)
 
@@ -64,11 +64,11 @@ async def verify_audit(
 @router.get("/anchor", dependencies=[allowed_whole(Scope.READ)], response_model=str)
 async def audit_anchor(app: TheApp) -> str:
     """The newest seal in one line, to be kept where whoever owns the database cannot reach it."""
-    found: Anchor = await asyncio.to_thread(app.audit.anchor)
+    found: Anchor = await app.audit.aanchor()
     return str(found)
 
 
 @router.get("/jobs/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Page[Witnessed])
 async def audit_job(app: TheApp, job_id: Id) -> Page[Witnessed]:
     """The events of a job, each with the seal it is in and whether it is still what was sealed."""
-    return Page(items=await asyncio.to_thread(app.audit.show, job_id))
+    return Page(items=await app.audit.aget(job_id))

@@ -43,7 +43,7 @@ def list_connectors(session: AnyTenant) -> None:
 def show(session: OneTenant, name: Name) -> None:
     """Show what is set for one connector."""
     with session.connect() as client:
-        found = Connectors(client).show(name)
+        found = Connectors(client).get(name)
     _print(found, session.as_json)
 
 

@@ -1,4 +1,4 @@
-"""Settings of connectors (JF-11), as ``app.connectors``: whom a tenant's jobs may reach, and with which secrets."""
+"""``app.connectors``: which hosts a tenant's jobs may reach, and with which secrets."""
 
 from __future__ import annotations
 
@@ -6,60 +6,57 @@ from typing import Unpack
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.connectors.model import Connector, ConnectorDraft, ConnectorOptions
-from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.flow import Steps, flow, run
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-_Connectors = list[Connector]  # inside the class the word is a method
+_Connectors = list[Connector]  # inside the class the word is an operation
 
 
-class Connectors:
-    """Each call has two colours: the one that begins with ``a`` is awaited. Settings are one tenant's."""
+class Connectors(StoreNamespace):
+    """Settings of built-in kinds that reach out, per tenant."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    @operation
+    def set(self, name: str, **says: Unpack[ConnectorOptions]) -> Program[Connector]:
+        """``app.connectors.set("http.request", hosts=["api.example.com"], secrets=["RATES_TOKEN"])``. An option that is
+        not given keeps its value. Applies to jobs that start afterwards."""
+        return (yield from run(put(self._caller, check_name(name, "connector"), says, self._whose())))
 
-    def set(self, name: str, **says: Unpack[ConnectorOptions]) -> Connector:
-        """``app.connectors.set("http.request", hosts=["api.example.com"], secrets=["RATES_TOKEN"])``. What is not named
-        stays as it was. Jobs that begin from then on are held to it."""
-        return self._caller.run(self._set(name, says))
+    aset = awaited(set)
 
-    async def aset(self, name: str, **says: Unpack[ConnectorOptions]) -> Connector:
-        return await self._caller.arun(self._set(name, says))
+    @operation
+    def get(self, name: str) -> Program[Connector]:
+        """The settings of one connector; ``NotFound`` if there are none."""
+        found = yield from run(self._store.connectors.get(check_name(name, "connector"), self._whose()))
+        if found is None:
+            raise _missing(name)
+        return found
 
-    def show(self, name: str) -> Connector:
-        return _there(name, self._caller.run(self._one(name)))
+    aget = awaited(get)
 
-    async def ashow(self, name: str) -> Connector:
-        return _there(name, await self._caller.arun(self._one(name)))
+    @operation
+    def list(self) -> Program[_Connectors]:
+        """All settings of this tenant."""
+        return (yield from run(self._store.connectors.list(self._tenant)))
 
-    def list(self) -> _Connectors:
-        return self._caller.run(self._caller.store.connectors.list(self._caller.tenant))
+    alist = awaited(list)
 
-    async def alist(self) -> _Connectors:
-        return await self._caller.arun(self._caller.store.connectors.list(self._caller.tenant))
+    @operation
+    def remove(self, name: str) -> Program[None]:
+        """Remove the settings. Only the policy of the workers' operator applies then."""
+        removed = self._store.connectors.remove(check_name(name, "connector"), self._actor, self._whose())
+        if not (yield from run(removed)):
+            raise _missing(name)
 
-    def remove(self, name: str) -> None:
-        """Forget what was set: its jobs are held to what the operator of the workers has set alone."""
-        _gone(name, self._caller.run(self._remove(name)))
-
-    async def aremove(self, name: str) -> None:
-        _gone(name, await self._caller.arun(self._remove(name)))
-
-    def _set(self, name: str, says: ConnectorOptions) -> Flow[Connector]:
-        return put(self._caller, check_name(name, "connector"), says, self._whose())
-
-    def _one(self, name: str) -> Flow[Connector | None]:
-        return self._caller.store.connectors.get(check_name(name, "connector"), self._whose())
-
-    def _remove(self, name: str) -> Flow[bool]:
-        return self._caller.store.connectors.remove(check_name(name, "connector"), self._caller.actor, self._whose())
+    aremove = awaited(remove)
 
     def _whose(self) -> str:
-        if self._caller.tenant == EVERY_TENANT:
+        if self._tenant == EVERY_TENANT:
             raise InvalidSetting("settings of connectors are one tenant's: name it", code="invalid_name")
-        return self._caller.tenant
+        return self._tenant
 
 
 @flow()
@@ -68,12 +65,5 @@ def put(caller: Caller, name: str, says: ConnectorOptions, tenant: str) -> Steps
     return (yield from caller.store.connectors.set(ConnectorDraft.of(name, was, says), caller.actor, tenant).start())
 
 
-def _there(name: str, found: Connector | None) -> Connector:
-    if found is None:
-        raise NotFound(f"nothing is set for {name} in this tenant", code="connector_not_found")
-    return found
-
-
-def _gone(name: str, was: bool) -> None:
-    if not was:
-        raise NotFound(f"nothing is set for {name} in this tenant", code="connector_not_found")
+def _missing(name: str) -> NotFound:
+    return NotFound(f"nothing is set for {name} in this tenant", code="connector_not_found")

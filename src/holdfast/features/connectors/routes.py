@@ -72,7 +72,7 @@ async def list_connectors(app: TheApp) -> Any:
 
 @router.get("/{name}", dependencies=[allowed(Scope.READ)], response_model=ShownConnector)
 async def show_connector(app: TheApp, name: Name) -> Any:
-    return await app.connectors.ashow(name)
+    return await app.connectors.aget(name)
 
 
 @router.put("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownConnector)

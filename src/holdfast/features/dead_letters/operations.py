@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from holdfast.engine.job import Enqueued, Job, JobSpec
+from holdfast.engine.job import Job, JobSpec
 from holdfast.engine.names import page_size
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import safe_text
 from holdfast.engine.retry import retry_limit
 from holdfast.engine.settlement import storable
@@ -27,7 +27,8 @@ from holdfast.features.dead_letters.model import (
     check_rate,
     check_verb,
 )
-from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.flow import Flow, Steps, flow, run
+from holdfast.stores.namespace import StoreNamespace, sleep
 from holdfast.stores.port import Caller
 from holdfast.stores.requests import JobFilter, all_of
 
@@ -66,49 +67,45 @@ class Chosen(TypedDict, total=False):
     until: datetime
 
 
-class Start(Protocol):
-    def __call__(
-        self, verb: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Any
-    ) -> Flow[Operation]: ...
+class DeadLetters(StoreNamespace):
+    """Jobs that failed for good, in groups by the reason of their failure."""
 
-
-class DeadLetters:
-    """Each call has two colours: the one that begins with ``a`` is awaited. ``start`` begins a bulk operation,
-    ``prepare`` makes a job of what somebody gave as the payload for a kind and a tenant."""
-
-    def __init__(self, caller: Caller, start: Start, prepare: Callable[[str, Any, str], JobSpec]) -> None:
-        self._caller = caller
-        self._start = start
+    def __init__(self, caller: Caller, operations: Operations, prepare: Callable[[str, Any, str], JobSpec]) -> None:
+        """``prepare`` makes a job from a kind, a payload and a tenant."""
+        super().__init__(caller)
+        self._operations = operations
         self._prepare = prepare
 
-    def groups(self, **wanted: Unpack[GroupWanted]) -> _Groups:
-        """A page, those seen last first, or the largest with ``order="count"``; ``after`` is the ``cursor`` of the
-        last one of the page before. With ``resolved=True`` also those in which nothing is open."""
-        return self._caller.run(self._groups(wanted))
+    @operation
+    def groups(self, **wanted: Unpack[GroupWanted]) -> Program[_Groups]:
+        """A page of groups, the latest failure first, or the largest with ``order="count"``; ``after`` is the
+        ``cursor`` of the last group of the page before. ``resolved=True`` includes groups without open dead letters."""
+        return (yield from run(self._store.dead_letters.groups(GroupFilter(tenant=self._tenant, **wanted))))
 
-    async def agroups(self, **wanted: Unpack[GroupWanted]) -> _Groups:
-        return await self._caller.arun(self._groups(wanted))
+    agroups = awaited(groups)
 
-    def group(self, fingerprint: str) -> DeadLetterGroup | None:
-        return self._caller.run(self._caller.store.dead_letters.group(fingerprint, self._caller.tenant))
+    @operation
+    def group(self, fingerprint: str) -> Program[DeadLetterGroup | None]:
+        """One group, or None."""
+        return (yield from run(self._store.dead_letters.group(fingerprint, self._tenant)))
 
-    async def agroup(self, fingerprint: str) -> DeadLetterGroup | None:
-        return await self._caller.arun(self._caller.store.dead_letters.group(fingerprint, self._caller.tenant))
+    agroup = awaited(group)
 
-    def jobs(self, fingerprint: str, *, limit: int = 50, before: str | None = None) -> list[Job]:
+    @operation
+    def jobs(self, fingerprint: str, *, limit: int = 50, before: str | None = None) -> Program[list[Job]]:
         """The open dead letters of a group, newest first."""
-        return self._caller.run(self._jobs(fingerprint, page_size(limit), before))
+        return (yield from run(self._jobs(fingerprint, page_size(limit), before)))
 
-    async def ajobs(self, fingerprint: str, *, limit: int = 50, before: str | None = None) -> list[Job]:
-        return await self._caller.arun(self._jobs(fingerprint, page_size(limit), before))
+    ajobs = awaited(jobs)
 
-    def note(self, fingerprint: str, note: str | None) -> DeadLetterGroup:
-        """Write down what is known about a group; None takes it away. It stays while more of them come."""
-        return self._caller.run(self._note(fingerprint, note))
+    @operation
+    def note(self, fingerprint: str, note: str | None) -> Program[DeadLetterGroup]:
+        """Set the note of a group, or remove it with None. It stays when more jobs fail for the same reason."""
+        return (yield from run(self._note(fingerprint, note)))
 
-    async def anote(self, fingerprint: str, note: str | None) -> DeadLetterGroup:
-        return await self._caller.arun(self._note(fingerprint, note))
+    anote = awaited(note)
 
+    @operation
     def redrive(
         self,
         group: str | None = None,
@@ -117,52 +114,46 @@ class DeadLetters:
         rate: float | None = None,
         max_attempts: int | None = None,
         **chosen: Unpack[Chosen],
-    ) -> Operation:
+    ) -> Program[Operation]:
         """Put the dead letters of a group, or all that match, back into their queues: a bulk operation, at most
-        ``rate`` jobs a second. (One by its id: ``app.redrive(id)``.)"""
-        return self._caller.run(self._resolving("redrive", group, reason, rate, max_attempts, chosen))
+        ``rate`` jobs per second. For single jobs: ``app.jobs.redrive(id)``."""
+        return (yield from run(self._resolve("redrive", group, reason, rate, max_attempts, chosen)))
 
-    async def aredrive(
-        self,
-        group: str | None = None,
-        *,
-        reason: str | None = None,
-        rate: float | None = None,
-        max_attempts: int | None = None,
-        **chosen: Unpack[Chosen],
-    ) -> Operation:
-        return await self._caller.arun(self._resolving("redrive", group, reason, rate, max_attempts, chosen))
+    aredrive = awaited(redrive)
 
+    @operation
     def discard(
         self, group: str | None = None, *, reason: str, rate: float | None = None, **chosen: Unpack[Chosen]
-    ) -> Operation:
-        """Give the dead letters of a group, or all that match, up for good."""
-        return self._caller.run(self._resolving("discard", group, reason, rate, None, chosen))
+    ) -> Program[Operation]:
+        """Discard the dead letters of a group, or all that match, for good."""
+        return (yield from run(self._resolve("discard", group, reason, rate, None, chosen)))
 
-    async def adiscard(
-        self, group: str | None = None, *, reason: str, rate: float | None = None, **chosen: Unpack[Chosen]
-    ) -> Operation:
-        return await self._caller.arun(self._resolving("discard", group, reason, rate, None, chosen))
+    adiscard = awaited(discard)
 
-    def redrive_as(self, job_id: str, payload: Any, *, reason: str | None = None) -> str:
-        """Redrive one with another payload: a new job, whose id is answered; the old one is discarded, and the two name
-        each other. Asked again it answers the same job."""
-        job = _there(job_id, self._caller.run(self._caller.store.jobs.get(job_id, self._caller.tenant)))
-        return _made(job_id, self._caller.run(self._remaking(job, payload, reason)))
+    @operation
+    def redrive_as(self, job_id: str, payload: Any, *, reason: str | None = None) -> Program[str]:
+        """Redrive a dead letter with another payload. This makes a new job and returns its id; the old job is
+        discarded, and the two refer to each other. A repeated call returns the same job."""
+        job = yield from run(self._store.jobs.get(job_id, self._tenant))
+        if job is None:
+            raise NotFound(f"there is no job {job_id} in this tenant")
+        new = self._prepare(job.kind, payload, job.tenant)
+        answer = yield from run(
+            self._store.dead_letters.redrive_as(job.id, new.id, new.payload, storable(reason), self._actor, job.tenant)
+        )
+        if answer.id is None:
+            why = answer.reason or "refused"
+            raise Conflict(f"job {job_id} cannot be redriven with another payload: {REASONS.get(why, why)}", code=why)
+        return answer.id
 
-    async def aredrive_as(self, job_id: str, payload: Any, *, reason: str | None = None) -> str:
-        job = _there(job_id, await self._caller.arun(self._caller.store.jobs.get(job_id, self._caller.tenant)))
-        return _made(job_id, await self._caller.arun(self._remaking(job, payload, reason)))
-
-    def _groups(self, wanted: GroupWanted) -> Flow[_Groups]:
-        return self._caller.store.dead_letters.groups(GroupFilter(tenant=self._caller.tenant, **wanted))
+    aredrive_as = awaited(redrive_as)
 
     @flow(writes=False)
     def _jobs(self, fingerprint: str, limit: int, before: str | None) -> Steps[list[Job]]:
-        wanted = JobFilter(tenant=self._caller.tenant, fingerprint=fingerprint, limit=limit, before=before)
-        found = yield from self._caller.store.jobs.list(wanted).start()
+        wanted = JobFilter(tenant=self._tenant, fingerprint=fingerprint, limit=limit, before=before)
+        found = yield from self._store.jobs.list(wanted).start()
         if not found:
-            group = yield from self._caller.store.dead_letters.group(fingerprint, self._caller.tenant).start()
+            group = yield from self._store.dead_letters.group(fingerprint, self._tenant).start()
             _known(fingerprint, group)
         return found
 
@@ -170,18 +161,19 @@ class DeadLetters:
     def _note(self, fingerprint: str, note: str | None) -> Steps[DeadLetterGroup]:
         if note is not None and not isinstance(note, str):
             raise InvalidInput(f"a note is text, not {type(note).__name__}", code="invalid_note")
-        caller, text = self._caller, None if note is None else safe_text(note, NOTE_LIMIT + 1)
+        text = None if note is None else safe_text(note, NOTE_LIMIT + 1)
         if text is not None and (not text.strip() or len(text) > NOTE_LIMIT):
             raise InvalidInput(f"a note is text of at most {NOTE_LIMIT:,} characters", code="invalid_note")
-        group = yield from caller.store.dead_letters.group(fingerprint, caller.tenant).start()
-        # Somebody who looks at every tenant writes it where it was found.
+        store = self._store
+        group = yield from store.dead_letters.group(fingerprint, self._tenant).start()
+        # A caller who reads every tenant writes the note to the tenant of the group.
         whose = _known(fingerprint, group).tenant
-        yield from caller.store.dead_letters.note(fingerprint, text, caller.actor, whose).start()
-        group = yield from caller.store.dead_letters.group(fingerprint, whose).start()
+        yield from store.dead_letters.note(fingerprint, text, self._actor, whose).start()
+        group = yield from store.dead_letters.group(fingerprint, whose).start()
         return _known(fingerprint, group)
 
     @flow()
-    def _resolving(
+    def _resolve(
         self,
         verb: str,
         group: str | None,
@@ -192,15 +184,9 @@ class DeadLetters:
     ) -> Steps[Operation]:
         wanted: dict[str, Any] = dict(chosen)
         if group is not None:
-            found = yield from self._caller.store.dead_letters.group(group, self._caller.tenant).start()
+            found = yield from self._store.dead_letters.group(group, self._tenant).start()
             wanted["fingerprint"] = _known(group, found).fingerprint
-        return (yield from self._start(verb, reason, rate, max_attempts, wanted).start())
-
-    def _remaking(self, job: Job, payload: Any, reason: str | None) -> Flow[Enqueued]:
-        caller, new = self._caller, self._prepare(job.kind, payload, job.tenant)
-        return caller.store.dead_letters.redrive_as(
-            job.id, new.id, new.payload, storable(reason), caller.actor, job.tenant
-        )
+        return (yield from self._operations._starting(verb, reason, rate, max_attempts, wanted).start())
 
 
 def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
@@ -213,23 +199,10 @@ def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
     return group
 
 
-def _there(job_id: str, job: Job | None) -> Job:
-    if job is None:
-        raise NotFound(f"there is no job {job_id} in this tenant")
-    return job
-
-
-def _made(job_id: str, answer: Enqueued) -> str:
-    if answer.id is None:
-        why = answer.reason or "refused"
-        raise Conflict(f"job {job_id} cannot be redriven with another payload: {REASONS.get(why, why)}", code=why)
-    return answer.id
-
-
 LOOK = 0.2
-"""How often somebody who waits looks."""
+"""Seconds between two reads of a caller that waits."""
 
-_Operations = list[Operation]  # inside the class the word is a method
+_Operations = list[Operation]  # inside the class the word is an operation
 
 
 class Wanted(TypedDict, total=False):
@@ -247,13 +220,14 @@ class Wanted(TypedDict, total=False):
     until: datetime
 
 
-class Operations:
-    """Each call has two colours: the one that begins with ``a`` is awaited."""
+class Operations(StoreNamespace):
+    """Bulk operations: cancel, redrive or discard all jobs that match."""
 
     def __init__(self, caller: Caller, new_id: Callable[[], str]) -> None:
-        self._caller = caller
+        super().__init__(caller)
         self._new_id = new_id
 
+    @operation
     def start(
         self,
         verb: BulkVerb,
@@ -262,90 +236,79 @@ class Operations:
         rate: float | None = None,
         max_attempts: int | None = None,
         **wanted: Unpack[Wanted],
-    ) -> Operation:
+    ) -> Program[Operation]:
         """``app.operations.start("cancel", kind="import", tag="spring")``: cancel, redrive or discard all jobs that
-        match, without waiting for it. Workers do it, in small batches, at most ``rate`` jobs a second together."""
-        return self._caller.run(self.starting(verb, reason, rate, max_attempts, wanted))
+        match, without waiting for the end. Workers do it in small batches, together at most ``rate`` jobs per second.
+        """
+        return (yield from run(self._starting(verb, reason, rate, max_attempts, wanted)))
 
-    async def astart(
-        self,
-        verb: BulkVerb,
-        *,
-        reason: str | None = None,
-        rate: float | None = None,
-        max_attempts: int | None = None,
-        **wanted: Unpack[Wanted],
-    ) -> Operation:
-        return await self._caller.arun(self.starting(verb, reason, rate, max_attempts, wanted))
+    astart = awaited(start)
 
-    def get(self, id: str) -> Operation | None:
-        return self._caller.run(self._caller.store.operations.get(id, self._caller.tenant))
+    @operation
+    def get(self, id: str) -> Program[Operation | None]:
+        """The operation, or None."""
+        return (yield from run(self._store.operations.get(id, self._tenant)))
 
-    async def aget(self, id: str) -> Operation | None:
-        return await self._caller.arun(self._caller.store.operations.get(id, self._caller.tenant))
+    aget = awaited(get)
 
-    def list(self, *, running: bool = False, limit: int = 50, before: str | None = None) -> _Operations:
-        """Newest first; ``before`` is the id of the last one of the page before."""
-        return self._caller.run(self._caller.store.operations.list(self._caller.tenant, running, before, limit))
+    @operation
+    def list(self, *, running: bool = False, limit: int = 50, before: str | None = None) -> Program[_Operations]:
+        """Newest first; ``before`` is the id of the last operation of the page before."""
+        return (yield from run(self._store.operations.list(self._tenant, running, before, page_size(limit))))
 
-    async def alist(self, *, running: bool = False, limit: int = 50, before: str | None = None) -> _Operations:
-        return await self._caller.arun(self._caller.store.operations.list(self._caller.tenant, running, before, limit))
+    alist = awaited(list)
 
-    def cancel(self, id: str, *, reason: str | None = None) -> Operation:
-        """No further job is touched; what was done stays done."""
-        cancelled = self._caller.run(self._cancel(id, reason))
-        return _ended(cancelled, _found(id, self.get(id)))
+    @operation
+    def cancel(self, id: str, *, reason: str | None = None) -> Program[Operation]:
+        """Stop the operation. Jobs it has changed stay changed."""
+        cancelled = yield from run(self._store.operations.cancel(id, storable(reason), self._actor, self._tenant))
+        return _ended(cancelled, (yield from self._found(id)))
 
-    async def acancel(self, id: str, *, reason: str | None = None) -> Operation:
-        cancelled = await self._caller.arun(self._cancel(id, reason))
-        return _ended(cancelled, _found(id, await self.aget(id)))
+    acancel = awaited(cancel)
 
+    @operation
     def wait(
         self, id: str, *, timeout: Duration | None = None, watch: Callable[[Operation], None] | None = None
-    ) -> Operation:
-        """Until it is over; ``watch`` is told how far it is, each time somebody has looked."""
+    ) -> Program[Operation]:
+        """Wait until the operation is over, or raise ``WaitTimeout``. ``watch`` is called with its progress."""
         until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        while not (operation := _found(id, self.get(id))).over:
+        while not (operation := (yield from self._found(id))).over:
             if watch is not None:
                 watch(operation)
             if until is not None and time.monotonic() >= until:
                 raise WaitTimeout(f"operation {id} is not over: {operation.done} of {operation.total} are done")
-            time.sleep(LOOK)
+            yield from sleep(LOOK)
         return operation
 
-    def run(self, id: str, *, watch: Callable[[Operation], None] | None = None) -> Operation:
-        """Work on it here until it is over, beside whoever else does; nobody does a batch twice, and the rate holds."""
-        while not (operation := _found(id, self.get(id))).over:
+    await_end = awaited(wait)
+
+    @operation
+    def run(self, id: str, *, watch: Callable[[Operation], None] | None = None) -> Program[Operation]:
+        """Work on the operation here until it is over, beside the workers: no batch is done twice, and the rate
+        holds."""
+        while not (operation := (yield from self._found(id))).over:
             if watch is not None:
                 watch(operation)
-            if self._caller.run(self._work(id)) is None:
-                time.sleep(LOOK / 4)
+            if (yield from run(self._store.operations.work(self._tenant, id))) is None:
+                yield from sleep(LOOK / 4)
         return operation
 
-    async def arun(self, id: str) -> Operation:
-        while not (operation := _found(id, await self.aget(id))).over:
-            if await self._caller.arun(self._work(id)) is None:
-                await asyncio.sleep(LOOK / 4)
-        return operation
+    arun = awaited(run)
 
-    def starting(
-        self, verb: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Wanted
+    def _found(self, id: str) -> Program[Operation]:
+        return _found(id, (yield from run(self._store.operations.get(id, self._tenant))))
+
+    def _starting(
+        self, verb: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Mapping[str, Any]
     ) -> Flow[Operation]:
-        """The flow that starts one, for those who start it as part of something else."""
+        """The flow that starts an operation, also as part of another one."""
         which, why = check_verb(verb), storable(reason)
         if which == "discard" and not (why or "").strip():
             raise InvalidInput("dead letters are not discarded without a reason", code="reason_required")
         if max_attempts is not None and which != "redrive":
             raise InvalidSetting("only a redrive gives jobs another number of tries", code="conflicting_options")
         new = Starting(self._new_id(), which, why, retry_limit(max_attempts), check_rate(rate))
-        caller = self._caller
-        return caller.store.operations.start(new, all_of(caller.tenant, wanted), caller.actor, caller.tenant)
-
-    def _work(self, id: str) -> Flow[int | None]:
-        return self._caller.store.operations.work(self._caller.tenant, id)
-
-    def _cancel(self, id: str, reason: str | None) -> Flow[bool]:
-        return self._caller.store.operations.cancel(id, storable(reason), self._caller.actor, self._caller.tenant)
+        return self._store.operations.start(new, all_of(self._tenant, wanted), self._actor, self._tenant)
 
 
 def _found(id: str, operation: Operation | None) -> Operation:

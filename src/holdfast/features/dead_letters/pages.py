@@ -48,7 +48,7 @@ async def group(request: Request) -> Response:
     app, before = the_app(request), said(request.query_params, "before", 50)
     found = await _group(request)
     jobs = await app.dead_letters.ajobs(found.fingerprint, limit=PAGE + 1, before=before)
-    sample = await app.aget(found.sample_job)
+    sample = await app.jobs.aget(found.sample_job)
     running = [
         each
         for each in await app.operations.alist(running=True, limit=PAGE)
@@ -98,16 +98,16 @@ async def discard(request: Request) -> Response:
 async def resolve(request: Request) -> Response:
     """One job of the group."""
     found, given = await _group(request), await fields(request)
-    job, client = await _job(request), the_app(request).client
+    job, jobs = await _job(request), the_app(request).jobs
     if given.get("verb") == "redrive":
-        verdicts = await client.aoperate("redrive", [job.id], said(given, "reason", REASON), tenant=job.tenant)
+        verdicts = await jobs.aredrive(job.id, reason=said(given, "reason", REASON), tenant=job.tenant)
     elif given.get("verb") == "discard":
         reason = _required(given)
         if (
             asks := await ask_first(request, f"Discard job {job.id} for good?", back=_path(request, found))
         ) is not None:
             return asks
-        verdicts = await client.aoperate("discard", [job.id], reason, tenant=job.tenant)
+        verdicts = await jobs.adiscard(job.id, reason=reason, tenant=job.tenant)
     else:
         raise InvalidInput("say redrive or discard", code="invalid_request")
     if verdicts[0].refused:
@@ -139,7 +139,7 @@ async def _group(request: Request) -> DeadLetterGroup:
 
 
 async def _job(request: Request) -> Job:
-    found = await the_app(request).aget(request.path_params["job"])
+    found = await the_app(request).jobs.aget(request.path_params["job"])
     if found is None or found.state is not State.DEAD_LETTER:
         raise NotFound("there is no such dead letter in this tenant", code="not_dead")
     return found

@@ -52,7 +52,7 @@ async def list_dead_letters(
     if after is not None:
         wanted["after"] = after
     if since is not None:
-        wanted["since"] = moment(since, await app.client.arun(app.client.store.clock.now()))
+        wanted["since"] = moment(since, await app._session.arun(app._session.store.clock.now()))
     return paged(await app.dead_letters.agroups(**wanted), limit, lambda group: group.cursor)
 
 
@@ -67,7 +67,7 @@ async def show_dead_letters(app: TheApp, group: Name) -> DeadLetterGroup:
 @router.get("/{group}/jobs", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def list_dead_jobs(app: TheApp, group: Name, after: After = None, limit: Limit = PAGE) -> Page[Job]:
     """The open ones of a group, newest first, without their payloads."""
-    client, before = app.client, None if after is None else parse_id(after)
+    client, before = app._session, None if after is None else parse_id(after)
     wanted = JobFilter(tenant=client.tenant, fingerprint=group, limit=limit + 1, before=before, payloads=False)
     found = await client.arun(client.store.jobs.list(wanted))
     if not found:

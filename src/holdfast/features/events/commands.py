@@ -36,11 +36,11 @@ from holdfast.engine.job import Event
 from holdfast.engine.names import check_name
 from holdfast.errors import Conflict, NotFound
 from holdfast.features.events.model import DEPTH, MOST_DEEP, JobOptions, Subscription
-from holdfast.features.events.operations import Consumers, Subscriptions
+from holdfast.features.events.operations import Events, Subscriptions
 from holdfast.features.events.read import check_gone
 from holdfast.features.events.store import COUNTED
 from holdfast.features.jobs.timeline import short, special, way
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 from holdfast.stores.session import Session
 
 commands = Commands("Have events make jobs: subscriptions.")
@@ -148,7 +148,7 @@ def create(
     wanted = None if match is None else document(match)
     with session.connect() as client:
         features = Subscriptions(client)
-        made = features.create(
+        made = features.set(
             name, on, makes, of_kind=kind, match=wanted, start=start.value, max_depth=max_depth, **given
         )
         _told(features, made, session.as_json)
@@ -182,7 +182,7 @@ def resume(
 def delete(session: AnyTenant, name: SubscriptionName) -> None:
     """Remove a subscription. The jobs it made stay; one that a program declares comes back with its next worker."""
     with session.connect() as client:
-        Subscriptions(client).delete(name)
+        Subscriptions(client).remove(name)
     session.answer({"name": name, "deleted": True}, f"{name} is gone.")
 
 
@@ -339,7 +339,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name."
 def list_consumers(session: AnyTenant) -> None:
     """List who reads events with a place that is kept, and how far behind each is."""
     with session.connect() as client:
-        found = Consumers(client).list()
+        found = Events(client).consumers()
     session.print_list(
         found,
         {
@@ -362,7 +362,7 @@ def reset_consumer(
 ) -> None:
     """Have a consumer read everything again, or nothing of what there is."""
     with session.connect() as client:
-        Consumers(client).reset(name, to.value)
+        Events(client).reset_consumer(name, to.value)
     session.answer(
         {"name": name, "to": to.value}, f"{name} goes on from {'the beginning' if to is From.BEGINNING else 'now'}."
     )
@@ -372,7 +372,7 @@ def reset_consumer(
 def remove_consumer(session: AnyTenant, name: Name) -> None:
     """Forget a consumer's place; reading under its name begins anew."""
     with session.connect() as client:
-        Consumers(client).remove(name)
+        Events(client).remove_consumer(name)
     session.answer({"name": name, "removed": True}, f"{name} is gone.")
 
 
@@ -395,8 +395,8 @@ def send_event(
     """
     told, whose = data_of(data or []), session.scope
     with closing(App(config.database_url(session.url), name=NAME, schema=session.schema)) as app:
-        refuse_unready(app.store)
-        if job is not None and app.get(job, tenant=whose) is None:
+        refuse_unready(app._store)
+        if job is not None and app.jobs.get(job, tenant=whose) is None:
             raise NotFound(f"there is no job {job} in tenant {whose}")
         sent = app.send_event(name, told, key=key, job=job, tenant=whose)
     if session.as_json:
@@ -406,7 +406,7 @@ def send_event(
     say(_said(sent))
 
 
-def _said(sent: Sent) -> str:
+def _said(sent: SentResult) -> str:
     if not sent.created:
         return "It was sent before under this key: this is that one, and nothing is told again."
     woken = {0: "no job waited for it", 1: "1 job goes on"}.get(sent.woke, f"{sent.woke} jobs go on")

@@ -1,41 +1,46 @@
-"""Subscriptions as ``app.subscriptions``, consumers as ``app.consumers``: make, look, pause, go on, remove."""
+"""``app.events`` (read the ledger, manage consumers), ``app.subscriptions`` (events that make jobs)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from holdfast.engine.names import check_name
+from holdfast.engine.job import Event
+from holdfast.engine.names import check_name, page_size
+from holdfast.engine.operation import Emit, Items, Program, awaited, awaited_stream, operation, stream
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import storable
-from holdfast.errors import InvalidSetting, NotFound
+from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.events.model import (
     DEPTH,
     Consumer,
     Delivery,
     JobOptions,
+    SentEvent,
     Start,
     Subscribing,
     Subscription,
     check_pattern,
     check_scope,
 )
-from holdfast.stores.flow import Flow
+from holdfast.stores.flow import Flow, run
 from holdfast.stores.ids import new_id
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-_Subscriptions = list[Subscription]  # inside the classes the word is a method
+E = TypeVar("E", Event, SentEvent)
+
+_Subscriptions = list[Subscription]  # inside the classes the word is an operation
 _Consumers = list[Consumer]
 _Deliveries = list[Delivery]
 
 
-class Subscriptions:
-    """``tenant`` is whose events are meant: the app's own, unless said otherwise; ``"*"`` is every tenant's."""
+class Subscriptions(StoreNamespace):
+    """Events that make jobs. ``tenant`` is whose events are meant: the session's tenant by default, ``"*"`` for every
+    tenant."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    def create(
+    @operation
+    def set(
         self,
         name: str,
         on: str,
@@ -47,92 +52,103 @@ class Subscriptions:
         max_depth: int = DEPTH,
         tenant: str | None = None,
         **options: Unpack[JobOptions],
-    ) -> Subscription:
-        """Have each event that fits make one job of ``kind``, or from a ``template``.
+    ) -> Program[Subscription]:
+        """Have each matching event make one job of ``kind``, or from a ``template``. Replaces a subscription of the
+        same name, which keeps its position.
 
         ``on`` is a pattern: ``job.succeeded``, ``job.*``, ``order.paid``, ``order.*``, alternatives between ``|``.
-        ``of_kind`` is the kind of the job that the event is about, ``match`` what its data must say. It starts with
-        what happens from now on, or at the ``beginning`` of all there is. ``max_depth`` bounds how long a chain of jobs
-        that make jobs can become. The options say how the jobs are enqueued.
+        ``of_kind`` is the kind of the job that the event is about, ``match`` what its data must contain. A new
+        subscription starts with events from now on, or at the ``beginning`` of the ledger. ``max_depth`` limits chains
+        of jobs that make jobs. The options say how the jobs are enqueued.
         """
-        return self._caller.run(self._create(name, on, kind, of_kind, match, start, max_depth, tenant, options))
-
-    def save(self, new: Subscribing, tenant: str | None = None) -> bool:
-        """Put down what a program declares; whether it is new."""
-        caller = self._caller
-        return caller.run(caller.store.subscriptions.set(new, new_id(), caller.actor, self._scope(tenant)))
-
-    def get(self, name: str, *, tenant: str | None = None) -> Subscription | None:
-        return self._caller.run(self._caller.store.subscriptions.get(name, self._scope(tenant)))
-
-    def list(self, *, tenant: str | None = None) -> _Subscriptions:
-        """By their names; with ``"*"`` those of every tenant."""
-        return self._caller.run(self._caller.store.subscriptions.list(self._scope(tenant)))
-
-    def pause(self, name: str, *, reason: str | None = None, tenant: str | None = None) -> Subscription:
-        """Make no more jobs; what happens meanwhile is kept for when it goes on."""
-        caller, scope = self._caller, self._scope(tenant)
-        flow = caller.store.subscriptions.pause(_named(name), storable(reason), caller.actor, scope)
-        return self._changed(name, scope, flow)
-
-    def resume(self, name: str, *, skip: bool = False, tenant: str | None = None) -> Subscription:
-        """Go on with what was missed; with ``skip`` without it."""
-        scope = self._scope(tenant)
-        return self._changed(
-            name, scope, self._caller.store.subscriptions.resume(_named(name), skip, scope, self._caller.actor)
-        )
-
-    def delete(self, name: str, *, tenant: str | None = None) -> None:
-        scope = self._scope(tenant)
-        if not self._caller.run(self._caller.store.subscriptions.remove(_named(name), scope, self._caller.actor)):
-            raise _missing(name)
-
-    def behind(self, one: Subscription) -> int:
-        """How many events it has not looked at; counted up to 10,000."""
-        return self._caller.run(self._caller.store.subscriptions.behind(one.cursor, one.of_ledger, one.tenant))
-
-    def deliveries(self, one: Subscription, *, refused: bool = False, limit: int = 20) -> _Deliveries:
-        """What became of events, the newest first; with ``refused`` only those that made no job."""
-        return self._caller.run(self._caller.store.subscriptions.deliveries(one.id, one.tenant, refused, limit))
-
-    def _create(
-        self,
-        name: str,
-        on: str,
-        kind: str | None,
-        of_kind: str | None,
-        match: dict[str, Any] | None,
-        start: Start,
-        max_depth: int,
-        tenant: str | None,
-        options: JobOptions,
-    ) -> Flow[Subscription]:
-        caller, scope = self._caller, self._scope(tenant)
-        makes = self._kind(kind, options.get("template"), scope)
+        scope, template = self._scope(tenant), options.get("template")
+        if (kind is None) == (template is None):
+            raise InvalidSetting("a subscription makes jobs of a kind or from a template", code="invalid_subscription")
+        makes = kind if kind is not None else (yield from self._kind(check_name(template, "template"), scope))
         new = Subscribing.of(
             name, on, makes, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
         )
-        caller.run(caller.store.subscriptions.set(new, new_id(), caller.actor, scope))
-        return _present(caller, name, scope)
+        yield from run(self._store.subscriptions.set(new, new_id(), self._actor, scope))
+        return (yield from self._present(name, scope))
+
+    aset = awaited(set)
+
+    @operation
+    def get(self, name: str, *, tenant: str | None = None) -> Program[Subscription | None]:
+        """The subscription, or None."""
+        return (yield from run(self._store.subscriptions.get(name, self._scope(tenant))))
+
+    aget = awaited(get)
+
+    @operation
+    def list(self, *, tenant: str | None = None) -> Program[_Subscriptions]:
+        """Subscriptions by name; with ``"*"`` those of every tenant."""
+        return (yield from run(self._store.subscriptions.list(self._scope(tenant))))
+
+    alist = awaited(list)
+
+    @operation
+    def pause(self, name: str, *, reason: str | None = None, tenant: str | None = None) -> Program[Subscription]:
+        """Make no more jobs. Events that arrive meanwhile are kept until it is resumed."""
+        scope = self._scope(tenant)
+        flow = self._store.subscriptions.pause(_named(name), storable(reason), self._actor, scope)
+        return (yield from self._changed(name, scope, flow))
+
+    apause = awaited(pause)
+
+    @operation
+    def resume(self, name: str, *, skip: bool = False, tenant: str | None = None) -> Program[Subscription]:
+        """Make jobs again, first of the events that arrived while it was paused; ``skip`` leaves those out."""
+        scope = self._scope(tenant)
+        flow = self._store.subscriptions.resume(_named(name), bool(skip), scope, self._actor)
+        return (yield from self._changed(name, scope, flow))
+
+    aresume = awaited(resume)
+
+    @operation
+    def remove(self, name: str, *, tenant: str | None = None) -> Program[None]:
+        """Remove a subscription. Jobs it has made stay."""
+        if not (yield from run(self._store.subscriptions.remove(_named(name), self._scope(tenant), self._actor))):
+            raise _missing(name)
+
+    aremove = awaited(remove)
+
+    @operation
+    def behind(self, one: Subscription) -> Program[int]:
+        """How many events it has not read yet, counted up to 10,000."""
+        _check_subscription(one)
+        return (yield from run(self._store.subscriptions.behind(one.cursor, one.of_ledger, one.tenant)))
+
+    abehind = awaited(behind)
+
+    @operation
+    def deliveries(self, one: Subscription, *, refused: bool = False, limit: int = 20) -> Program[_Deliveries]:
+        """Which events made which jobs, newest first; with ``refused`` only events that made none."""
+        _check_subscription(one)
+        return (yield from run(self._store.subscriptions.deliveries(one.id, one.tenant, refused, page_size(limit))))
+
+    adeliveries = awaited(deliveries)
 
     def _scope(self, tenant: str | None) -> str:
-        return check_scope(tenant or self._caller.tenant)
+        return check_scope(tenant or self._tenant)
 
-    def _kind(self, kind: str | None, template: str | None, scope: str) -> str:
-        """What it makes: of a template, what that is of now."""
-        if (kind is None) == (template is None):
-            raise InvalidSetting("a subscription makes jobs of a kind or from a template", code="invalid_subscription")
-        if kind is not None:
-            return kind
-        found = self._caller.run(self._caller.store.templates.get(check_name(template, "template"), scope))
+    def _kind(self, template: str, scope: str) -> Program[str]:
+        """The kind that a template has now."""
+        found = yield from run(self._store.templates.get(template, scope))
         if found is None or found.removed:
             raise NotFound(f"there is no template {template} in this tenant", code="template_not_found")
         return found.kind
 
-    def _changed(self, name: str, scope: str, flow: Flow[bool]) -> Subscription:
-        if not self._caller.run(flow):
+    def _changed(self, name: str, scope: str, flow: Flow[bool]) -> Program[Subscription]:
+        if not (yield from run(flow)):
             raise _missing(name)
-        return self._caller.run(_present(self._caller, name, scope))
+        return (yield from self._present(name, scope))
+
+    def _present(self, name: str, scope: str) -> Program[Subscription]:
+        found = yield from run(self._store.subscriptions.get(name, scope))
+        if found is None:
+            raise _missing(name)
+        return found
 
 
 class Following(JobOptions, total=False):
@@ -163,7 +179,7 @@ _ABOUT = frozenset({"kind", "match", "name", "start", "max_depth", "tenant"})
 
 
 class Declarations:
-    """What a program declares with ``app.on``, to be put down when a worker of it starts."""
+    """What a program declares with ``app.on``. A worker that starts writes it to the database."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], Subscribing] = {}
@@ -206,42 +222,80 @@ class Declarations:
 
         return declare
 
-    def put_down(self, subscriptions: Subscriptions) -> None:
-        """Each once, however many processes start: one that is there keeps its place."""
+    def sync(self, caller: Caller) -> None:
+        """Write the declared subscriptions to the database. One that exists keeps its position."""
         for (_, tenant), new in self._known.items():
-            subscriptions.save(new, tenant)
+            scope = check_scope(tenant or caller.tenant)
+            caller.run(caller.store.subscriptions.set(new, new_id(), caller.actor, scope))
 
 
 _INHERITED = frozenset({"queue", "priority", "tags", "retry", "retry_as"})
 
 
-class Consumers:
-    """Who reads events with a place that is kept, and how far each has come."""
+class Events(StoreNamespace):
+    """The events of jobs (the ledger) and those that applications send, read by named consumers whose position the
+    database keeps."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    @stream
+    def read(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Items[Event]:
+        """The events of jobs that this consumer has not read, in commit order, until there are none.
 
-    def list(self) -> _Consumers:
-        return self._caller.run(self._caller.store.consumers.list(self._caller.tenant))
+        The position advances page by page, after the caller has taken the last event of a page. A consumer that stops
+        before that gets the page again: at least once, never skipped.
+        """
+        yield from self._read(consumer, self._store.ledger.read, page, tenant or self._tenant)
 
-    def reset(self, name: str, to: Start = "beginning") -> None:
-        """Have it read everything again, or (``now``) nothing of what there is."""
-        self._do(
-            name, self._caller.store.consumers.reset(name, to == "beginning", self._caller.tenant, self._caller.actor)
-        )
+    aread = awaited_stream(read)
 
-    def remove(self, name: str) -> None:
-        """Forget its place. Reading under its name begins anew."""
-        self._do(name, self._caller.store.consumers.remove(name, self._caller.tenant, self._caller.actor))
+    @stream
+    def read_sent(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Items[SentEvent]:
+        """The same for events that applications send (``app.send_event``). A consumer reads one kind or the other."""
+        yield from self._read(consumer, self._store.ledger.read_sent, page, tenant or self._tenant)
 
-    def _do(self, name: str, flow: Flow[bool]) -> None:
-        if not self._caller.run(flow):
+    aread_sent = awaited_stream(read_sent)
+
+    @operation
+    def consumers(self) -> Program[_Consumers]:
+        """All consumers, with their positions."""
+        return (yield from run(self._store.consumers.list(self._tenant)))
+
+    aconsumers = awaited(consumers)
+
+    @operation
+    def reset_consumer(self, name: str, to: Start = "beginning") -> Program[None]:
+        """Let a consumer read everything again, or (``now``) only events from now on."""
+        flow = self._store.consumers.reset(name, to == "beginning", self._tenant, self._actor)
+        yield from self._consumer(name, flow)
+
+    areset_consumer = awaited(reset_consumer)
+
+    @operation
+    def remove_consumer(self, name: str) -> Program[None]:
+        """Remove a consumer with its position. Reading under its name starts from the beginning."""
+        yield from self._consumer(name, self._store.consumers.remove(name, self._tenant, self._actor))
+
+    aremove_consumer = awaited(remove_consumer)
+
+    def _read(
+        self, consumer: str, read: Callable[[str | None, int, str], Flow[list[E]]], page: int, tenant: str
+    ) -> Items[E]:
+        ledger = self._store.ledger
+        position = yield from run(ledger.cursor(consumer, tenant))
+        while batch := (yield from run(read(position, page, tenant))):
+            for event in batch:
+                yield Emit(event)
+            if not (yield from run(ledger.save_cursor(consumer, batch[-1].cursor, position, tenant))):
+                raise Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")
+            position = batch[-1].cursor
+
+    def _consumer(self, name: str, flow: Flow[bool]) -> Program[None]:
+        if not (yield from run(flow)):
             raise NotFound(f"there is no consumer {name} in this tenant", code="consumer_not_found")
 
 
-def _present(caller: Caller, name: str, scope: str) -> Flow[Subscription]:
-    found: Flow[Any] = caller.store.subscriptions.get(name, scope)
-    return found
+def _check_subscription(one: object) -> None:
+    if not isinstance(one, Subscription):
+        raise InvalidInput(f"expected a subscription, got {type(one).__name__}", code="invalid_input")
 
 
 def _named(name: str) -> str:

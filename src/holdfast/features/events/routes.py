@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Header, Query, Request
@@ -38,7 +36,7 @@ from holdfast.server.parameters import (
     as_json,
     with_more,
 )
-from holdfast.stores.requests import Sent
+from holdfast.stores.requests import SentResult
 
 router = Router(prefix="/events", tags=["events"])
 
@@ -95,7 +93,7 @@ async def list_events(
     again from there answers what came since. Where [retention](../guides/retention.md) has removed some of them, that
     is 410 `events_gone`, with the number of the last that is missing (`through`) and the `cursor` of the present end:
     look at everything anew and go on from there, or take what is left with `gaps=skip`."""
-    client = app.client
+    client = app._session
     found: list[Event] = []
     place = after
     for _ in range(PAGES):
@@ -135,13 +133,13 @@ async def stream_events(
     It ends when the token does. A place from which retention has removed events is 410, as for the list; also that is
     `gaps=skip`."""
     place = last_event_id or after
-    tenant = app.client.tenant
+    tenant = app._session.tenant
     if place is None:
         place = await live.place(tenant)
     else:  # one that is none is refused now, not in the midst of the stream
-        await app.client.arun(app.client.store.ledger.read(place, 1, tenant))
+        await app._session.arun(app._session.store.ledger.read(place, 1, tenant))
         if gaps == "tell":
-            await app.client.arun(check_gone(app.client.store, place, tenant))
+            await app._session.arun(check_gone(app._session.store, place, tenant))
     told = _told(live, tenant, place, wanted, Lasting(request, Scope.READ), gaps == "skip")
     # Also with the head, which comes whole or not at all: of a stream that breaks right then the place is known. It
     # may be long where much is under way, and what lies in between takes no long heads.
@@ -188,8 +186,8 @@ class Tell(Body):
     job: str | None = Field(default=None, max_length=100, description="For this job alone.")
 
 
-@router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=Sent)
-async def send_event(app: TheApp, told: Tell) -> Sent:
+@router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=SentResult)
+async def send_event(app: TheApp, told: Tell) -> SentResult:
     """Tell of something that happened: jobs that wait for it go on."""
     return await app.asend_event(told.name, told.data, key=told.key, job=told.job)
 
@@ -236,12 +234,12 @@ class Subscribe(Body):
 @subscription_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Subscription])
 async def list_subscriptions(app: TheApp) -> Page[Subscription]:
     """By their names."""
-    return Page(items=await asyncio.to_thread(app.subscriptions.list))
+    return Page(items=await app.subscriptions.alist())
 
 
 @subscription_router.post("", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Subscription)
 async def create_subscription(app: TheApp, body: Subscribe) -> Subscription:
-    return await asyncio.to_thread(partial(app.subscriptions.create, body.name, body.on, **body.options()))
+    return await app.subscriptions.aset(body.name, body.on, **body.options())
 
 
 class Go(Body):
@@ -252,13 +250,13 @@ class Go(Body):
 async def pause_subscription(app: TheApp, name: NamePath, body: Because | None = None) -> Subscription:
     """Make no more jobs; what happens meanwhile is kept for when it goes on."""
     reason = None if body is None else body.reason
-    return await asyncio.to_thread(app.subscriptions.pause, name, reason=reason)
+    return await app.subscriptions.apause(name, reason=reason)
 
 
 @subscription_router.post("/{name:path}/resume", dependencies=[allowed_one(Scope.OPERATE)], response_model=Subscription)
 async def resume_subscription(app: TheApp, name: NamePath, body: Go | None = None) -> Subscription:
     """Go on with what was missed."""
-    return await asyncio.to_thread(app.subscriptions.resume, name, skip=body is not None and body.skip)
+    return await app.subscriptions.aresume(name, skip=body is not None and body.skip)
 
 
 @subscription_router.get("/{name:path}/deliveries", dependencies=[allowed(Scope.READ)], response_model=Page[Delivery])
@@ -267,23 +265,23 @@ async def list_deliveries(
 ) -> Page[Delivery]:
     """What became of events, the newest first; `refused` only those that made no job."""
     one = await _found(app, name)
-    return Page(items=await asyncio.to_thread(app.subscriptions.deliveries, one, refused=refused, limit=limit))
+    return Page(items=await app.subscriptions.adeliveries(one, refused=refused, limit=limit))
 
 
 @subscription_router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=ShownSubscription)
 async def show_subscription(app: TheApp, name: NamePath) -> Any:
     """With how many events it is behind, counted up to 10,000."""
     one = await _found(app, name)
-    return and_more(one, behind=await asyncio.to_thread(app.subscriptions.behind, one))
+    return and_more(one, behind=await app.subscriptions.abehind(one))
 
 
 @subscription_router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
 async def delete_subscription(app: TheApp, name: NamePath) -> None:
-    await asyncio.to_thread(app.subscriptions.delete, name)
+    await app.subscriptions.aremove(name)
 
 
 async def _found(app: App, name: str) -> Subscription:
-    one = await asyncio.to_thread(app.subscriptions.get, name)
+    one = await app.subscriptions.aget(name)
     if one is None:
         raise NotFound(f"there is no subscription {name} in this tenant", code="subscription_not_found")
     return one
@@ -298,16 +296,16 @@ class Reset(Body):
 
 @consumer_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Consumer])
 async def list_consumers(app: TheApp) -> Page[Consumer]:
-    return Page(items=await asyncio.to_thread(app.consumers.list))
+    return Page(items=await app.events.aconsumers())
 
 
 @consumer_router.post("/{name:path}/reset", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def reset_consumer(app: TheApp, name: NamePath, body: Reset | None = None) -> None:
     """Have it read everything again, or nothing of what there is."""
-    await asyncio.to_thread(app.consumers.reset, name, (body or Reset()).to)
+    await app.events.areset_consumer(name, (body or Reset()).to)
 
 
 @consumer_router.delete("/{name:path}", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def remove_consumer(app: TheApp, name: NamePath) -> None:
     """Forget its place."""
-    await asyncio.to_thread(app.consumers.remove, name)
+    await app.events.aremove_consumer(name)

@@ -24,9 +24,9 @@ SHOWN: Final = 200
 
 async def index(request: Request) -> Response:
     app = the_app(request)
-    client = app.client
+    client = app._session
     store, tenant = client.store, client.tenant
-    schema, health = await app.store.aschema(), await app.ahealth()
+    schema, health = await app._store.aschema(), await app.health.aget()
     switches, retentions, rules, executors = await client.arun(
         beside(
             listed(client, tenant),
@@ -54,7 +54,7 @@ async def index(request: Request) -> Response:
 async def doctor(request: Request) -> Response:
     """It looks at the database closely, so it is asked for."""
     whole(request)
-    findings = await asyncio.to_thread(the_app(request).store.diagnose)
+    findings = await asyncio.to_thread(the_app(request)._store.diagnose)
     return await render(request, "doctor.html", findings=findings)
 
 
@@ -63,7 +63,7 @@ async def admit(request: Request) -> Response:
     given = await fields(request)
     role = chosen(given, "role", ROLES)
     label = said(given, "label", 255) or ""
-    added = await asyncio.to_thread(the_app(request).executors.add, label, role)  # type: ignore[arg-type]
+    added = await the_app(request).executors.aset(label, role)  # type: ignore[arg-type]
     return go(request, "/system", f"{added.label} is on the list of executors.")
 
 
@@ -73,7 +73,7 @@ async def dismiss(request: Request) -> Response:
     question = f"Take {label} off the list of executors? It takes no more jobs."
     if (asks := await ask_first(request, question, back="/system")) is not None:
         return asks
-    await asyncio.to_thread(the_app(request).executors.remove, label)
+    await the_app(request).executors.aremove(label)
     return go(request, "/system", f"{label} is off the list of executors.")
 
 
@@ -105,9 +105,9 @@ LEADS = {
 async def overview(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
-    client, store = app.client, app.client.store
+    client, store = app._session, app._session.store
     health, stands, hour, groups = await asyncio.gather(
-        app.ahealth(),
+        app.health.aget(),
         client.arun(store.health.workers(client.tenant)),
         client.arun(store.health.last_hour(client.tenant)),
         app.dead_letters.agroups(order="count", limit=GROUPS),

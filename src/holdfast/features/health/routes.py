@@ -78,4 +78,4 @@ router = Router(prefix="/health", tags=["health"])
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Health)
 async def show_health(app: TheApp) -> Health:
     """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
-    return await app.ahealth()
+    return await app.health.aget()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.health.model import CAP, DEFAULT_THRESHOLDS, Health, Thresholds, judged
 from holdfast.features.health.statistics import Hour, Pulse, Standing
-from holdfast.features.limits.model import Switch
+from holdfast.features.limits.model import Pause
 from holdfast.stores.flow import Flow, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.reader import within
@@ -273,7 +273,7 @@ class HealthReads(Reader):
         return first, tuple(str(row[0]) for row in rows)
 
 
-def closed_queues(switches: list[Switch], tenant: str) -> frozenset[str] | None:
+def closed_queues(switches: list[Pause], tenant: str) -> frozenset[str] | None:
     """Queues that are paused as a whole, for all that is looked at; None: everything is."""
     wide = [switch for switch in switches if switch.tenant in (EVERY_TENANT, tenant)]
     if any(switch.scope == "all" for switch in wide):

@@ -313,11 +313,11 @@ def _app(session: OneTenant, name: str | None, kind: str) -> App:
         app = App(config.database_url(session.url), name=NAME, schema=session.schema)
     else:
         app = load_app(name, session.url)
-        if kind not in app.kinds:
-            known = ", ".join(sorted(app.kinds)) or "none"
+        if kind not in app._kinds:
+            known = ", ".join(sorted(app._kinds)) or "none"
             raise NotFound(f"{name} declares no job {kind!r}", code="unknown_kind", fix=f"It has: {known}.")
-    if not app.store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
-        refuse_unready(app.store)
+    if not app._store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
+        refuse_unready(app._store)
     return app
 
 

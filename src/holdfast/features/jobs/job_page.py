@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event, Job, Verdict
-from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.errors import InvalidInput, NotFound
@@ -24,7 +23,6 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import ask_first, field, go
 from holdfast.server.rendering import render, the_app
-from holdfast.stores.requests import Reschedule
 from holdfast.stores.vault import shown
 
 # Shown elsewhere, or too long for a line.
@@ -90,7 +88,7 @@ REFUSED = {
 
 async def show(request: Request) -> Response:
     require(request, Scope.READ)
-    client, job_id = the_app(request).client, parse_id(request.path_params["id"])
+    client, job_id = the_app(request)._session, parse_id(request.path_params["id"])
     seen = await client.arun(view(client.store, job_id, client.tenant, CHILDREN + 1))
     if seen is None:
         raise NotFound(f"there is no job {job_id} in this tenant")
@@ -136,7 +134,7 @@ async def cancel(request: Request) -> Response:
     job, page = await _job(request)
     if (asked := await ask_first(request, f"Cancel this job ({job.kind})?", back=page)) is not None:
         return asked
-    verdicts = await the_app(request).client.aoperate("cancel", [job.id], await _reason(request), tenant=job.tenant)
+    verdicts = await the_app(request).jobs.acancel(job.id, reason=await _reason(request), tenant=job.tenant)
     return go(request, page, _said(verdicts, "It is cancelled; if it runs, it has been told to stop."))
 
 
@@ -145,8 +143,9 @@ async def redrive(request: Request) -> Response:
     job, page = await _job(request)
     step = await field(request, "from_step")
     from_step = int(step) if step.isascii() and step.isdecimal() and len(step) < 8 else step or None
-    client = the_app(request).client
-    verdicts = await client.aredrive([job.id], await _reason(request), from_step=from_step, tenant=job.tenant)
+    verdicts = await the_app(request).jobs.aredrive(
+        job.id, reason=await _reason(request), from_step=from_step, tenant=job.tenant
+    )
     return go(request, page, _said(verdicts, "It is in its queue again."))
 
 
@@ -158,7 +157,7 @@ async def discard(request: Request) -> Response:
         return go(request, page, "A dead letter is not discarded without a reason: give one, and try again.")
     if (asked := await ask_first(request, f"Discard this dead letter ({job.kind}) for good?", back=page)) is not None:
         return asked
-    verdicts = await the_app(request).client.aoperate("discard", [job.id], reason, tenant=job.tenant)
+    verdicts = await the_app(request).jobs.adiscard(job.id, reason=reason, tenant=job.tenant)
     return go(request, page, _said(verdicts, "It is discarded."))
 
 
@@ -168,8 +167,8 @@ async def move(request: Request) -> Response:
     where = await field(request, "to")
     if where not in ("first", "last"):
         raise InvalidInput("a job is moved to the first or the last place of its queue", code="invalid_request")
-    verdict = await the_app(request).client.amove(
-        job.id, Move.of(where == "first", where == "last", None, None, None), await _reason(request), tenant=job.tenant
+    verdict = await the_app(request).jobs.amove(
+        job.id, first=where == "first", last=where == "last", reason=await _reason(request), tenant=job.tenant
     )
     return go(request, page, _said([verdict], f"It is {where} in its queue now."))
 
@@ -177,9 +176,7 @@ async def move(request: Request) -> Response:
 async def run_now(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
-    verdicts = await the_app(request).client.areschedule(
-        [job.id], Reschedule(), await _reason(request), tenant=job.tenant
-    )
+    verdicts = await the_app(request).jobs.areschedule(job.id, reason=await _reason(request), tenant=job.tenant)
     return go(request, page, _said(verdicts, "It may be begun now."))
 
 
@@ -209,7 +206,7 @@ async def _form(request: Request, job: Job, text: str, error: str | None) -> Res
 
 
 async def _job(request: Request) -> tuple[Job, str]:
-    job = await the_app(request).aget(parse_id(request.path_params["id"]))
+    job = await the_app(request).jobs.aget(parse_id(request.path_params["id"]))
     if job is None:
         raise NotFound(f"there is no job {request.path_params['id']} in this tenant")
     return job, f"/jobs/{job.id}"

@@ -1,24 +1,46 @@
-"""Redriving from a step: it and what came after it are forgotten, and done again (HF-6, DP-15).
-
-One transaction for all of it: nobody sees a dead letter whose steps are gone, or a job that runs with those it had.
-"""
+"""``app.jobs``: read jobs and act on them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from holdfast.engine.ids import parse_id
-from holdfast.engine.job import Verdict
+from holdfast.engine.ids import id_texts, parse_id
+from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result, Verdict
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import Program, awaited, operation
+from holdfast.engine.order import Move
+from holdfast.engine.retry import retry_limit
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import NAME_LIMIT, Step
-from holdfast.errors import InvalidSetting
-from holdfast.stores.flow import Steps, flow
+from holdfast.engine.units import Duration
+from holdfast.errors import InvalidSetting, JobFailed
+from holdfast.features.jobs.handle import Handle
+from holdfast.features.jobs.views import (
+    Why,
+    artifacts_of,
+    attempts_of,
+    chain_of,
+    checkpoints_of,
+    ledger_of,
+    references_of,
+    result_of,
+    steps_of,
+    why,
+)
+from holdfast.stores.flow import Steps, flow, run
+from holdfast.stores.namespace import StoreNamespace, call
+from holdfast.stores.requests import Counted, OperatorVerb, Reschedule, all_of, page_of
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
+    from holdfast.stores.session import Session
+
+COUNTED = 10_000
+"""A state with more jobs than this is reported as having this many."""
 
 FromStep = int | str
 """A step's number, or its name."""
@@ -30,6 +52,245 @@ def check_from_step(from_step: object) -> FromStep:
     if isinstance(from_step, str):
         return check_name(from_step, "name of the step", limit=NAME_LIMIT)
     raise InvalidSetting("from_step is the number of a step, or its name", code="invalid_setting")
+
+
+class JobsWanted(TypedDict, total=False):
+    """Which jobs: those for which all of it holds."""
+
+    tenant: str
+    state: State | str | None
+    kind: str | None
+    queue: str | None
+    agent: str | None
+    tag: str | None
+    correlation_id: str | None
+    parent_id: str | None
+    fingerprint: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+class JobsPage(JobsWanted, total=False):
+    """``before`` is the id of the last job of the page before. Without ``payloads`` each payload is None."""
+
+    before: str | None
+    limit: int
+    payloads: bool
+
+
+# Inside the class the words are operations.
+_Jobs = list[Job]
+_Verdicts = list[Verdict]
+_Events = list[Event]
+_Attempts = list[Attempt]
+_Artifacts = list[Artifact]
+_Steps = list[Step]
+
+
+class Jobs(StoreNamespace):
+    """Jobs that were enqueued. ``tenant`` is the session's tenant by default."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._session = session
+
+    @operation
+    def list(self, **wanted: Unpack[JobsPage]) -> Program[_Jobs]:
+        """A page of jobs, newest first: ``app.jobs.list(state="dead_letter", kind="pay", limit=20)``."""
+        return (yield from run(self._store.jobs.list(page_of(self._tenant, wanted))))
+
+    alist = awaited(list)
+
+    @operation
+    def count(self, **wanted: Unpack[JobsWanted]) -> Program[Counted]:
+        """How many jobs there are in each state, each counted up to 10,000."""
+        chosen = all_of(wanted.pop("tenant", self._tenant), wanted)
+        return (yield from run(self._store.jobs.capped_counts(chosen, COUNTED)))
+
+    acount = awaited(count)
+
+    @operation
+    def get(self, job_id: str, *, tenant: str | None = None) -> Program[Job | None]:
+        """The job, or None."""
+        return (yield from run(self._store.jobs.get(job_id, tenant or self._tenant)))
+
+    aget = awaited(get)
+
+    def handle(self, job_id: str, *, tenant: str | None = None) -> Handle[Any]:
+        """A handle on an existing job, for programs that kept its id: ``app.jobs.handle(id).result()``."""
+        return Handle(parse_id(job_id), tenant or self._tenant, False, None, self._session, _unchanged)
+
+    @operation
+    def result(self, job_id: str, *, tenant: str | None = None) -> Program[Result]:
+        """The result of a job that has succeeded: its ``value`` as JSON, and the ``ref`` of a large one. ``JobFailed``
+        in any other state. It does not wait: ``app.jobs.handle(id).result()`` does, and returns the value."""
+        job, found = yield from run(result_of(self._store, job_id, tenant or self._tenant))
+        if job.state is not State.SUCCEEDED:
+            raise JobFailed(f"job {job.id} is {job.state}: it has no result")
+        if found is None:
+            return Result(None, None)
+        opened = partial(self._session.vault.open_value, found.value, found.ref, tenant=job.tenant, job_id=job.id)
+        return Result((yield from call(opened)), found.ref)
+
+    aresult = awaited(result)
+
+    @operation
+    def why(self, job_id: str, *, tenant: str | None = None) -> Program[Why]:
+        """Why a job does not run: every reason that applies, and what would change it."""
+        return (yield from run(why(self._store, job_id, tenant or self._tenant)))
+
+    awhy = awaited(why)
+
+    @operation
+    def chain(self, job_id: str, *, tenant: str | None = None) -> Program[_Jobs]:
+        """The job and its retries where each retry is a job of its own, oldest first. Takes the id of any of them."""
+        return (yield from run(chain_of(self._store, job_id, tenant or self._tenant)))
+
+    achain = awaited(chain)
+
+    @operation
+    def history(self, job_id: str, *, tenant: str | None = None) -> Program[_Events]:
+        """The events of a job, oldest first."""
+        return (yield from run(ledger_of(self._store, job_id, tenant or self._tenant)))
+
+    ahistory = awaited(history)
+
+    @operation
+    def attempts(self, job_id: str, *, tenant: str | None = None) -> Program[_Attempts]:
+        """The attempts of a job: worker, times, outcome, error, log."""
+        return (yield from run(attempts_of(self._store, job_id, tenant or self._tenant)))
+
+    aattempts = awaited(attempts)
+
+    @operation
+    def artifacts(self, job_id: str, *, tenant: str | None = None) -> Program[_Artifacts]:
+        """Names and references of the files that its attempts made."""
+        return (yield from run(artifacts_of(self._store, job_id, tenant or self._tenant)))
+
+    aartifacts = awaited(artifacts)
+
+    @operation
+    def references(self, job_id: str, *, tenant: str | None = None) -> Program[References]:
+        """The URIs of its input, its output and its payload, as far as they were given."""
+        return (yield from run(references_of(self._store, job_id, tenant or self._tenant)))
+
+    areferences = awaited(references)
+
+    @operation
+    def steps(self, job_id: str, *, tenant: str | None = None) -> Program[_Steps]:
+        """Its durable steps in order, with their values."""
+        return (yield from run(steps_of(self._store, job_id, tenant or self._tenant)))
+
+    asteps = awaited(steps)
+
+    @operation
+    def checkpoints(self, job_id: str, *, tenant: str | None = None) -> Program[dict[str, Any]]:
+        """Its named checkpoints."""
+        return (yield from run(checkpoints_of(self._store, job_id, tenant or self._tenant)))
+
+    acheckpoints = awaited(checkpoints)
+
+    @operation
+    def cancel(self, *job_ids: str, reason: str | None = None, tenant: str | None = None) -> Program[_Verdicts]:
+        """Cancel jobs that have not ended; running ones are told to stop. Returns one verdict per id."""
+        return (yield from self._operate("cancel", job_ids, reason, tenant))
+
+    acancel = awaited(cancel)
+
+    @operation
+    def discard(self, *job_ids: str, reason: str, tenant: str | None = None) -> Program[_Verdicts]:
+        """Discard dead letters for good. Returns one verdict per id."""
+        return (yield from self._operate("discard", job_ids, reason, tenant))
+
+    adiscard = awaited(discard)
+
+    @operation
+    def redrive(
+        self,
+        *job_ids: str,
+        reason: str | None = None,
+        max_attempts: int | None = None,
+        from_step: FromStep | None = None,
+        tenant: str | None = None,
+    ) -> Program[_Verdicts]:
+        """Put dead letters back into their queues with all their attempts, or ``max_attempts``. Returns one verdict per
+        id.
+
+        Completed steps are not run again, unless ``from_step`` (a number or a name) says where to start.
+        """
+        limit, whose = retry_limit(max_attempts), tenant or self._tenant
+        if from_step is None:
+            return (yield from self._operate("redrive", job_ids, reason, whose, limit))
+        place = check_from_step(from_step)
+        return (yield from run(redriving(self._store, id_texts(job_ids), place, reason, self._actor, whose, limit)))
+
+    aredrive = awaited(redrive)
+
+    @operation
+    def reschedule(
+        self,
+        *job_ids: str,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        max_attempts: int | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+    ) -> Program[_Verdicts]:
+        """Run waiting jobs (queued, scheduled or waiting for a retry) at another time; with neither a time nor a delay,
+        at once. Returns one verdict per id."""
+        when = Reschedule.of(at, delay, max_attempts)
+        return (
+            yield from run(
+                self._store.jobs.reschedule(
+                    id_texts(job_ids), when, storable(reason), self._actor, tenant or self._tenant
+                )
+            )
+        )
+
+    areschedule = awaited(reschedule)
+
+    @operation
+    def move(
+        self,
+        job_id: str,
+        *,
+        first: bool = False,
+        last: bool = False,
+        before: str | None = None,
+        after: str | None = None,
+        priority: int | None = None,
+        reason: str | None = None,
+        tenant: str | None = None,
+    ) -> Program[Verdict]:
+        """Move a waiting job within its queue: one of the four positions, within its priority or another one.
+
+        Next to another job it gets that job's priority; a priority alone puts it last among those that have it.
+        """
+        move = Move.of(first, last, before, after, priority)
+        return (
+            yield from run(self._store.jobs.move(job_id, move, storable(reason), self._actor, tenant or self._tenant))
+        )
+
+    amove = awaited(move)
+
+    def _operate(
+        self,
+        verb: OperatorVerb,
+        job_ids: Sequence[str],
+        reason: str | None,
+        tenant: str | None,
+        max_retries: int | None = None,
+    ) -> Program[_Verdicts]:
+        ids, whose = id_texts(job_ids), tenant or self._tenant
+        return (yield from run(self._store.jobs.operate(verb, ids, storable(reason), self._actor, whose, max_retries)))
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+# --- redrive from a step: that step and the later ones are forgotten and run again, in one transaction, so that no
+# reader sees a dead letter without its steps, or a running job with the old ones ---
 
 
 @flow(tells=True)

@@ -22,10 +22,11 @@ from holdfast.engine.payload import encode
 from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.dead_letters.operations import DeadLetters, Operations
 from holdfast.features.jobs.commands import commands
+from holdfast.features.jobs.operations import Jobs
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Options, make_spec, pack_payload
 from holdfast.stores.ids import new_id
-from holdfast.stores.requests import OperatorVerb, Reschedule
+from holdfast.stores.requests import Reschedule
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 
@@ -60,7 +61,9 @@ MaxAttempts = Annotated[
 @commands.add("cancel", "holdfast jobs cancel ID1 ID2 --reason 'wrong month'")
 def cancel(session: AnyTenant, jobs: options.JobIds, reason: options.Reason = None) -> None:
     """Cancel jobs that have not ended."""
-    _operate(session, "cancel", jobs, reason)
+    with session.connect() as client:
+        verdicts = Jobs(client).cancel(*_ids(jobs), reason=reason)
+    _show("cancel", verdicts, session.as_json)
 
 
 @commands.add(
@@ -99,7 +102,7 @@ def redrive(
         _redrive_as(session, jobs[0], payload, reason)
         return
     with session.connect() as client:
-        verdicts = client.redrive(_ids(jobs), reason, from_step=step, max_attempts=max_attempts)
+        verdicts = Jobs(client).redrive(*_ids(jobs), reason=reason, from_step=step, max_attempts=max_attempts)
     _show("redrive", verdicts, session.as_json)
 
 
@@ -108,7 +111,9 @@ def discard(session: AnyTenant, jobs: options.JobIds, reason: options.NeededReas
     """Give dead letters up for good."""
     if not reason.strip():
         raise InvalidInput("a dead letter is not discarded without a reason", code="reason_required")
-    _operate(session, "discard", jobs, reason)
+    with session.connect() as client:
+        verdicts = Jobs(client).discard(*_ids(jobs), reason=reason)
+    _show("discard", verdicts, session.as_json)
 
 
 @commands.add(
@@ -126,11 +131,11 @@ def reschedule(
     reason: options.Reason = None,
 ) -> None:
     """Give jobs that wait, for their time or their retry, another time; with neither option, now."""
-    when = Reschedule.of(
-        None if at is None else instant(at, "--at"), None if delay is None else duration(delay, "--in"), max_attempts
-    )
+    when = None if at is None else instant(at, "--at")
+    wait = None if delay is None else duration(delay, "--in")
+    Reschedule.of(when, wait, max_attempts)  # refused before a connection is made
     with session.connect() as client:
-        verdicts = client.reschedule(_ids(jobs), when, reason)
+        verdicts = Jobs(client).reschedule(*_ids(jobs), at=when, delay=wait, max_attempts=max_attempts, reason=reason)
     _show("reschedule", verdicts, session.as_json)
 
 
@@ -157,16 +162,12 @@ def move(
     reason: options.Reason = None,
 ) -> None:
     """Give a job that waits another place in its queue."""
-    place = Move.of(first, last, before, after, priority)
+    Move.of(first, last, before, after, priority)  # refused before a connection is made
     with session.connect() as client:
-        verdict = client.move(parse_id(job), place, reason)
+        verdict = Jobs(client).move(
+            parse_id(job), first=first, last=last, before=before, after=after, priority=priority, reason=reason
+        )
     _show("move", [verdict], session.as_json)
-
-
-def _operate(session: AnyTenant, verb: OperatorVerb, jobs: list[str], reason: str | None) -> None:
-    with session.connect() as client:
-        verdicts = client.operate(verb, _ids(jobs), reason)
-    _show(verb, verdicts, session.as_json)
 
 
 def _redrive_as(session: AnyTenant, job: str, payload: str, reason: str | None) -> None:
@@ -188,7 +189,7 @@ def letters_of(client: Session, url: str | None = None) -> DeadLetters:
         pack_payload(spec, tenant, NO_RULE, vault)
         return spec
 
-    return DeadLetters(client, Operations(client, new_id).starting, prepare)
+    return DeadLetters(client, Operations(client, new_id), prepare)
 
 
 def _ids(jobs: list[str]) -> list[str]:

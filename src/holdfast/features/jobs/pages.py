@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.app import App
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import ACTIVE, State
@@ -91,10 +92,10 @@ MANY = 200
 async def list_jobs(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
-    client = app.client
+    client = app._session
     text = request.query_params.get("q", "")
     job_id = only_id(text)
-    if job_id is not None and await app.aget(job_id) is not None:
+    if job_id is not None and await app.jobs.aget(job_id) is not None:
         return go(request, f"/jobs/{job_id}")
     error: HoldfastError | None = None
     counted: Counted | None = None
@@ -142,7 +143,7 @@ async def act(request: Request) -> Response:
     form = await posted(request)
     verb, reason = await field(request, "verb"), await field(request, "reason") or None
     ids, everything = await hidden_fields(request, "id", MANY), await field(request, "everything") == "yes"
-    now = await app.client.arun(app.client.store.clock.now())
+    now = await app._session.arun(app._session.store.clock.now())
     finding = Finding.of(form, now)
     back = below(link_of("/jobs", state=await field(request, "state"), q=finding.text), "/jobs")
     if verb not in BULK_VERBS:
@@ -161,7 +162,15 @@ async def act(request: Request) -> Response:
     if everything:
         operation = await app.operations.astart(chosen, reason=reason, **finding.chosen)
         return go(request, f"/operations/{operation.id}")
-    return go(request, back, _said(verb, await app.client.aoperate(chosen, ids, reason)))
+    return go(request, back, _said(verb, await _operate(app, verb, ids, reason)))
+
+
+async def _operate(app: App, verb: str, ids: list[str], reason: str | None) -> list[Verdict]:
+    if verb == "cancel":
+        return await app.jobs.acancel(*ids, reason=reason)
+    if verb == "redrive":
+        return await app.jobs.aredrive(*ids, reason=reason)
+    return await app.jobs.adiscard(*ids, reason=reason or "")
 
 
 def _said(verb: str, verdicts: list[Verdict]) -> str:

@@ -25,7 +25,7 @@ router = Router(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[
 @router.get("", response_model=Page[Artifact])
 async def list_artifacts(app: TheApp, job_id: Id) -> Page[Artifact]:
     """What attempts of the job left behind: names, and where it lies."""
-    return Page(items=await app.client.arun(artifacts_of(app.client.store, job_id, app.client.tenant)))
+    return Page(items=await app._session.arun(artifacts_of(app._session.store, job_id, app._session.tenant)))
 
 
 @router.get(
@@ -38,8 +38,8 @@ async def download_artifact(
 ) -> Response:
     """The bytes, always as an attachment and never as something that a browser would show; without an attempt, the
     last that has one of this name."""
-    client = app.client
-    job = await app.aget(job_id)
+    client = app._session
+    job = await app.jobs.aget(job_id)
     those = await client.arun(client.store.jobs.artifacts(job_id, client.tenant))
     fits = [each for each in those if each.name == name and attempt in (None, each.attempt)]
     if job is None or not fits:

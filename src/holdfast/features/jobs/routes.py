@@ -26,7 +26,6 @@ from starlette.types import Scope as ASGIScope
 from holdfast.app import App
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Attempt, Event, Job, Verdict
-from holdfast.engine.order import Move
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound, WaitTimeout
 from holdfast.features.jobs.handle import Handle, accepted
@@ -55,7 +54,7 @@ from holdfast.server.parameters import (
     paged,
 )
 from holdfast.server.problems import refusal_of
-from holdfast.stores.requests import Counted, Reschedule
+from holdfast.stores.requests import Counted
 from holdfast.stores.vault import NAME
 
 router = Router(prefix="/jobs", tags=["jobs"])
@@ -110,7 +109,7 @@ async def enqueue_job(request: Request) -> Response:
         handle = await app.aenqueue(asked.kind, asked.payload, **options)
     else:
         prepared = await at_leisure(body, partial(app.prepare, asked.kind, asked.payload, **options))
-        handle = await app.client.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
+        handle = await app._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
     answer = Accepted(handle.id, handle.tenant, handle.created, handle.reason)
     return Response(
         as_json(answer),
@@ -169,7 +168,7 @@ async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Lim
     """Newest first, without their payloads (null). `q` has qualifiers (state: kind: queue: agent: tag: correlation:
     parent: group: since: until:) and words of the error; the parameters say the same. Where few jobs have such an
     error a page may be short, or empty, and still say in `next` where to go on."""
-    client = app.client
+    client = app._session
     before = None if after is None else parse_id(after)
     found = await client.arun(matching(client.store, search, client.tenant, limit, before))
     return Response(as_json({"items": found.jobs, "next": found.next}), media_type="application/json")
@@ -178,7 +177,7 @@ async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Lim
 @router.get("/counts", dependencies=[allowed(Scope.READ)], response_model=Counted)
 async def count_jobs(app: TheApp, search: Sought) -> Counted:
     """How many there are in each state, counted up to `most`. The state and the words of a search do not count."""
-    client = app.client
+    client = app._session
     return await client.arun(client.store.jobs.capped_counts(search.filter(client.tenant), COUNTED))
 
 
@@ -193,7 +192,7 @@ async def job_history(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**62)] = None, limit: Limit = 200
 ) -> Page[Event]:
     """Its events, oldest first; `after` is the `seq` of the last one seen."""
-    client, place = app.client, -1 if after is None else after
+    client, place = app._session, -1 if after is None else after
     events = await client.arun(ledger_of(client.store, job_id, client.tenant))
     if not events:
         raise _missing(job_id)
@@ -205,7 +204,7 @@ async def job_attempts(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
 ) -> Page[Attempt]:
     """Each execution: who, when, how it ended, its log and traceback. `after` is the number of the last one seen."""
-    client, place = app.client, -1 if after is None else after
+    client, place = app._session, -1 if after is None else after
     await _job(app, job_id)
     found = await client.arun(client.store.jobs.attempts(job_id, client.tenant))
     return paged([each for each in found if each.attempt > place], limit, lambda each: each.attempt)
@@ -214,13 +213,13 @@ async def job_attempts(
 @router.get("/{job_id}/chain", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def job_chain(app: TheApp, job_id: Id) -> Page[Job]:
     """The job and its retries, where each is a job of its own: the first first."""
-    return Page(items=await app.achain(job_id))
+    return Page(items=await app.jobs.achain(job_id))
 
 
 @router.get("/{job_id}/why", dependencies=[allowed(Scope.READ)], response_model=Why)
 async def why_job(app: TheApp, job_id: Id) -> Why:
     """Why it is where it is: every reason that holds, and what would change it."""
-    return await app.awhy(job_id)
+    return await app.jobs.awhy(job_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +250,7 @@ async def job_result(
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds.")] = 0.0,
 ) -> Response:
     """What it returned. With `wait` the answer comes when it has ended (a dead letter has), or when the time is up."""
-    client = app.client
+    client = app._session
     job = await _job(app, job_id)
     if wait > 0 and (job.retried or not job.state.finished):
         handle: Handle[Any] = Handle(job.id, job.tenant, False, None, client, lambda value: value)
@@ -276,7 +275,7 @@ async def _waited(handle: Handle[Any], longest: float, stopping: asyncio.Event) 
 
 
 async def _outcome(app: App, job: Job) -> Outcome:
-    client = app.client
+    client = app._session
     if job.state is not State.SUCCEEDED:
         over = job.state.finished and not job.retried
         return Outcome(job.id, job.state, over, error_code=job.error_code, error_message=job.error_message)
@@ -295,14 +294,14 @@ async def _outcome(app: App, job: Job) -> Outcome:
 
 
 async def _job(app: App, job_id: str) -> Job:
-    job = await app.aget(job_id)
+    job = await app.jobs.aget(job_id)
     if job is None:
         raise _missing(job_id)
     return job
 
 
 async def _story(app: App, job_id: str) -> Story:
-    found = await app.client.arun(story(app.client.store, job_id, app.client.tenant))
+    found = await app._session.arun(story(app._session.store, job_id, app._session.tenant))
     if found is None:
         raise _missing(job_id)
     return found
@@ -318,7 +317,7 @@ operator_router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[a
 @operator_router.post("/cancel", response_model=Verdict)
 async def cancel_job(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
     """Cancel it, if it has not ended; one that runs is told to stop."""
-    return accepted(await app.client.aoperate("cancel", [job_id], None if body is None else body.reason))
+    return accepted(await app.jobs.acancel(job_id, reason=None if body is None else body.reason))
 
 
 class Redrive(Because):
@@ -332,8 +331,8 @@ class Redrive(Because):
 async def redrive_job(app: TheApp, job_id: Id, body: Redrive | None = None) -> Verdict:
     """Put a dead letter back into its queue with all its tries before it."""
     asked = body or Redrive()
-    verdicts = await app.client.aredrive(
-        [job_id], asked.reason, from_step=asked.from_step, max_attempts=asked.max_attempts
+    verdicts = await app.jobs.aredrive(
+        job_id, reason=asked.reason, from_step=asked.from_step, max_attempts=asked.max_attempts
     )
     return accepted(verdicts)
 
@@ -363,7 +362,7 @@ async def discard_job(app: TheApp, job_id: Id, body: Discard) -> Verdict:
     """Give a dead letter up for good."""
     if not body.reason.strip():
         raise InvalidInput("a dead letter is not discarded without a reason", code="reason_required")
-    return accepted(await app.client.aoperate("discard", [job_id], body.reason))
+    return accepted(await app.jobs.adiscard(job_id, reason=body.reason))
 
 
 class MoveTo(Because):
@@ -379,8 +378,16 @@ class MoveTo(Because):
 @operator_router.post("/move", response_model=Verdict)
 async def move_job(app: TheApp, job_id: Id, body: MoveTo) -> Verdict:
     """Give a job that waits another place in its queue."""
-    move = Move.of(body.first, body.last, body.before, body.after, body.priority)
-    return accepted([await app.client.amove(job_id, move, body.reason)])
+    verdict = await app.jobs.amove(
+        job_id,
+        first=body.first,
+        last=body.last,
+        before=body.before,
+        after=body.after,
+        priority=body.priority,
+        reason=body.reason,
+    )
+    return accepted([verdict])
 
 
 class Another(Because):
@@ -394,15 +401,16 @@ class Another(Because):
 @operator_router.post("/reschedule", response_model=Verdict)
 async def reschedule_job(app: TheApp, job_id: Id, body: Another) -> Verdict:
     """Give a job that waits another time; with neither a time nor a delay, now."""
-    when = Reschedule.of(body.at, body.delay, body.max_attempts)
-    return accepted(await app.client.areschedule([job_id], when, body.reason))
+    verdicts = await app.jobs.areschedule(
+        job_id, at=body.at, delay=body.delay, max_attempts=body.max_attempts, reason=body.reason
+    )
+    return accepted(verdicts)
 
 
 @operator_router.post("/run-now", response_model=Verdict)
 async def run_job_now(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
     """Let a job that waits for its time or its retry go on at once."""
-    reason = None if body is None else body.reason
-    return accepted(await app.client.areschedule([job_id], Reschedule(), reason))
+    return accepted(await app.jobs.areschedule(job_id, reason=None if body is None else body.reason))
 
 
 ROUTE = Route(f"{PREFIX}/jobs", enqueue_job, methods=["POST"])

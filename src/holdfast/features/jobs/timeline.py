@@ -16,7 +16,7 @@ from holdfast.cli.output import Cell, clock, line, moment, span, state_text, tab
 from holdfast.engine.job import Attempt, Event, Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import NO_LIMIT, Step
-from holdfast.features.approvals.model import Gate
+from holdfast.features.approvals.model import Approval
 from holdfast.features.jobs.views import Story
 from holdfast.stores.vault import shown
 
@@ -66,7 +66,7 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
     return line(note.get("reason", ""))
 
 
-def _asks(gate: Gate) -> str:
+def _asks(gate: Approval) -> str:
     expires = "" if gate.expires_at is None else f", expires {moment(gate.expires_at)}"
     return f"asks: {line(gate.name)} (gate {gate.id}), {gate.approvals} of {gate.quorum} approvals{expires}"
 

@@ -11,7 +11,7 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Step
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent
-from holdfast.features.approvals.model import Gate, GateFilter
+from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.dead_letters.model import DeadLetterGroup, Remade
 from holdfast.features.jobs.search import Search
 from holdfast.features.jobs.why import reasons
@@ -42,7 +42,7 @@ class Story:
     agent: Agent | None
     """Whom the job is for, if that is registered."""
     steps: list[Step]
-    gate: Gate | None
+    gate: Approval | None
     made_from: MadeFrom | None
     """The template, the schedule and its time, if it was made from any."""
     parents: list[ParentResult]
@@ -85,9 +85,9 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
     told = yield from read_together(*(read(job_id, tenant).start() for read in (*made, *named)))
     history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references = told
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
-    gates: list[Gate] = []
+    gates: list[Approval] = []
     if job.state is State.WAITING_FOR_APPROVAL:
-        gates = yield from store.approvals.list(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+        gates = yield from store.approvals.list(ApprovalFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
     parents = [] if job.workflow_id is None else (yield from _parents(store, job, tenant))
     chain = [job] if job.retry_as is None else (yield from store.jobs.chain(job_id, tenant).start())
@@ -169,45 +169,53 @@ def artifacts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Artifact]
 
 @flow(writes=False)
 def attempts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Attempt]]:
-    yield from _known(store, job_id, tenant)
-    return (yield from store.jobs.attempts(job_id, tenant).start())
+    """The attempts of a job, which may be none."""
+    found = yield from store.jobs.attempts(job_id, tenant).start()
+    if not found and (yield from store.jobs.get(job_id, tenant).start()) is None:
+        raise _nobody(job_id, tenant)
+    return found
 
 
 @flow(writes=False)
 def references_of(store: Store, job_id: str, tenant: str) -> Steps[References]:
-    yield from _known(store, job_id, tenant)
-    return (yield from store.jobs.references(job_id, tenant).start())
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.jobs.references(job_id, tenant).start()
+    )
+    if job is None:
+        raise _nobody(job_id, tenant)
+    return found
 
 
 @flow(writes=False)
 def steps_of(store: Store, job_id: str, tenant: str) -> Steps[list[Step]]:
-    """The recorded steps of a job; of a restricted one without their values."""
-    job = yield from _known(store, job_id, tenant)
-    found = yield from store.steps.list(job_id, tenant).start()
-    return [_hidden_step(step) for step in found] if job.payload == HIDDEN else found
+    """The durable steps of a job; of a restricted one without their values."""
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.steps.list(job_id, tenant).start()
+    )
+    if job is None:
+        raise _nobody(job_id, tenant)
+    return [_valueless(step) for step in found] if job.payload == HIDDEN else found
 
 
 @flow(writes=False)
 def checkpoints_of(store: Store, job_id: str, tenant: str) -> Steps[dict[str, Any]]:
-    """The checkpoints of a job by name, without its progress; of a restricted one without their values."""
-    job = yield from _known(store, job_id, tenant)
-    found = yield from store.jobs.checkpoints(job_id, tenant).start()
+    """The named checkpoints of a job; of a restricted one without their values."""
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.jobs.checkpoints(job_id, tenant).start()
+    )
+    if job is None:
+        raise _nobody(job_id, tenant)
     return {name: HIDDEN if job.payload == HIDDEN else value for name, value in found.items() if name != RESERVED}
 
 
-def _known(store: Store, job_id: str, tenant: str) -> Steps[Job]:
-    job = yield from store.jobs.get(job_id, tenant).start()
+@flow(writes=False)
+def result_of(store: Store, job_id: str, tenant: str) -> Steps[tuple[Job, Result | None]]:
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.jobs.result(job_id, tenant).start()
+    )
     if job is None:
         raise _nobody(job_id, tenant)
-    return job
-
-
-def _hidden_step(step: Step) -> Step:
-    return replace(
-        step,
-        value=None if step.value is None else HIDDEN,
-        error=None if step.error is None else step.error | {"message": HIDDEN},
-    )
+    return job, found
 
 
 def _untold(event: Event) -> Event:
@@ -220,9 +228,17 @@ def _hidden(found: Story) -> Story:
     """What a handler of a restricted kind has kept, returned and said is as little to be seen as what it was given."""
     kept = {name: value if name == RESERVED else HIDDEN for name, value in found.checkpoints.items()}
     result = None if found.result is None else Result(HIDDEN, found.result.ref)
-    steps = [_hidden_step(step) for step in found.steps]
+    steps = [_valueless(step) for step in found.steps]
     history = [_untold(event) for event in found.history]
     return replace(found, checkpoints=kept, result=result, steps=steps, history=history)
+
+
+def _valueless(step: Step) -> Step:
+    return replace(
+        step,
+        value=None if step.value is None else HIDDEN,
+        error=None if step.error is None else step.error | {"message": HIDDEN},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +329,9 @@ def why(store: Store, job_id: str, tenant: str) -> Steps[Why]:
         raise _nobody(job_id, tenant)
     history = yield from store.jobs.history(job_id, tenant).start()
     steps = (yield from store.steps.list(job_id, tenant).start()) if job.state is State.RETRY_WAITING else []
-    gates: list[Gate] = []
+    gates: list[Approval] = []
     if job.state is State.WAITING_FOR_APPROVAL:
-        gates = yield from store.approvals.list(GateFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+        gates = yield from store.approvals.list(ApprovalFilter(tenant=tenant, job_id=job_id, limit=1)).start()
     gate = gates[0] if gates else None
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
     chain = (yield from store.jobs.chain(job_id, tenant).start()) if job.retried else []
@@ -330,7 +346,7 @@ def _reasons(
     job: Job,
     history: list[Event],
     steps: list[Step],
-    gate: Gate | None,
+    gate: Approval | None,
     agent: Agent | None,
     chain: list[Job],
     group: DeadLetterGroup | None,

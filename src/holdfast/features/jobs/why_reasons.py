@@ -16,9 +16,9 @@ from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import Step
 from holdfast.features.agents.model import Agent, Circumstances, Executor, WorkerSeen
-from holdfast.features.approvals.model import Gate
+from holdfast.features.approvals.model import Approval
 from holdfast.features.dead_letters.model import DeadLetterGroup
-from holdfast.features.limits.model import EACH, Limit, Reservation, Switch
+from holdfast.features.limits.model import EACH, Limit, Pause, Reservation
 from holdfast.features.tenants.model import TurnOf
 from holdfast.features.workflows.model import ParentResult
 
@@ -33,14 +33,14 @@ class Scene:
     around: Circumstances
     history: list[Event]
     steps: list[Step]
-    gate: Gate | None
+    gate: Approval | None
     agent: Agent | None
     executors: list[Executor]
     successor: Job | None
     parents: list[ParentResult] = field(default_factory=list)
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
-    switches: list[Switch] = field(default_factory=list)
+    switches: list[Pause] = field(default_factory=list)
     turn: TurnOf | None = None
     """Where it stands, if its queue is shared between tenants."""
     group: DeadLetterGroup | None = None
@@ -163,7 +163,7 @@ def by_reservations(job: Job, reservations: list[Reservation]) -> list[Reason]:
     ]
 
 
-def by_switches(job: Job, switches: list[Switch]) -> list[Reason]:
+def by_switches(job: Job, switches: list[Pause]) -> list[Reason]:
     return [
         Reason(
             "paused",

@@ -15,7 +15,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import NotFound
 from holdfast.features.limits.model import Limit, Named, Reservation, Rule, counted
-from holdfast.features.limits.operations import Limits, Queues, Reservations, Switches
+from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
 from holdfast.stores.session import Session
 
 commands = Commands("Limit how many jobs run at once, or begin in a time.")
@@ -176,7 +176,7 @@ def pause(
     """Begin nothing more of a queue, a kind, an agent, a tenant, or everything. What runs may end."""
     what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
     with session.connect(EVERY_TENANT if tenant is None else tenant) as client:
-        found = Switches(client).pause(
+        found = Pauses(client).set(
             reason=reason,
             until=None if until is None else time_or_span(until, "--until"),
             refuse_enqueue=refuse_enqueue,
@@ -207,14 +207,14 @@ def resume(
     """Go on with what was paused; it is named as it was then."""
     what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
     with session.connect() as client:
-        Switches(client).resume(**what)
+        Pauses(client).remove(**what)
     session.answer({"resumed": True}, "It goes on.")
 
 
 def switches(session: AnyTenant) -> None:
     """List what is paused, of a tenant's and of everybody's; disabled agents are among it."""
     with session.connect() as client:
-        found = Switches(client).list()
+        found = Pauses(client).list()
     session.print_list(
         found,
         {
@@ -272,7 +272,7 @@ def age(
         raise typer.BadParameter("say how often with --every, or --never")
     with session.connect() as client:
         span_of = None if every is None else duration(every, "--every")
-        found = Queues(client).age(queue, every=span_of, step=step, most=most)
+        found = Queues(client).set_aging(queue, every=span_of, step=step, most=most)
     if session.as_json:
         emit(found)
     else:

@@ -81,8 +81,8 @@ class Limit:
     waiting: int = 0
 
 
-class LimitOptions(TypedDict, total=False):
-    """What is limited (one of the names, or none of them for all jobs) and how far."""
+class LimitTarget(TypedDict, total=False):
+    """What is limited: one of the names, or none of them for all jobs."""
 
     queue: str
     kind: str
@@ -90,6 +90,11 @@ class LimitOptions(TypedDict, total=False):
     resource: str
     agent: str
     tenant: str
+
+
+class LimitOptions(LimitTarget, total=False):
+    """What is limited and how far."""
+
     concurrency: int | None
     rate: str | tuple[int, Duration] | None
     burst: int | None
@@ -185,7 +190,7 @@ PAUSE_SHORTEST: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class Pause:
     """What is paused, why, by whom, and until when; None: until somebody resumes it."""
 
     tenant: str
@@ -304,7 +309,7 @@ def in_words(scope: str, name: str, tenant: str) -> str:
     return thing if tenant == EVERY_TENANT else f"{thing} of tenant {tenant}"
 
 
-def refused(switch: Switch, kind: str) -> Refused:
+def refused(switch: Pause, kind: str) -> Refused:
     """A job of this kind is not accepted now."""
     return Refused(f"no job of kind {kind} is accepted: {switch.says}", code="paused", fix=LATER)
 

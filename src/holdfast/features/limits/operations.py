@@ -1,9 +1,7 @@
 """``app.limits``, ``app.pauses``, ``app.reservations`` (with the reservation block), ``app.queues``.
 
-Direct reservations (SC-10): ``with app.reserve("gpu-0", wait="30s"):`` and ``async with``, one object for both.
-
-Whoever reserves stands in line until its turn has come. From then on no job is begun there, and the block begins when
-those under way have ended. A thread keeps the reservation alive; if its process dies, it runs out by itself.
+A reservation waits until earlier ones are over. From then on no job starts there, and the block of ``hold`` starts when
+the running jobs have ended. A thread renews the reservation; if its process dies, it expires.
 """
 
 from __future__ import annotations
@@ -15,9 +13,10 @@ import time
 from dataclasses import fields
 from datetime import datetime
 from types import TracebackType
-from typing import TypedDict, TypeVar, Unpack
+from typing import TypedDict, Unpack
 
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, page_size
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import check_priority
 from holdfast.engine.settlement import storable
 from holdfast.engine.units import Duration, seconds
@@ -32,14 +31,15 @@ from holdfast.features.limits.model import (
     Ask,
     Limit,
     LimitOptions,
+    LimitTarget,
     Named,
+    Pause,
     Pausing,
     QueueSetting,
     Reservation,
     Reserved,
     Rule,
     Standing,
-    Switch,
     busy,
     counted,
     in_words,
@@ -48,18 +48,18 @@ from holdfast.features.limits.model import (
     outlived,
     why_left,
 )
-from holdfast.stores.flow import Flow, Steps, flow, read_together
+from holdfast.stores.flow import Flow, Steps, flow, read_together, run
+from holdfast.stores.ids import new_id
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
-
-T = TypeVar("T")
 
 log = logging.getLogger("holdfast.reservation")
 
 _Reservations = list[Reservation]
 
 
-class Asking(TypedDict, total=False):
-    """A resource, a queue, or (with neither) everything; for how long it is kept without being asked for again."""
+class ReservationOptions(TypedDict, total=False):
+    """A resource, a queue, or (with neither) everything; ``ttl`` is how long it lives without renewal."""
 
     resource: str | None
     queue: str | None
@@ -67,55 +67,63 @@ class Asking(TypedDict, total=False):
     reason: str | None
 
 
-class Reservations:
-    """What is reserved, by whom, and what was: ``app.reservations``."""
+class Reservations(StoreNamespace):
+    """Reservations: no job starts on a reserved resource or queue."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    def hold(
+        self,
+        resource: str | None = None,
+        *,
+        queue: str | None = None,
+        wait: Duration | None = None,
+        ttl: Duration = 30.0,
+        at_once: bool = False,
+        reason: str | None = None,
+    ) -> HeldReservation:
+        """Reserve for a block: ``with app.reservations.hold("gpu-0", wait="30s"):``, or ``async with``. Takes a
+        resource, a queue, or neither for everything. The block starts when earlier reservations are over and the jobs
+        running there have ended, or ``at_once`` beside them. After ``wait`` it is refused as busy."""
+        ask = _asked(new_id(), resource=resource, queue=queue, ttl=ttl, reason=reason)
+        return HeldReservation(self._caller, ask, None if wait is None else seconds(wait, "wait"), at_once)
 
-    def list(self, *, ended: bool = False, limit: int = 50) -> _Reservations:
-        """Those that wait or are active, in their order; with ``ended`` the others too, newest first."""
-        return self._caller.run(self._caller.store.reservations.list(self._caller.tenant, ended, limit))
+    @operation
+    def list(self, *, ended: bool = False, limit: int = 50) -> Program[_Reservations]:
+        """Waiting and active reservations in their order; with ``ended`` the others too, newest first."""
+        return (yield from run(self._store.reservations.list(self._tenant, ended, page_size(limit))))
 
-    async def alist(self, *, ended: bool = False, limit: int = 50) -> _Reservations:
-        return await self._caller.arun(self._caller.store.reservations.list(self._caller.tenant, ended, limit))
+    alist = awaited(list)
 
-    def get(self, reservation_id: str) -> Reservation | None:
-        return self._caller.run(self._caller.store.reservations.get(reservation_id, self._caller.tenant))
+    @operation
+    def get(self, reservation_id: str) -> Program[Reservation | None]:
+        """The reservation, or None."""
+        return (yield from run(self._store.reservations.get(reservation_id, self._tenant)))
 
-    async def aget(self, reservation_id: str) -> Reservation | None:
-        return await self._caller.arun(self._caller.store.reservations.get(reservation_id, self._caller.tenant))
+    aget = awaited(get)
 
-    def ask(self, reservation_id: str, **what: Unpack[Asking]) -> Reserved:
-        """Stand in line for it, or ask again under the same id: that keeps it alive for ``ttl`` more. It is yours while
-        it is ``active``; jobs begun before are ``running`` still. ``app.reserve`` does all that in a block."""
+    @operation
+    def set(self, reservation_id: str, **what: Unpack[ReservationOptions]) -> Program[Reserved]:
+        """Queue a reservation, or renew it under the same id: that keeps it alive for another ``ttl``. It holds while
+        it is ``active``; jobs that started before are still ``running``. ``hold`` does all of this for a block."""
         ask = _asked(reservation_id, **what)
-        standing = self._caller.run(self._reserve(ask))
-        return _reserved(reservation_id, self.get(reservation_id), standing)
+        standing = yield from run(self._store.reservations.set(ask, self._actor, self._tenant))
+        found = yield from run(self._store.reservations.get(reservation_id, self._tenant))
+        return _reserved(reservation_id, found, standing)
 
-    async def aask(self, reservation_id: str, **what: Unpack[Asking]) -> Reserved:
-        ask = _asked(reservation_id, **what)
-        standing = await self._caller.arun(self._reserve(ask))
-        return _reserved(reservation_id, await self.aget(reservation_id), standing)
+    aset = awaited(set)
 
-    def _reserve(self, ask: Ask) -> Flow[Standing]:
-        return self._caller.store.reservations.set(ask, self._caller.actor, self._caller.tenant)
-
-    def release(self, reservation_id: str, *, reason: str = "released by an operator") -> None:
-        """End somebody's reservation: whoever holds it is told when it next keeps it alive."""
-        _ended(reservation_id, self._caller.run(self._release(reservation_id, reason)))
-
-    async def arelease(self, reservation_id: str, *, reason: str = "released by an operator") -> None:
-        _ended(reservation_id, await self._caller.arun(self._release(reservation_id, reason)))
-
-    def _release(self, reservation_id: str, reason: str) -> Flow[bool]:
+    @operation
+    def release(self, reservation_id: str, *, reason: str = "released by an operator") -> Program[None]:
+        """End a reservation. Its holder learns of it at the next renewal."""
         why = storable(reason) or "released"
-        return self._caller.store.reservations.release(reservation_id, why, self._caller.actor, self._caller.tenant)
+        if not (yield from run(self._store.reservations.release(reservation_id, why, self._actor, self._tenant))):
+            raise NotFound(f"there is no open reservation {reservation_id}", code="reservation_not_found")
+
+    arelease = awaited(release)
 
 
-class Reserving:
-    """A reservation about to be made, and while the block lasts the one that is held. ``lost`` says that it ran out or
-    was released by somebody else: jobs may run there again."""
+class HeldReservation:
+    """A context manager, sync and async, that holds a reservation for its block. ``lost`` is set when the reservation
+    expired or was released by an operator: jobs may run there again."""
 
     def __init__(self, caller: Caller, ask: Ask, wait: float | None, at_once: bool) -> None:
         self._caller = caller
@@ -126,26 +134,11 @@ class Reserving:
         self._thread: threading.Thread | None = None
         self.lost = False
 
-    @classmethod
-    def of(
-        cls,
-        caller: Caller,
-        new_id: str,
-        resource: str | None,
-        queue: str | None,
-        wait: Duration | None,
-        ttl: Duration,
-        at_once: bool,
-        reason: str | None,
-    ) -> Reserving:
-        ask = _asked(new_id, resource=resource, queue=queue, ttl=ttl, reason=reason)
-        return cls(caller, ask, None if wait is None else seconds(wait, "wait"), at_once)
-
     @property
     def id(self) -> str:
         return self._ask.id
 
-    def __enter__(self) -> Reserving:
+    def __enter__(self) -> HeldReservation:
         end = self._end()
         try:
             pauses = iter(LOOK_EVERY)
@@ -162,7 +155,7 @@ class Reserving:
         self._let_go()
         self._told(self._caller.run(self._releasing(why_left(error))), error)
 
-    async def __aenter__(self) -> Reserving:
+    async def __aenter__(self) -> HeldReservation:
         end = self._end()
         try:
             pauses = iter(LOOK_EVERY)
@@ -257,72 +250,55 @@ def _reserved(id: str, found: Reservation | None, standing: Standing) -> Reserve
     return Reserved(**known | {"state": standing.state}, running=standing.running, ahead=standing.ahead)
 
 
-def _ended(reservation_id: str, released: bool) -> None:
-    if not released:
-        raise NotFound(f"there is no open reservation {reservation_id}", code="reservation_not_found")
-
-
 BATCH = 1000
 
-_Switches = list[Switch]  # inside the class the word is a method
+_Pauses = list[Pause]  # inside the class the word is an operation
 
 
-class Switches:
-    """Each call has two colours: the one that begins with ``a`` is awaited."""
+class Pauses(StoreNamespace):
+    """What must not start for now: a queue, a kind, an agent, a tenant, or everything."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    def pause(
+    @operation
+    def set(
         self,
         *,
         reason: str,
         until: datetime | Duration | None = None,
         refuse_enqueue: bool | None = None,
         **what: Unpack[Named],
-    ) -> Switch:
-        """Begin nothing more of a ``queue``, a ``kind``, an ``agent`` (of every tenant, or of a ``tenant``), of a whole
-        ``tenant``, or of ``everything``. When this has returned no claim that begins later takes such a job; what runs
-        may end. ``until`` is a time or a span after which it goes on by itself.
+    ) -> Program[Pause]:
+        """Start no more jobs of a ``queue``, a ``kind``, an ``agent`` (of every tenant, or of a ``tenant``), of a whole
+        ``tenant``, or of ``everything``: ``app.pauses.set(queue="mail", reason="SMTP is down", until="1h")``. When this
+        returns, no later claim takes such a job; running jobs may end. ``until`` is a time or a duration after which
+        the pause ends.
 
-        New jobs are taken, and wait; ``refuse_enqueue=True`` refuses them. For everything it is the other way round,
-        and the duties rest too: schedules do not fire, nothing is promoted, expired or freed.
+        New jobs are accepted and wait; ``refuse_enqueue=True`` refuses them. A pause of everything refuses them by
+        default, and stops maintenance too: no schedule fires, no job is promoted, expired or freed.
         """
-        return self._caller.run(self._pause(what, reason, until, refuse_enqueue))
+        pausing = Pausing.of(named(**what), reason, until, refuse_enqueue)
+        return (yield from run(self._store.pauses.set(pausing, self._actor)))
 
-    async def apause(
-        self,
-        *,
-        reason: str,
-        until: datetime | Duration | None = None,
-        refuse_enqueue: bool | None = None,
-        **what: Unpack[Named],
-    ) -> Switch:
-        return await self._caller.arun(self._pause(what, reason, until, refuse_enqueue))
+    aset = awaited(set)
 
-    def resume(self, **what: Unpack[Named]) -> None:
-        """Go on with what was paused; named as it was then. An agent that was disabled is enabled by it."""
-        _found(what, self._caller.run(self._resume(what)))
+    @operation
+    def remove(self, **what: Unpack[Named]) -> Program[None]:
+        """End a pause, named as it was set: ``app.pauses.remove(queue="mail")``. Also enables a disabled agent."""
+        tenant, scope, name = named(**what)
+        if not (yield from run(_go_on(self._caller, (tenant, scope, name)))):
+            raise NotFound(
+                f"{in_words(scope, name, tenant)} is not paused",
+                code="not_paused",
+                fix="See what is: holdfast switches",
+            )
 
-    async def aresume(self, **what: Unpack[Named]) -> None:
-        _found(what, await self._caller.arun(self._resume(what)))
+    aremove = awaited(remove)
 
-    def list(self) -> _Switches:
-        """What is paused of this tenant's or of everybody's, the widest first; disabled agents are among it."""
-        return self._caller.run(listed(self._caller, self._caller.tenant))
+    @operation
+    def list(self) -> Program[_Pauses]:
+        """Pauses of this tenant and of all tenants, the widest first, including disabled agents."""
+        return (yield from run(listed(self._caller, self._tenant)))
 
-    async def alist(self) -> _Switches:
-        return await self._caller.arun(listed(self._caller, self._caller.tenant))
-
-    def _pause(
-        self, what: Named, reason: str, until: datetime | Duration | None, refuse_enqueue: bool | None
-    ) -> Flow[Switch]:
-        return self._caller.store.pauses.set(
-            Pausing.of(named(**what), reason, until, refuse_enqueue), self._caller.actor
-        )
-
-    def _resume(self, what: Named) -> Flow[bool]:
-        return _go_on(self._caller, named(**what))
+    alist = awaited(list)
 
 
 @flow()
@@ -340,81 +316,64 @@ def _go_on(caller: Caller, what: tuple[str, str, str]) -> Steps[bool]:
 
 
 @flow(writes=False)
-def listed(caller: Caller, tenant: str) -> Steps[_Switches]:
+def listed(caller: Caller, tenant: str) -> Steps[_Pauses]:
     found, disabled = yield from read_together(
         caller.store.pauses.list(tenant).start(), caller.store.agents.list(tenant, disabled=True).start()
     )
     return [*found, *(_as_switch(agent) for agent in disabled)]
 
 
-def _as_switch(agent: Agent) -> Switch:
+def _as_switch(agent: Agent) -> Pause:
     by, why = agent.disabled_by or "", agent.disabled_reason or ""
     since = agent.disabled_at or agent.updated_at
-    return Switch(agent.tenant, "agent", agent.id, why, True, by, since, None)
+    return Pause(agent.tenant, "agent", agent.id, why, True, by, since, None)
 
 
-def _found(what: Named, was: bool) -> None:
-    if not was:
-        tenant, scope, name = named(**what)
-        raise NotFound(
-            f"{in_words(scope, name, tenant)} is not paused", code="not_paused", fix="See what is: holdfast switches"
-        )
+_Limits = list[Limit]  # inside the class the word is an operation
 
 
-_Limits = list[Limit]  # inside the class the word is a method
+class Limits(StoreNamespace):
+    """Limits on how many jobs run at once, and how many start per period."""
 
-
-class Limits:
-    """Each call has two colours: the one that begins with ``a`` is awaited."""
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    def set(self, **options: Unpack[LimitOptions]) -> Limit:
-        """Limit a queue, a kind, a key, a resource, an agent, a tenant, or (with none of these) all jobs.
+    @operation
+    def set(self, **options: Unpack[LimitOptions]) -> Program[Limit]:
+        """Set a limit on a queue, a kind, a key, a resource, an agent, a tenant, or (with none of these) on all jobs.
 
         ``app.limits.set(queue="mail", concurrency=5)``, ``app.limits.set(kind="call", rate="100/m", burst=10)``. The
-        name ``*`` is each by itself: ``key="*", concurrency=1`` runs one job of each key. It takes the place of what
-        was set for the same before, at once; what runs above a lowered limit runs to its end.
+        name ``*`` means each by itself: ``key="*", concurrency=1`` runs one job per key. It replaces an earlier limit
+        on the same target at once; jobs that run above a lowered limit run to their end.
         """
-        return self._caller.run(self._set(options))
-
-    async def aset(self, **options: Unpack[LimitOptions]) -> Limit:
-        return await self._caller.arun(self._set(options))
-
-    def remove(self, **what: str) -> None:
-        """``app.limits.remove(queue="mail")``; without a name the limit on all jobs."""
-        _limit_found(what, self._caller.run(self._remove(what)))
-
-    async def aremove(self, **what: str) -> None:
-        _limit_found(what, await self._caller.arun(self._remove(what)))
-
-    def list(self) -> _Limits:
-        """All of them, with how many jobs run under each and how many it holds back."""
-        return self._caller.run(self._caller.store.limits.list(self._caller.tenant))
-
-    async def alist(self) -> _Limits:
-        return await self._caller.arun(self._caller.store.limits.list(self._caller.tenant))
-
-    def get(self, **what: str) -> Limit | None:
-        wanted = (self._caller.tenant, *counted(**what))
-        return next((each for each in self.list() if (each.tenant, each.scope, each.name) == wanted), None)
-
-    def _set(self, options: LimitOptions) -> Flow[Limit]:
         how = {name: options.get(name) for name in ("concurrency", "rate", "burst")}
         what = {name: str(value) for name, value in options.items() if name not in how}
         rule = Rule.of(*counted(**what), **how)  # type: ignore[arg-type]
-        return self._caller.store.limits.set(rule, self._caller.actor, self._caller.tenant)
+        return (yield from run(self._store.limits.set(rule, self._actor, self._tenant)))
 
-    def _remove(self, what: dict[str, str]) -> Flow[bool]:
+    aset = awaited(set)
+
+    @operation
+    def remove(self, **what: Unpack[LimitTarget]) -> Program[None]:
+        """``app.limits.remove(queue="mail")``; without a target, the limit on all jobs."""
         scope, name = counted(**what)
-        return self._caller.store.limits.remove(scope, name, self._caller.actor, self._caller.tenant)
+        if not (yield from run(self._store.limits.remove(scope, name, self._actor, self._tenant))):
+            raise NotFound(f"there is no limit on {scope} {name} in this tenant", code="limit_not_found")
 
+    aremove = awaited(remove)
 
-def _limit_found(what: dict[str, str], removed: bool) -> None:
-    if not removed:
-        scope, name = counted(**what)
-        raise NotFound(f"there is no limit on {scope} {name} in this tenant", code="limit_not_found")
+    @operation
+    def list(self) -> Program[_Limits]:
+        """All limits, with the number of jobs running and waiting under each."""
+        return (yield from run(self._store.limits.list(self._tenant)))
+
+    alist = awaited(list)
+
+    @operation
+    def get(self, **what: Unpack[LimitTarget]) -> Program[Limit | None]:
+        """The limit on exactly this target, or None."""
+        wanted = (self._tenant, *counted(**what))
+        found = yield from run(self._store.limits.list(self._tenant))
+        return next((each for each in found if (each.tenant, each.scope, each.name) == wanted), None)
+
+    aget = awaited(get)
 
 
 AGING_SHORTEST, AGING_LONGEST = 0.001, 366 * 86_400.0
@@ -422,32 +381,29 @@ AGING_SHORTEST, AGING_LONGEST = 0.001, 366 * 86_400.0
 _Settings = list[QueueSetting]
 
 
-class Queues:
-    """Each call has two colours: the one that begins with ``a`` is awaited."""
+class Queues(StoreNamespace):
+    """Settings of queues."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    def age(self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100) -> QueueSetting | None:
-        """Raise the priority of jobs in a queue by ``step`` for each ``every`` that they wait for their turn, up to
-        ``most``; ``every=None`` ends that. What was raised stays so."""
-        return self._caller.run(self._age(queue, every, step, most))
-
-    async def aage(self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100) -> QueueSetting | None:
-        return await self._caller.arun(self._age(queue, every, step, most))
-
-    def list(self) -> _Settings:
-        return self._caller.run(self._caller.store.queues.list(self._caller.tenant))
-
-    async def alist(self) -> _Settings:
-        return await self._caller.arun(self._caller.store.queues.list(self._caller.tenant))
-
-    def _age(self, queue: str, every: Duration | None, step: int, most: int) -> Flow[QueueSetting | None]:
+    @operation
+    def set_aging(
+        self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100
+    ) -> Program[QueueSetting | None]:
+        """Raise the priority of waiting jobs in a queue by ``step`` every ``every``, up to ``most``; ``every=None``
+        stops it. Priorities that were raised stay."""
         name = check_name(queue, "queue")
         span = None if every is None else seconds(every, "span of aging")
         if span is not None and not AGING_SHORTEST <= span <= AGING_LONGEST:
             raise InvalidSetting(f"jobs age in {AGING_SHORTEST} s to a year, not {span:g} s", code="invalid_duration")
         if not 1 <= check_priority(step) <= 32_767:
             raise InvalidSetting(f"a step of aging is from 1 to 32,767, not {step!r}", code="invalid_priority")
-        caller = self._caller
-        return caller.store.queues.set_aging(name, span, step, check_priority(most), caller.actor, caller.tenant)
+        most = check_priority(most)
+        return (yield from run(self._store.queues.set_aging(name, span, step, most, self._actor, self._tenant)))
+
+    aset_aging = awaited(set_aging)
+
+    @operation
+    def list(self) -> Program[_Settings]:
+        """The queues that have settings."""
+        return (yield from run(self._store.queues.list(self._tenant)))
+
+    alist = awaited(list)

@@ -24,7 +24,7 @@ REASON: Final = 1_000
 
 
 async def index(request: Request) -> Response:
-    client = the_app(request).client
+    client = the_app(request)._session
     store, tenant = client.store, client.tenant
     stands, switches, settings, limits = await client.arun(
         beside(
@@ -66,14 +66,14 @@ async def pause(request: Request) -> Response:
     lasts = said(given, "for", 30)
     until = time_of(given, "until") if lasts is None else seconds(lasts, "time")
     refuse = {"yes": True, "no": False}.get(given.get("refuse", ""))
-    switch = await the_app(request).switches.apause(reason=reason, until=until, refuse_enqueue=refuse, **what)
+    switch = await the_app(request).pauses.aset(reason=reason, until=until, refuse_enqueue=refuse, **what)
     return go(request, _back(given), f"{switch.what} is paused.")
 
 
 async def resume(request: Request) -> Response:
     given = await fields(request)
     what, words = _what(request, given)
-    await the_app(request).switches.aresume(**what)
+    await the_app(request).pauses.aremove(**what)
     return go(request, _back(given), f"{words} goes on.")
 
 
@@ -82,7 +82,7 @@ async def age(request: Request) -> Response:
     given = await fields(request)
     queue, every = said(given, "queue", 255) or "", said(given, "every", 30)
     step = whole_number(given, "step", 1, 32_767) or 1
-    await the_app(request).queues.aage(
+    await the_app(request).queues.aset_aging(
         queue, every=every, step=step, most=whole_number(given, "most", 1, 32_767) or 100
     )
     told = "does not count any more" if every is None else "counts from now on"
@@ -116,7 +116,7 @@ def _counted(given: dict[str, str]) -> dict[str, str]:
 def _what(request: Request, given: dict[str, str]) -> tuple[Named, str]:
     """What is meant, and in words. Whose it is, the credentials say; those of every tenant may name one."""
     identity = identity_of(request)
-    tenant: str | None = the_app(request).client.tenant
+    tenant: str | None = the_app(request)._session.tenant
     if given.get("whose") == "all" or tenant == EVERY_TENANT:
         whole(request)
         tenant = None

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from holdfast.engine.ids import parse_id
 from holdfast.errors import NotFound, Refused
-from holdfast.features.limits.model import Limit, Named, QueueSetting, Reservation, Reserved, Switch
+from holdfast.features.limits.model import Limit, Named, Pause, QueueSetting, Reservation, Reserved
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity
 from holdfast.server.bodies import Body, Instant, Span, Text, Words
@@ -50,7 +50,7 @@ class What(Body):
         return given
 
 
-class Pause(What):
+class PauseRequest(What):
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"queue": "mail", "reason": "SMTP is down", "until": "1h"}]}
     )
@@ -60,16 +60,16 @@ class Pause(What):
     refuse_enqueue: bool | None = None
 
 
-@switch_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Switch])
-async def list_switches(app: TheApp) -> Page[Switch]:
+@switch_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Pause])
+async def list_switches(app: TheApp) -> Page[Pause]:
     """What is paused of this tenant's or of everybody's, the widest first."""
-    return Page(items=await app.switches.alist())
+    return Page(items=await app.pauses.alist())
 
 
-@switch_router.post("/pause", dependencies=[allowed(Scope.OPERATE)], response_model=Switch)
-async def pause(app: TheApp, who: Who, body: Pause) -> Switch:
+@switch_router.post("/pause", dependencies=[allowed(Scope.OPERATE)], response_model=Pause)
+async def pause(app: TheApp, who: Who, body: PauseRequest) -> Pause:
     """Begin nothing more of it, until it is resumed; what runs may end."""
-    return await app.switches.apause(
+    return await app.pauses.aset(
         reason=body.reason, until=body.until, refuse_enqueue=body.refuse_enqueue, **body.named(who)
     )
 
@@ -77,7 +77,7 @@ async def pause(app: TheApp, who: Who, body: Pause) -> Switch:
 @switch_router.post("/resume", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def resume(app: TheApp, who: Who, body: What) -> None:
     """Go on with it; named as it was when it was paused."""
-    await app.switches.aresume(**body.named(who))
+    await app.pauses.aremove(**body.named(who))
 
 
 router = Router(prefix="/limits", tags=["limits"])
@@ -169,7 +169,7 @@ async def reserve(app: TheApp, reservation_id: Id, body: Reserve) -> Reserved:
     """Stand in line under an id of yours (a UUID), or ask again: that keeps it alive for `ttl` more, so ask every third
     of it. It is yours while its state is `active`; `running` jobs, begun before, are still under way there."""
     given = {name: value for name, value in body.given().items() if value is not None}
-    return await app.reservations.aask(parse_id(reservation_id), **given)
+    return await app.reservations.aset(parse_id(reservation_id), **given)
 
 
 @reservation_router.delete("/{reservation_id}", dependencies=[allowed(Scope.OPERATE)], status_code=204)
@@ -198,4 +198,4 @@ async def list_queue_settings(app: TheApp) -> Page[QueueSetting]:
 @queue_router.put("/{name:path}/aging", dependencies=[allowed_one(Scope.ADMIN)], response_model=QueueSetting | None)
 async def age_queue(app: TheApp, name: NamePath, body: Aging) -> QueueSetting | None:
     """Raise the priority of jobs by `step` for each `every` that they wait, up to `most`."""
-    return await app.queues.aage(name, every=body.every, step=body.step, most=body.most)
+    return await app.queues.aset_aging(name, every=body.every, step=body.step, most=body.most)

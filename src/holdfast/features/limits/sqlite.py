@@ -17,11 +17,11 @@ from holdfast.features.limits.model import (
     Ask,
     Bucket,
     Limit,
+    Pause,
     Pausing,
     QueueSetting,
     Rule,
     Standing,
-    Switch,
 )
 from holdfast.features.limits.store import PauseReads, QueueReads, ReservationReads
 from holdfast.stores.codecs import Record, in_micros, micros
@@ -123,7 +123,7 @@ def _after(tenant: str, scope: str, name: str, now: int) -> Steps[None]:
 
 BATCH = 1000
 
-_COLUMNS = Record.columns(Switch)
+_COLUMNS = Record.columns(Pause)
 _PAUSE = (
     f"INSERT INTO pause ({_COLUMNS})"
     " VALUES (:tenant, :scope, :name, :reason, :refuse_enqueue, :actor, :now, :until)"
@@ -146,7 +146,7 @@ class SqlitePauses(SqlitePart, PauseReads):
         return bool(rows) and (rows[0][0] is None or rows[0][0] > now)
 
     @flow(tells=True)
-    def set(self, what: Pausing, actor: str) -> Steps[Switch]:
+    def set(self, what: Pausing, actor: str) -> Steps[Pause]:
         now = yield from sign(actor)
         until = None if what.until is None else micros(what.until)
         facts = {"tenant": what.tenant, "scope": what.scope, "name": what.name, "reason": what.reason, "now": now}
@@ -154,7 +154,7 @@ class SqlitePauses(SqlitePart, PauseReads):
         yield Statement(_PAUSE, {**facts, "refuse_enqueue": int(what.refuses)})
         rows = yield Statement(_ONE, facts)
         yield from unsign()
-        return Record.decoder(Switch, SqliteCodec())(rows[0])
+        return Record.decoder(Pause, SqliteCodec())(rows[0])
 
 
 def end_switches(now: int) -> Steps[int]:

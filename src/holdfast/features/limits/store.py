@@ -11,12 +11,12 @@ from holdfast.features.limits.model import (
     NOBODYS,
     Ask,
     Limit,
+    Pause,
     Pausing,
     QueueSetting,
     Reservation,
     Rule,
     Standing,
-    Switch,
 )
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow
@@ -69,11 +69,11 @@ class PauseStore(Protocol):
         """False when it is not paused. What was held back goes on."""
         ...
 
-    def set(self, what: Pausing, actor: str) -> Flow[Switch]:
+    def set(self, what: Pausing, actor: str) -> Flow[Pause]:
         """Nothing of it is taken any more once this has answered; said anew, it takes the place of what was said."""
         ...
 
-    def list(self, tenant: str) -> Flow[list[Switch]]:
+    def list(self, tenant: str) -> Flow[list[Pause]]:
         """What is paused of this tenant's, or of everybody's, the widest first."""
         ...
 
@@ -113,15 +113,15 @@ class ReservationReads(Reader):
 
 class PauseReads(Reader):
     @flow(writes=False)
-    def list(self, tenant: str) -> Steps[list[Switch]]:
+    def list(self, tenant: str) -> Steps[list[Pause]]:
         text = (
-            f"select {Record.columns(Switch, 'w.')} from {{pause}} w, {{present}} p"
+            f"select {Record.columns(Pause, 'w.')} from {{pause}} w, {{present}} p"
             " where (w.until is null or w.until > p.now) and (:tenant = '*' or w.tenant = :tenant or w.tenant = '*')"
             " order by case w.scope when 'all' then 0 when 'queue' then 1 when 'kind' then 2 else 3 end,"
             " w.name, w.tenant"
         )
         rows = yield from self._ask(tenant, text)
-        decode = Record.decoder(Switch, self.dialect.codec)
+        decode = Record.decoder(Pause, self.dialect.codec)
         return [decode(row) for row in rows]
 
 
@@ -203,11 +203,11 @@ class PostgresPauses(Calls, PauseReads):
         return bool(rows[0][0])
 
     @flow(single=True)
-    def set(self, what: Pausing, actor: str) -> Steps[Switch]:
+    def set(self, what: Pausing, actor: str) -> Steps[Pause]:
         schema = self.dialect.schema
         until = f"coalesce(%s::timestamptz, {schema}clock_now() + %s::interval)"
-        text = f"select {Record.columns(Switch)} from {schema}pause(%s, %s, %s, {until}, %s::boolean, %s, %s)"
+        text = f"select {Record.columns(Pause)} from {schema}pause(%s, %s, %s, {until}, %s::boolean, %s, %s)"
         lasting = None if what.lasting is None else timedelta(seconds=what.lasting)
         params = (what.scope, what.name, what.reason, what.until, lasting, what.refuse_enqueue, actor, what.tenant)
         rows = yield Statement(text, params)
-        return Record.decoder(Switch, self.dialect.codec)(rows[0])
+        return Record.decoder(Pause, self.dialect.codec)(rows[0])

@@ -105,7 +105,7 @@ def set_rule(
 def delete(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
     """Delete a rule. One that a running program declares comes back when its next worker starts."""
     with session.connect() as client:
-        _rules(client).delete(kind, declared_by=declared_by)
+        _rules(client).remove(kind, declared_by=declared_by)
     session.answer({"kind": kind, "deleted": True}, "Deleted.")
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.model import (
@@ -28,98 +29,110 @@ from holdfast.features.payloads.model import (
     effective,
 )
 from holdfast.features.payloads.store import SealedJob, SealedPart
-from holdfast.stores.flow import Flow
+from holdfast.stores.flow import run
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 from holdfast.stores.vault import Vault, What
 from holdfast.worker.executor import PayloadRuleCache
-from holdfast.worker.maintenance import clear_now
+from holdfast.worker.maintenance import clearing
 
 log = logging.getLogger("holdfast.worker")
 
-_Rules = list[PayloadRule]  # inside the class the word is a method
+_Rules = list[PayloadRule]  # inside the class the word is an operation
 
 
-class PayloadRules:
-    """Of several rules that hold for a job, in each point the strictest counts; none loosens another. A rule holds for
-    what is enqueued from then on, except that what is restricted is hidden at once.
+class PayloadRules(StoreNamespace):
+    """Rules for payloads. If several rules apply to a job, the strictest value of each option counts. A rule applies to
+    jobs enqueued afterwards; payloads of a restricted kind are hidden at once.
 
-    What kinds declare in the code (``@app.job(signal_only=True)``) is put down when a worker starts, under the
-    program's name.
+    A worker that starts writes the rules that kinds declare in code, under the program's name.
     """
 
     def __init__(self, caller: Caller, program: str) -> None:
-        self._caller = caller
+        super().__init__(caller)
         self._program = program
-        self.declared: dict[str, RuleDraft] = {}
-        self.book = PayloadRuleCache()
+        self._declared: dict[str, RuleDraft] = {}
+        self._cache = PayloadRuleCache()
 
-    def set(self, kind: str = EACH_KIND, *, every_tenant: bool = False, **says: Unpack[RuleOptions]) -> PayloadRule:
-        """``app.payload_rules.set("import", signal_only=True, max_bytes="16KB")``; without a kind for each of them."""
-        return self._caller.run(self._set(RuleDraft.of(kind, **says), every_tenant))
-
-    async def aset(
+    @operation
+    def set(
         self, kind: str = EACH_KIND, *, every_tenant: bool = False, **says: Unpack[RuleOptions]
-    ) -> PayloadRule:
-        return await self._caller.arun(self._set(RuleDraft.of(kind, **says), every_tenant))
+    ) -> Program[PayloadRule]:
+        """``app.payload_rules.set("import", signal_only=True, max_bytes="16KB")``; without a kind for all kinds."""
+        draft = RuleDraft.of(kind, **says)
+        return (yield from run(self._store.payload_rules.set(draft, self._actor, self._whose(every_tenant))))
 
-    def delete(self, kind: str = EACH_KIND, *, every_tenant: bool = False, declared_by: str = "") -> None:
-        """An operator's rule; or what a program declared that is not there any more."""
-        caller, whose = self._caller, self._whose(every_tenant)
-        if not caller.run(caller.store.payload_rules.remove(kind, declared_by, caller.actor, whose)):
+    aset = awaited(set)
+
+    @operation
+    def remove(self, kind: str = EACH_KIND, *, every_tenant: bool = False, declared_by: str = "") -> Program[None]:
+        """Remove an operator's rule, or with ``declared_by`` one that a program no longer declares."""
+        whose = self._whose(every_tenant)
+        if not (yield from run(self._store.payload_rules.remove(kind, declared_by, self._actor, whose))):
             raise NotFound(f"there is no rule for {kind} in tenant {whose}", code="rule_not_found")
 
-    def list(self) -> _Rules:
-        """Those of the tenant, and those of every tenant."""
-        return self._caller.run(self._caller.store.payload_rules.list(self._caller.tenant))
+    aremove = awaited(remove)
 
-    async def alist(self) -> _Rules:
-        return await self._caller.arun(self._caller.store.payload_rules.list(self._caller.tenant))
+    @operation
+    def list(self) -> Program[_Rules]:
+        """The rules of this tenant and those of every tenant."""
+        return (yield from run(self._store.payload_rules.list(self._tenant)))
 
-    def get(self, kind: str = EACH_KIND, *, every_tenant: bool = False) -> PayloadRule | None:
-        """The operator's own rule for exactly this."""
+    alist = awaited(list)
+
+    @operation
+    def get(self, kind: str = EACH_KIND, *, every_tenant: bool = False) -> Program[PayloadRule | None]:
+        """The operator's rule for exactly this kind, or None."""
         wanted = (self._whose(every_tenant), kind, "")
-        return next((each for each in self.list() if (each.tenant, each.kind, each.declared_by) == wanted), None)
+        found = yield from run(self._store.payload_rules.list(self._tenant))
+        return next((each for each in found if (each.tenant, each.kind, each.declared_by) == wanted), None)
 
-    def effective(self, kind: str) -> Effective:
-        """What all of them come to for jobs of a kind."""
-        return effective(self.list(), self._caller.tenant, kind)
+    aget = awaited(get)
 
-    def check(self, kind: str, payload: Any) -> HoldfastError | None:
-        """What the rules would say to a payload; None for nothing. Nothing is enqueued."""
-        return self.effective(kind).objection(kind, encode(payload))
+    @operation
+    def effective(self, kind: str) -> Program[Effective]:
+        """All rules that apply to jobs of a kind, combined."""
+        return effective((yield from run(self._store.payload_rules.list(self._tenant))), self._tenant, kind)
 
-    def _set(self, draft: RuleDraft, every_tenant: bool) -> Flow[PayloadRule]:
-        return self._caller.store.payload_rules.set(draft, self._caller.actor, self._whose(every_tenant))
+    aeffective = awaited(effective)
+
+    @operation
+    def check(self, kind: str, payload: Any) -> Program[HoldfastError | None]:
+        """Check a payload against the rules without enqueuing it. Returns the error, or None if it is accepted."""
+        rules = yield from run(self._store.payload_rules.list(self._tenant))
+        return effective(rules, self._tenant, kind).objection(kind, encode(payload))
+
+    acheck = awaited(check)
 
     def _whose(self, every_tenant: bool) -> str:
-        return EVERY_TENANT if every_tenant else self._caller.tenant
+        return EVERY_TENANT if every_tenant else self._tenant
 
     # --- what kinds declare ---
 
-    def declare(self, kind: str, says: RuleOptions) -> Effective:
-        """Keep it for when a worker starts; answers what it comes to."""
+    def _declare(self, kind: str, says: RuleOptions) -> Effective:
+        """Keep a rule that the code declares until a worker starts. Returns what it amounts to."""
         if not says:
             return combine(())
-        self.declared[kind] = draft = RuleDraft.of(kind, **says)
+        self._declared[kind] = draft = RuleDraft.of(kind, **says)
         return combine([draft])
 
-    def put_down(self, tenant: str) -> None:
-        """Bring the database to what the code says, where it differs, and read all there is. A worker that cannot reach
-        the database yet begins all the same, and says nothing of any payload until it can."""
+    def _sync_declarations(self, tenant: str) -> None:
+        """Write the declared rules where they differ, and read all rules. A worker that cannot reach the database yet
+        starts anyway, and checks no payload until it can."""
         caller = self._caller
         try:
             rules = caller.run(caller.store.payload_rules.list(tenant))
             own = {each.kind: each for each in rules if (each.tenant, each.declared_by) == (tenant, self._program)}
-            if own.keys() != self.declared.keys() or any(differs(own[k], d) for k, d in self.declared.items()):
-                drafts = [self.declared[kind] for kind in sorted(self.declared)]
+            if own.keys() != self._declared.keys() or any(differs(own[k], d) for k, d in self._declared.items()):
+                drafts = [self._declared[kind] for kind in sorted(self._declared)]
                 caller.run(caller.store.payload_rules.declare(self._program, drafts, caller.actor, tenant))
                 rules = caller.run(caller.store.payload_rules.list(tenant))
-            self.book.load(rules)
+            self._cache.load(rules)
         except HoldfastError as error:
             if isinstance(error, InvalidSetting):
                 raise
             log.warning("the rules for payloads could not be read yet: %s", error)
-            self.book.load(None)
+            self._cache.load(None)
 
 
 def differs(stored: PayloadRule, draft: RuleDraft) -> bool:
@@ -160,7 +173,7 @@ def rotate(caller: Caller, vault: Vault, told: Callable[[Rotated], None] = lambd
         told(done)
     done = _rotate_parts(caller, vault, done, told, page)
     if vault.artifacts is not None:
-        clear_now(caller, vault.artifacts, caller.tenant)
+        StoreNamespace(caller)._drive(clearing(caller.store, vault.artifacts, caller.tenant))
     return done
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import Query
@@ -39,7 +38,7 @@ async def list_payload_rules(app: TheApp) -> Page[PayloadRule]:
 @router.get("/effective", dependencies=[allowed(Scope.READ)], response_model=Effective)
 async def effective_payload_rule(app: TheApp, kind: Kind) -> Effective:
     """What all of them come to for jobs of a kind."""
-    return await asyncio.to_thread(app.payload_rules.effective, kind)
+    return await app.payload_rules.aeffective(kind)
 
 
 @router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=PayloadRule)
@@ -54,4 +53,4 @@ async def delete_payload_rule(
     app: TheApp, kind: Kind = EACH_KIND, declared_by: Annotated[str, Query(max_length=255)] = ""
 ) -> None:
     """An operator's rule; or what a program declared that is not there any more."""
-    await asyncio.to_thread(app.payload_rules.delete, kind, declared_by=declared_by)
+    await app.payload_rules.aremove(kind, declared_by=declared_by)

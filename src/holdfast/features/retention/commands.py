@@ -81,7 +81,7 @@ def set_policy(
 def delete(session: AnyTenant, kind: Kind = None, state: State = None) -> None:
     """Remove a policy; the next wider one decides then, and without one jobs are kept for ever."""
     with session.connect() as client:
-        RetentionPolicies(client).delete(kind=kind, state=state)
+        RetentionPolicies(client).remove(kind=kind, state=state)
     session.answer({"removed": True}, "Removed.")
 
 
@@ -121,7 +121,7 @@ def run(
     """Remove what is due here and now, without the rests that workers take between their slices."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
-        done = RetentionPolicies(client, artifacts).run(limit=limit)
+        done = RetentionPolicies(client, artifacts).sweep(limit=limit)
     session.answer(
         done,
         f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned,"
@@ -135,7 +135,7 @@ def orphans(session: AnyTenant) -> None:
     older than a week. What is found is deleted by workers, or by "run"."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
-        found = RetentionPolicies(client, artifacts).orphans()
+        found = RetentionPolicies(client, artifacts).remove_orphans()
     session.answer({"found": found}, f"{found:,} found that no job has any more.")
 
 
@@ -178,8 +178,7 @@ def usage(
         raise typer.BadParameter("give --csv or --json, not both")
     groups = check_groups(options.listed(by))
     with session.connect() as client:
-        meter = UsageReport(client)
-        found = meter(by=groups, since=_day(since), until=_day(until), kind=kind, count=count)
+        found = UsageReport(client).list(by=groups, since=_day(since), until=_day(until), kind=kind, count=count)
     if session.as_json:
         emit(found)
     elif as_csv:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import date, datetime
 
+from holdfast.engine.names import page_size
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.retention.model import (
@@ -21,22 +23,27 @@ from holdfast.features.retention.model import (
     check_groups,
     check_state,
 )
-from holdfast.stores.artifacts import Artifacts, Reference
+from holdfast.stores.artifacts import Artifacts
+from holdfast.stores.flow import run
+from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
-from holdfast.worker.maintenance import clear_now
+from holdfast.worker.maintenance import clearing
 
-_Policies = list[Retention]  # inside the class the word is a method
+_Policies = list[Retention]  # inside the class the word is an operation
 _Previews = list[Preview]
+_Usages = list[Usage]
 
 
-class RetentionPolicies:
-    """``tenant`` is whose jobs are meant: the app's own, unless said otherwise; ``"*"`` is every tenant's."""
+class RetentionPolicies(StoreNamespace):
+    """How long jobs are kept. ``tenant`` is whose jobs are meant: the session's tenant by default, ``"*"`` for every
+    tenant."""
 
     def __init__(self, caller: Caller, artifacts: Artifacts | None = None) -> None:
-        self._caller = caller
+        super().__init__(caller)
         self._artifacts = artifacts
         self._declared: dict[str, RetentionRule] = {}
 
+    @operation
     def set(
         self,
         *,
@@ -45,94 +52,101 @@ class RetentionPolicies:
         clean_after: Duration | None = None,
         purge_after: Duration | None = None,
         tenant: str | None = None,
-    ) -> Retention:
-        """``app.retention.set(clean_after="30d", purge_after="1y")``, of a ``kind``, of a ``state``, or of all.
+    ) -> Program[Retention]:
+        """``app.retention.set(clean_after="30d", purge_after="1y")``, for a ``kind``, a ``state``, or all jobs.
 
-        Cleaned is what a job carried (payload, result, checkpoints, steps, logs); its tombstone and its ledger stay
-        until it is purged. The most specific policy decides alone: by tenant, then kind, then state; one without an
-        age keeps for ever what a wider one would let go. Dead letters go only where the state says ``"dead_letter"``.
+        Cleaning removes payload, result, checkpoints, steps and logs of a job; its tombstone and its ledger stay until
+        it is purged. Only the most specific policy applies: by tenant, then kind, then state. A policy without an age
+        keeps jobs that a wider one would remove. Dead letters are removed only by a policy for ``"dead_letter"``.
         """
-        keeping = RetentionRule.of(kind, state, clean_after, purge_after)
-        caller = self._caller
-        return caller.run(caller.store.retention.set(keeping, caller.actor, tenant or caller.tenant))
+        rule = RetentionRule.of(kind, state, clean_after, purge_after)
+        return (yield from run(self._store.retention.set(rule, self._actor, tenant or self._tenant)))
 
-    def delete(self, *, kind: str | None = None, state: str | None = None, tenant: str | None = None) -> None:
-        """Keep what it was about as the next wider policy says; without one for ever."""
-        name, end, scope = kind or ANY, check_state(state), tenant or self._caller.tenant
-        if not self._caller.run(self._caller.store.retention.remove(name, end, self._caller.actor, scope)):
+    aset = awaited(set)
+
+    @operation
+    def remove(self, *, kind: str | None = None, state: str | None = None, tenant: str | None = None) -> Program[None]:
+        """Remove a policy. The next wider one applies; without one, jobs are kept for ever."""
+        name, end, scope = kind or ANY, check_state(state), tenant or self._tenant
+        if not (yield from run(self._store.retention.remove(name, end, self._actor, scope))):
             raise NotFound(
                 f"there is no retention for kind {name}, state {end} in tenant {scope}", code="retention_not_found"
             )
 
-    def list(self, *, tenant: str | None = None) -> _Policies:
-        """Those of the tenant and those of every tenant."""
-        return self._caller.run(self._caller.store.retention.list(tenant or self._caller.tenant))
+    aremove = awaited(remove)
 
-    def preview(self, *, tenant: str | None = None) -> _Previews:
-        """What each policy would do now, counted up to a limit; and who holds back a purge, if anybody does."""
-        return self._caller.run(self._caller.store.retention.preview(tenant or self._caller.tenant))
+    @operation
+    def list(self, *, tenant: str | None = None) -> Program[_Policies]:
+        """Policies of the tenant and those of every tenant."""
+        return (yield from run(self._store.retention.list(tenant or self._tenant)))
 
-    def run(self, *, tenant: str | None = None, limit: int = 100_000) -> dict[str, int]:
-        """Do here and now, without resting, what workers do on the side; answers what was cleaned, purged, pruned and
-        deleted in the artifact store.
+    alist = awaited(list)
 
-        It ends when every pass has come to its end, or after ``limit`` jobs.
-        """
-        store, scope = self._caller.store, tenant or self._caller.tenant
+    @operation
+    def preview(self, *, tenant: str | None = None) -> Program[_Previews]:
+        """What each policy would remove now, counted up to a limit, and which consumer holds back a purge."""
+        return (yield from run(self._store.retention.preview(tenant or self._tenant)))
+
+    apreview = awaited(preview)
+
+    @operation
+    def sweep(self, *, tenant: str | None = None, limit: int = 100_000) -> Program[dict[str, int]]:
+        """Apply the policies here and now, without the pauses workers make. Returns how many jobs were cleaned and
+        purged, events pruned, and files deleted in the artifact store. Ends when nothing is due, or after ``limit``
+        jobs."""
+        store, scope, most = self._store, tenant or self._tenant, page_size(limit)
         done = {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
-        while sum(done.values()) < limit:
-            while self._caller.run(store.usage.count()):
+        while sum(done.values()) < most:
+            while (yield from run(store.usage.count())):
                 pass
-            swept = self._caller.run(store.retention.sweep(tenant=scope))
+            swept = yield from run(store.retention.sweep(tenant=scope))
             if swept.verb == "idle":
                 break
             done[swept.verb] += swept.done
         if self._artifacts is not None:
-            done["delete"] = clear_now(self._caller, self._artifacts, scope)
+            done["delete"] = yield from clearing(store, self._artifacts, scope)
         return done
 
-    def orphans(self, *, tenant: str | None = None) -> int:
-        """Walk the artifact store for what belongs to no job of this database, or to one that is cleaned, and is older
-        than a week: who dies between storing and enqueuing leaves such. They are put down to be deleted, as what
-        cleaned jobs have left is; answers how many are new. The store must be this database's alone."""
+    asweep = awaited(sweep)
+
+    @operation
+    def remove_orphans(self, *, tenant: str | None = None) -> Program[int]:
+        """Find files in the artifact store that belong to no job of this database, or to a cleaned one, and are older
+        than a week: a program that dies between storing and enqueuing leaves them. They are listed for deletion, like
+        the files of cleaned jobs; returns how many are new. The store must belong to this database alone."""
         if self._artifacts is None:
             raise InvalidSetting(
                 "no artifact store is named here",
                 code="no_artifact_store",
                 fix="App(artifacts=…), or HOLDFAST_ARTIFACTS: a directory, or s3://bucket/prefix.",
             )
-        store, scope, new = self._caller.store, tenant or self._caller.tenant, 0
-        for some in _batches(self._artifacts.references()):
+        references, new = self._artifacts.references(), 0
+        while some := (yield from call(lambda: tuple(itertools.islice(references, 500)))):
             found = [Leftover(each.tenant, each.job_id, str(each)) for each in some]
-            new += self._caller.run(store.retention.find_orphans(found, scope))
+            new += yield from run(self._store.retention.find_orphans(found, tenant or self._tenant))
         return new
 
-    def declare(self, kind: str, keeping: RetentionRule | None) -> None:
-        """What the program says of one of its kinds; written down when a worker starts."""
-        if keeping is not None:
-            self._declared[kind] = dataclasses.replace(keeping, kind=kind)
+    aremove_orphans = awaited(remove_orphans)
 
-    def put_down(self, scope: str) -> None:
-        for keeping in self._declared.values():
-            self._caller.run(self._caller.store.retention.set(keeping, self._caller.actor, scope))
+    def _declare(self, kind: str, rule: RetentionRule | None) -> None:
+        """Keep what the code declares until a worker starts."""
+        if rule is not None:
+            self._declared[kind] = dataclasses.replace(rule, kind=kind)
 
-
-def _batches(found: Iterator[Reference]) -> Iterator[list[Reference]]:
-    while some := list(itertools.islice(found, 500)):
-        yield some
+    def _sync_declarations(self, tenant: str) -> None:
+        for rule in self._declared.values():
+            self._caller.run(self._store.retention.set(rule, self._actor, tenant))
 
 
 Day = date | datetime | str | int
 
 
-class UsageReport:
-    """Called, it counts what has not been counted yet, and answers the sums. The first call begins the counting, with
-    all that the ledger still has; from then on workers go on with it."""
+class UsageReport(StoreNamespace):
+    """Attempts, run time and cost per tenant, kind and day, summed up from the ledger. The first call starts the
+    counting with all events there are; from then on workers continue it."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    def __call__(
+    @operation
+    def list(
         self,
         *,
         by: By | Collection[By] = ("kind", "day"),
@@ -141,17 +155,31 @@ class UsageReport:
         kind: str | None = None,
         tenant: str | None = None,
         count: bool = True,
-    ) -> list[Usage]:
-        """``app.usage(by="day", since=30)``: by ``tenant``, ``kind``, ``day`` (UTC), several, or ``()`` for one sum.
+    ) -> Program[_Usages]:
+        """``app.usage.list(by="day", since=30)``: by ``tenant``, ``kind``, ``day`` (UTC), several, or ``()`` for one
+        sum.
 
-        ``since`` and ``until`` are days, both included, or a number of days back. With ``count=False`` nothing is
-        counted first: for whoever may only read.
+        ``since`` and ``until`` are days, both included, or a number of days back. It counts new events first;
+        ``count=False`` only reads the sums, for callers who may not write.
         """
-        caller, scope = self._caller, tenant or self._caller.tenant
         groups = check_groups(by)
-        now = caller.run(caller.store.clock.now())
+        now = yield from run(self._store.clock.now())
         first, last = check_day(since, now), check_day(until, now)
         if count:
-            while caller.run(caller.store.usage.count(begin=True)):
-                pass
-        return caller.run(caller.store.usage.list(groups, scope, first, last, kind))
+            yield from self._count()
+        return (yield from run(self._store.usage.list(groups, tenant or self._tenant, first, last, kind)))
+
+    alist = awaited(list)
+
+    @operation
+    def count(self) -> Program[int]:
+        """Count all events that are not counted yet. Returns their number."""
+        return (yield from self._count())
+
+    acount = awaited(count)
+
+    def _count(self) -> Program[int]:
+        total = 0
+        while done := (yield from run(self._store.usage.count(begin=True))):
+            total += done
+        return total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import date
 from typing import Annotated, Literal
 
@@ -29,20 +28,19 @@ class Keep(Body):
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Retention])
 async def list_retention(app: TheApp) -> Page[Retention]:
     """Those of the tenant and those of every tenant."""
-    return Page(items=await asyncio.to_thread(app.retention.list))
+    return Page(items=await app.retention.alist())
 
 
 @router.get("/preview", dependencies=[allowed(Scope.READ)], response_model=Page[Preview])
 async def preview_retention(app: TheApp) -> Page[Preview]:
     """What each policy would do now, counted up to a limit; and who holds back a purge, if anybody does."""
-    return Page(items=await asyncio.to_thread(app.retention.preview))
+    return Page(items=await app.retention.apreview())
 
 
 @router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=Retention)
 async def set_retention(app: TheApp, body: Keep) -> Retention:
     """Of a kind, of a state, or of all; the most specific policy decides alone."""
-    return await asyncio.to_thread(
-        app.retention.set,
+    return await app.retention.aset(
         kind=body.kind,
         state=body.state,
         clean_after=body.clean_after,
@@ -55,7 +53,7 @@ async def delete_retention(
     app: TheApp, kind: Annotated[str | None, Query(max_length=255)] = None, state: End | None = None
 ) -> None:
     """Keep what it was about as the next wider policy says; without one for ever."""
-    await asyncio.to_thread(app.retention.delete, kind=kind, state=state)
+    await app.retention.aremove(kind=kind, state=state)
 
 
 usage_router = Router(prefix="/usage", tags=["usage"])
@@ -75,12 +73,12 @@ async def show_usage(
     """Sums, by what is named (by kind and day, where nothing is). Days are UTC, both included. Workers count; the
     first time somebody has to ask for it (`POST /usage/count`)."""
     groups: list[By] = ["kind", "day"] if by is None else by
-    return Page(items=await asyncio.to_thread(app.usage, by=groups, since=since, until=until, kind=kind, count=False))
+    return Page(items=await app.usage.alist(by=groups, since=since, until=until, kind=kind, count=False))
 
 
 @usage_router.post("/count", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def count_usage(app: TheApp) -> None:
     """Count what has not been counted yet, so much as one request may; workers go on with it."""
     for _ in range(PARTS):
-        if not await app.client.arun(app.client.store.usage.count(begin=True)):
+        if not await app._session.arun(app._session.store.usage.count(begin=True)):
             return

@@ -29,7 +29,7 @@ from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.schedules import template_commands
-from holdfast.features.schedules.model import Fire, Schedule
+from holdfast.features.schedules.model import Schedule, ScheduleRun
 from holdfast.features.schedules.timing import Coming, Timing, preview
 
 commands = Commands("When jobs are made by themselves: look, and change.")
@@ -207,7 +207,7 @@ def _words(schedule: Schedule) -> str | None:
         return error.message
 
 
-def _print_fires(fires: list[Fire]) -> None:
+def _print_fires(fires: list[ScheduleRun]) -> None:
     rows: list[list[Cell]] = [
         [
             moment(fire.due_at),
@@ -220,7 +220,7 @@ def _print_fires(fires: list[Fire]) -> None:
     table(("time (UTC)", "status", "job", ""), rows, keep=("time (UTC)", "status", "job"))
 
 
-def _said(fire: Fire) -> str:
+def _said(fire: ScheduleRun) -> str:
     if fire.count > 1 and fire.since_at is not None:
         return f"{fire.count:,} times from {moment(fire.since_at)}"
     return line(f"{fire.error_code}: {fire.error_message}") if fire.error_code else ""
@@ -258,7 +258,7 @@ def create(
         "payload": document(payload),
     }
     with template_commands.scheduling(session, app) as (_, schedules):
-        _print(schedules.create(name, timing, **definition), session.as_json)
+        _print(schedules.add(name, timing, **definition), session.as_json)
 
 
 @commands.add(
@@ -326,7 +326,7 @@ def run(
 def delete(session: OneTenant, name: Name) -> None:
     """Delete a schedule; its jobs stay, and its name is free."""
     with template_commands.scheduling(session) as (_, schedules):
-        schedules.delete(name)
+        schedules.remove(name)
     session.answer({"schedule": name, "deleted": True}, f"Schedule {name} fires no more.")
 
 

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from holdfast.engine.job import JobSpec
 from holdfast.errors import HoldfastError, InvalidSetting
-from holdfast.features.limits.model import Switch
+from holdfast.features.limits.model import Pause
 from holdfast.features.payloads.model import NO_RULE, PayloadRule, effective
 from holdfast.features.schedules.model import (
     HOLD,
@@ -225,7 +225,7 @@ class Scheduler:
             log.warning("schedule %s of the code is left out: there is another of that name", draft.name)
 
 
-def _is_refused(decision: Decision, refusing: list[Switch]) -> bool:
+def _is_refused(decision: Decision, refusing: list[Pause]) -> bool:
     """Whether a job that it would make is not accepted now."""
     firings = decision.firings if decision.spare is None else (*decision.firings, decision.spare)
     specs = [firing.job for firing in firings if firing.job is not None]

@@ -1,4 +1,4 @@
-"""``Schedule``, ``Fire``, ``Template``, drafts; what is decided about due times.
+"""``Schedule``, ``ScheduleRun``, ``Template``, drafts; what is decided about due times.
 
 Schedules (SC-9): when jobs are made by themselves, and what becomes of times that were missed or overlap.
 
@@ -222,7 +222,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Fire:
+class ScheduleRun:
     """What became of one time of a schedule. A row of missed times stands for ``count`` of them, from ``since_at``."""
 
     schedule_id: str

@@ -1,4 +1,4 @@
-"""Schedules (SC-9), as ``app.schedules``: create, edit, pause, resume, run, preview, history, delete."""
+"""``app.schedules``: add, edit, pause, resume, run, preview, history, remove."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import Paging, check_name
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import Conflict, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.model import PayloadRule, shown_payload
 from holdfast.features.schedules.model import (
-    Fire,
     Firing,
     Placed,
     Schedule,
     ScheduleDraft,
+    ScheduleRun,
     Template,
     drafted,
     moved,
@@ -25,113 +26,115 @@ from holdfast.features.schedules.model import (
     unmoved,
 )
 from holdfast.features.schedules.timing import Coming, preview
-from holdfast.stores.flow import Steps, flow, read_together
+from holdfast.stores.flow import Steps, flow, read_together, run
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
-
-T = TypeVar("T")
 
 Make = Callable[[str, Any, dict[str, Any]], JobSpec]
 """Makes a job of a kind, a payload and options; refuses what does not fit a kind it knows."""
 TRIES = 5  # of a change that somebody else's came before
 
-# Inside the class the word is a method.
+# Inside the class the word is an operation.
 _Schedules = list[Schedule]
-_Fires = list[Fire]
+_Fires = list[ScheduleRun]
 _Times = list[Coming]
 
 
-class Schedules:
-    """Each call has two colours: the one that begins with ``a`` is awaited."""
+class Schedules(StoreNamespace):
+    """When jobs are made without a caller."""
 
     def __init__(self, caller: Caller, make: Make, new_id: Callable[[], str]) -> None:
-        self._caller = caller
+        super().__init__(caller)
         self._make = make
         self._new_id = new_id
 
-    def create(self, name: str, timing: str, **definition: Any) -> Schedule:
-        """``app.schedules.create("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``.
+    @operation
+    def add(self, /, name: str, timing: str, **definition: Any) -> Program[Schedule]:
+        """``app.schedules.add("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``.
 
         ``kind`` or ``template`` says what is made, ``payload`` with which arguments. ``missed`` is skip, once or all;
-        ``overlap`` is allow, skip or queue; ``jitter`` spreads the load; other options are those of a template.
+        ``overlap`` is allow, skip or queue; ``jitter`` spreads the load; other options are those of a template. A name
+        that is taken is refused.
         """
-        return self._caller.run(self._create(name, timing, definition))
+        return (yield from run(self._add(name, timing, definition)))
 
-    async def acreate(self, name: str, timing: str, **definition: Any) -> Schedule:
-        return await self._caller.arun(self._create(name, timing, definition))
+    aadd = awaited(add)
 
-    def edit(self, name: str, **changes: Any) -> Schedule:
-        """Change what is named here, ``timing`` and ``tz`` included. With other times the next one is found from now
+    @operation
+    def edit(self, /, name: str, **changes: Any) -> Program[Schedule]:
+        """Change the given options, also ``timing`` and ``tz``. With another timing the next time is computed from now
         on; otherwise it stays."""
-        return self._caller.run(self._edit(name, changes))
+        return (yield from run(self._edit(name, changes)))
 
-    async def aedit(self, name: str, **changes: Any) -> Schedule:
-        return await self._caller.arun(self._edit(name, changes))
+    aedit = awaited(edit)
 
-    def pause(self, name: str) -> Schedule:
-        """Fire nothing until it is resumed; what comes meanwhile is not missed, it does not count."""
-        return self._caller.run(self._turn(name, "paused"))
+    @operation
+    def pause(self, name: str) -> Program[Schedule]:
+        """Do not fire until it is resumed. Times that pass meanwhile do not count as missed."""
+        return (yield from run(self._set_state(name, "paused")))
 
-    async def apause(self, name: str) -> Schedule:
-        return await self._caller.arun(self._turn(name, "paused"))
+    apause = awaited(pause)
 
-    def resume(self, name: str) -> Schedule:
-        return self._caller.run(self._turn(name, "active"))
+    @operation
+    def resume(self, name: str) -> Program[Schedule]:
+        """Fire again."""
+        return (yield from run(self._set_state(name, "active")))
 
-    async def aresume(self, name: str) -> Schedule:
-        return await self._caller.arun(self._turn(name, "active"))
+    aresume = awaited(resume)
 
-    def delete(self, name: str) -> None:
-        """It fires no more and its name is free; jobs and history stay."""
-        self._caller.run(self._turn(name, "deleted"))
+    @operation
+    def remove(self, name: str) -> Program[None]:
+        """Remove a schedule and free its name. Jobs and history stay."""
+        yield from run(self._set_state(name, "deleted"))
 
-    async def adelete(self, name: str) -> None:
-        await self._caller.arun(self._turn(name, "deleted"))
+    aremove = awaited(remove)
 
-    def run(self, name: str, *, anyway: bool = False) -> str:
-        """Run it now, besides its times, which stay as they are. Answers the job's id. One that does not allow two at
-        once is refused while a job of it runs, unless ``anyway``."""
-        return self._caller.run(self._run(name, anyway))
+    @operation
+    def run(self, name: str, *, anyway: bool = False) -> Program[str]:
+        """Run it now, in addition to its times. Returns the job's id. A schedule that does not allow overlap refuses
+        while a job of it runs, unless ``anyway``."""
+        return (yield from run(self._run(name, anyway)))
 
-    async def arun(self, name: str, *, anyway: bool = False) -> str:
-        return await self._caller.arun(self._run(name, anyway))
+    arun = awaited(run)
 
-    def get(self, name: str) -> Schedule | None:
-        return self._caller.run(self._get(name))
+    @operation
+    def get(self, name: str) -> Program[Schedule | None]:
+        """The schedule, or None."""
+        return (yield from run(self._get(name)))
 
-    async def aget(self, name: str) -> Schedule | None:
-        return await self._caller.arun(self._get(name))
+    aget = awaited(get)
 
-    def list(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> _Schedules:
-        """By their names."""
-        return self._caller.run(self._listed(state, kind, page))
+    @operation
+    def list(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> Program[_Schedules]:
+        """Schedules by name."""
+        return (yield from run(self._listed(state, kind, page)))
 
-    async def alist(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> _Schedules:
-        return await self._caller.arun(self._listed(state, kind, page))
+    alist = awaited(list)
 
-    def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> _Fires:
-        """What became of its times, the latest first."""
-        return self._caller.run(self._history(name, limit, before))
+    @operation
+    def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> Program[_Fires]:
+        """What happened at its past times, newest first."""
+        return (yield from run(self._history(name, limit, before)))
 
-    async def ahistory(self, name: str, *, limit: int = 50, before: datetime | None = None) -> _Fires:
-        return await self._caller.arun(self._history(name, limit, before))
+    ahistory = awaited(history)
 
-    def preview(self, name: str, count: int = 10) -> _Times:
-        """Its next times in its zone, with a warning where a change of the clock touches one."""
-        return self._caller.run(self._preview(name, count))
+    @operation
+    def preview(self, name: str, count: int = 10) -> Program[_Times]:
+        """Its next times in its time zone, with a warning where a clock change affects one."""
+        return (yield from run(self._preview(name, count)))
 
-    async def apreview(self, name: str, count: int = 10) -> _Times:
-        return await self._caller.arun(self._preview(name, count))
+    apreview = awaited(preview)
 
     # --- flows ---
 
     @flow()
-    def _create(self, name: str, timing: str, definition: Mapping[str, Any]) -> Steps[Schedule]:
-        store, tenant = self._caller.store, self._caller.tenant
+    def _add(self, name: str, timing: str, definition: Mapping[str, Any]) -> Steps[Schedule]:
+        store, tenant = self._store, self._tenant
         draft, template = yield from self._drafted(name, timing, definition)
         now = yield from store.clock.now().start()
         placed = Placed.at(self._new_id(), draft, now)
         self._firing(draft, template, placed.next_fire_at or now)  # refused now rather than when it fires
-        if not (yield from store.schedules.add(placed, self._caller.actor, tenant).start()):
+        if not (yield from store.schedules.add(placed, self._actor, tenant).start()):
             raise Conflict(
                 f"there is a schedule {name} already", code="schedule_exists", fix="Edit it, or choose another name."
             )
@@ -142,7 +145,7 @@ class Schedules:
         for _ in range(TRIES):
             read = yield from self._found(name)
             draft, template = yield from self._drafted(name, changes.get("timing", read.timing), changed(read, changes))
-            now = yield from self._caller.store.clock.now().start()
+            now = yield from self._store.clock.now().start()
             placed = moved(read, draft, now)
             self._firing(draft, template, placed.next_fire_at or now)
             state = "active" if read.state == "ended" else read.state
@@ -151,12 +154,12 @@ class Schedules:
         raise _busy(name)
 
     @flow()
-    def _turn(self, name: str, state: str) -> Steps[Schedule]:
+    def _set_state(self, name: str, state: str) -> Steps[Schedule]:
         for _ in range(TRIES):
             read = yield from self._found(name)
             if read.state == state or (read.state, state) == ("ended", "paused"):
                 return (yield from self._shown(read))
-            now = yield from self._caller.store.clock.now().start()
+            now = yield from self._store.clock.now().start()
             draft = drafted(read)
             placed = Placed.at(read.id, draft, now, read.anchor_at) if state == "active" else unmoved(read, draft)
             if (yield from self._change(read, placed.declared_as(read), state)):
@@ -164,19 +167,17 @@ class Schedules:
         raise _busy(name)
 
     def _change(self, read: Schedule, placed: Placed, state: str) -> Steps[bool]:
-        change = self._caller.store.schedules.change(read, placed, state, self._caller.actor, self._caller.tenant)
+        change = self._store.schedules.change(read, placed, state, self._actor, self._tenant)
         return (yield from change.start())
 
     @flow(tells=True)
     def _run(self, name: str, anyway: bool) -> Steps[str]:
-        store, tenant = self._caller.store, self._caller.tenant
+        store, tenant = self._store, self._tenant
         read = yield from self._found(name)
         template = yield from self._template(read.template)
         now = yield from store.clock.now().start()
         firing = self._firing(drafted(read), template, now)
-        job_id, reason, detail = yield from store.schedules.run(
-            read.id, firing, anyway, self._caller.actor, tenant
-        ).start()
+        job_id, reason, detail = yield from store.schedules.run(read.id, firing, anyway, self._actor, tenant).start()
         if job_id is None:
             said = "a job of it is still running" if reason == "schedule_running" else detail
             raise Refused(f"schedule {name} was not run: {said or reason}", code=reason)
@@ -185,17 +186,17 @@ class Schedules:
     @flow(writes=False)
     def _history(self, name: str, limit: int, before: datetime | None) -> Steps[_Fires]:
         read = yield from self._found(name)
-        return (yield from self._caller.store.schedules.fires(read.id, self._caller.tenant, limit, before).start())
+        return (yield from self._store.schedules.fires(read.id, self._tenant, limit, before).start())
 
     @flow(writes=False)
     def _preview(self, name: str, count: int) -> Steps[_Times]:
         read = yield from self._found(name)
-        now = yield from self._caller.store.clock.now().start()
+        now = yield from self._store.clock.now().start()
         return preview(read.timed, now, read.anchor_at, count)
 
     @flow(writes=False)
     def _get(self, name: str) -> Steps[Schedule | None]:
-        store, tenant = self._caller.store, self._caller.tenant
+        store, tenant = self._store, self._tenant
         found, rules = yield from read_together(
             store.schedules.get(_named(name), tenant).start(), store.payload_rules.list(tenant).start()
         )
@@ -203,7 +204,7 @@ class Schedules:
 
     @flow(writes=False)
     def _listed(self, state: str | None, kind: str | None, page: Paging) -> Steps[_Schedules]:
-        store, tenant = self._caller.store, self._caller.tenant
+        store, tenant = self._store, self._tenant
         found, rules = yield from read_together(
             store.schedules.list(tenant, state, kind, **page).start(), store.payload_rules.list(tenant).start()
         )
@@ -213,11 +214,11 @@ class Schedules:
 
     def _shown(self, found: Schedule) -> Steps[Schedule]:
         """Without the payload of a restricted kind (rule 24): it is for the jobs that are made."""
-        rules = yield from self._caller.store.payload_rules.list(self._caller.tenant).start()
+        rules = yield from self._store.payload_rules.list(self._tenant).start()
         return _without(rules, found)
 
     def _found(self, name: str) -> Steps[Schedule]:
-        found = yield from self._caller.store.schedules.get(_named(name), self._caller.tenant).start()
+        found = yield from self._store.schedules.get(_named(name), self._tenant).start()
         if found is None:
             raise NotFound(f"there is no schedule {name} in this tenant", code="schedule_not_found")
         return found
@@ -225,7 +226,7 @@ class Schedules:
     def _template(self, name: str | None) -> Steps[Template | None]:
         if name is None:
             return None
-        found = yield from self._caller.store.templates.get(name, self._caller.tenant).start()
+        found = yield from self._store.templates.get(name, self._tenant).start()
         if found is None or found.removed:
             raise NotFound(f"there is no template {name} in this tenant", code="template_not_found")
         return found
@@ -244,7 +245,7 @@ class Schedules:
 
     def _firing(self, draft: ScheduleDraft, template: Template | None, due: datetime) -> Firing:
         payload, options = together(template, json.loads(draft.payload), draft.options, due)
-        signed = {**options, "tenant": self._caller.tenant, "enqueued_by": f"schedule {draft.name}"}
+        signed = {**options, "tenant": self._tenant, "enqueued_by": f"schedule {draft.name}"}
         spec = self._make(draft.kind, payload, signed)
         return Firing(due, "fire", spec, None if template is None else template.version)
 

@@ -67,7 +67,7 @@ async def show(request: Request) -> Response:
         hides = await _hides(request, schedule)
         return await _form(request, _written(schedule, hides), schedule=schedule, hides=hides)
     zone = _zone(asked.get("zone"))
-    client, store = app.client, app.client.store
+    client, store = app._session, app._session.store
     before = time_of(asked, "before")
     fires, rules, now = await client.arun(
         beside(
@@ -102,7 +102,7 @@ async def create(request: Request) -> Response:
         return await _form(request, given, tried=True)
     try:
         name = said(given, "name") or ""
-        made = await the_app(request).schedules.acreate(name, **_definition(given))
+        made = await the_app(request).schedules.aadd(name, **_definition(given))
     except HoldfastError as error:
         return await _form(request, given, wrong=error, tried=True)
     return go(request, path_of(made.name), f"Schedule {made.name} is there.")
@@ -127,7 +127,7 @@ async def act(request: Request) -> Response:
             question = f"Delete schedule {schedule.name}? Its jobs and its history stay."
             if (asks := await ask_first(request, question, back=here)) is not None:
                 return asks
-            await schedules.adelete(schedule.name)
+            await schedules.aremove(schedule.name)
             return go(request, "/schedules", f"Schedule {schedule.name} is deleted.")
         case "preview":
             return await _form(request, given, schedule=schedule, hides=await _hides(request, schedule), tried=True)
@@ -233,13 +233,13 @@ def _coming(schedule: Schedule, now: datetime) -> list[Coming]:
 
 async def _hides(request: Request, schedule: Schedule) -> bool:
     """Whether what the schedule gives to its jobs may not be seen (rule 24)."""
-    client = the_app(request).client
+    client = the_app(request)._session
     rules = await client.arun(client.store.payload_rules.list(schedule.tenant))
     return effective(rules, schedule.tenant, schedule.kind).restricted
 
 
 async def _now(request: Request) -> datetime:
-    client = the_app(request).client
+    client = the_app(request)._session
     return await client.arun(client.store.clock.now())
 
 

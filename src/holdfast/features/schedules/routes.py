@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast.engine.names import Place
 from holdfast.errors import NotFound
 from holdfast.features.jobs.routes import Accepted
-from holdfast.features.schedules.model import Fire, Schedule, Template
+from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
 from holdfast.features.schedules.timing import Coming
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Instant, JobOptions, RetryPolicy, Span, Text
@@ -63,7 +63,7 @@ async def list_templates(
     limit: Limit = PAGE,
 ) -> Page[Template]:
     """The newest version of each, by their names."""
-    scope = app.client.tenant
+    scope = app._session.tenant
     found = await app.templates.alist(after=Place.read(after, scope), limit=limit + 1)
     return paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
 
@@ -71,7 +71,7 @@ async def list_templates(
 @template_router.get("/{name:path}/versions", dependencies=[allowed(Scope.READ)], response_model=Page[Template])
 async def template_versions(app: TheApp, name: NamePath, after: After = None, limit: Limit = PAGE) -> Page[Template]:
     """The newest first; a removal is one of them."""
-    scope = app.client.tenant
+    scope = app._session.tenant
     found = await app.templates.aversions(name, after=Place.read(after, scope), limit=limit + 1)
     if not found and after is None:
         raise _missing(name)
@@ -108,7 +108,7 @@ async def show_template(
 @template_router.put("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Template)
 async def put_template(app: TheApp, name: NamePath, body: PutTemplate) -> Template:
     """Define a template, or change it: that is a new version, and the others stay. Repeating it changes nothing."""
-    return await app.templates.aput(name, body.kind, body.payload, **body.options("kind", "payload"))
+    return await app.templates.aset(name, body.kind, body.payload, **body.options("kind", "payload"))
 
 
 @template_router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
@@ -158,7 +158,7 @@ async def list_schedules(
     limit: Limit = PAGE,
 ) -> Response:
     """By their names."""
-    scope = app.client.tenant
+    scope = app._session.tenant
     found = await app.schedules.alist(state=state, kind=kind, after=Place.read(after, scope), limit=limit + 1)
     page = paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
     return Response(as_json(page), media_type="application/json")  # not checked once more: it is our own
@@ -168,7 +168,7 @@ async def list_schedules(
 async def create_schedule(app: TheApp, body: CreateSchedule) -> Schedule:
     """Make a schedule of a kind or a template."""
     definition = body.options("name", "timing")
-    return await app.schedules.acreate(body.name, body.timing, **definition)
+    return await app.schedules.aadd(body.name, body.timing, **definition)
 
 
 @router.get("/{name:path}/next", dependencies=[allowed(Scope.READ)], response_model=Page[Coming])
@@ -177,10 +177,10 @@ async def next_times(app: TheApp, name: NamePath, count: Annotated[int, Query(ge
     return Page(items=await app.schedules.apreview(name, count))
 
 
-@router.get("/{name:path}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Fire])
+@router.get("/{name:path}/history", dependencies=[allowed(Scope.READ)], response_model=Page[ScheduleRun])
 async def schedule_history(
     app: TheApp, name: NamePath, before: Annotated[Instant | None, Query()] = None, limit: Limit = PAGE
-) -> Page[Fire]:
+) -> Page[ScheduleRun]:
     """What became of its times, the latest first; `before` is the `due_at` of the last one seen."""
     found = await app.schedules.ahistory(name, limit=limit + 1, before=before)
     return paged(found, limit, lambda fire: fire.due_at.isoformat())
@@ -226,4 +226,4 @@ async def edit_schedule(app: TheApp, name: NamePath, body: Definition) -> Schedu
 @router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
 async def delete_schedule(app: TheApp, name: NamePath) -> None:
     """It fires no more and its name is free; jobs and history stay."""
-    await app.schedules.adelete(name)
+    await app.schedules.aremove(name)

@@ -13,11 +13,11 @@ from holdfast.engine.job import OURS, Enqueued, JobSpec
 from holdfast.engine.names import Place
 from holdfast.features.schedules.model import (
     Decision,
-    Fire,
     Firing,
     MadeFrom,
     Placed,
     Schedule,
+    ScheduleRun,
     Template,
     TemplateDraft,
     version_of,
@@ -64,7 +64,9 @@ class ScheduleStore(Protocol):
 
     def get(self, name: str, tenant: str) -> Flow[Schedule | None]: ...
 
-    def fires(self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None) -> Flow[list[Fire]]:
+    def fires(
+        self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None
+    ) -> Flow[list[ScheduleRun]]:
         """What became of its times, the latest first."""
         ...
 
@@ -139,15 +141,15 @@ class ScheduleReads(Reader):
     @flow(writes=False)
     def fires(
         self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None
-    ) -> Steps[list[Fire]]:
+    ) -> Steps[list[ScheduleRun]]:
         earlier = "" if before is None else " and f.due_at < :before"
         text = (
-            f"select {Record.columns(Fire, 'f.')} from {{fire}} f where f.schedule_id = :id"
+            f"select {Record.columns(ScheduleRun, 'f.')} from {{fire}} f where f.schedule_id = :id"
             f" and {within(tenant, 'f.tenant')}{earlier} order by f.due_at desc, f.manual desc limit :limit"
         )
         moment = None if before is None else self.dialect.codec.moment(before)
         rows = yield from self._ask(tenant, text, id=parse_id(schedule_id), limit=limit, before=moment)
-        decode = Record.decoder(Fire, self.dialect.codec)
+        decode = Record.decoder(ScheduleRun, self.dialect.codec)
         return [decode(row) for row in rows]
 
     @flow(writes=False)

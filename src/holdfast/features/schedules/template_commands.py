@@ -120,7 +120,7 @@ def scheduling(session: CommandSession, app: str | None = None) -> Iterator[tupl
 @contextmanager
 def templating(session: CommandSession, app: str | None = None) -> Iterator[Templates]:
     with session.connect() as client:
-        make, known = _maker(client, app, session.url), load_app(app, session.url).kinds if app else {}
+        make, known = _maker(client, app, session.url), load_app(app, session.url)._kinds if app else {}
 
         def prepare(kind: str, payload: Any, chosen: Any) -> Prepared[Any]:
             return Prepared(make(kind, payload, chosen), chosen.get("tenant", client.tenant), lambda value: value)
@@ -131,7 +131,7 @@ def templating(session: CommandSession, app: str | None = None) -> Iterator[Temp
 def _maker(client: Session, app: str | None, url: str | None) -> Make:
     """Without an app nothing is known of a kind: what is made has the options that were given, and no others."""
     if app is not None:
-        return load_app(app, url).scheduler.make
+        return load_app(app, url)._scheduler.make
 
     def make(kind: str, payload: Any, chosen: Any) -> JobSpec:
         text = encode(payload, limit=PAYLOAD_LIMIT)
@@ -195,7 +195,7 @@ def put(
 ) -> None:
     """Define a template, or change it: that is a new version, and the others stay."""
     with templating(session, app) as templates:
-        _print(templates.put(name, kind, document(payload), **made.given), session.as_json)
+        _print(templates.set(name, kind, document(payload), **made.given), session.as_json)
 
 
 @commands.add("remove", "holdfast templates remove monthly")

@@ -98,7 +98,7 @@ def set_tenant(
 def delete(session: NoTenant, name: Name) -> None:
     """Forget what was set for a tenant; its jobs stay."""
     with session.connect() as client:
-        Tenants(client).delete(name)
+        Tenants(client).remove(name)
     session.answer({"tenant": name, "deleted": True}, f"Nothing is set for {name} any more. Its jobs are as they were.")
 
 
@@ -115,7 +115,7 @@ def fair(
     """Have tenants share queues fairly, or no more. While the index for it is made, those who write wait."""
     with session.connect() as client:
         tenants = Tenants(client)
-        shared = tenants.shared() if state is None else tenants.fair(state == "on", queue=queue)
+        shared = tenants.fair_queues() if state is None else tenants.set_fair_queues(state == "on", queue=queue)
     if session.as_json:
         emit({"fair": shared})
     elif not shared:
@@ -132,7 +132,9 @@ def registered_only(
     """Refuse jobs of tenants that are not registered, or no more. What waits already runs to its end."""
     with session.connect() as client:
         tenants = Tenants(client)
-        on = tenants.registered_only(None if state is None else state == "on")
+        if state is not None:
+            tenants.set_registration_required(state == "on")
+        on = tenants.registration_required() if state is None else state == "on"
         others = [each.name for each in tenants.list() if each.updated_at is None] if on else []
     if session.as_json:
         emit({"registered_only": on, "unregistered": others})

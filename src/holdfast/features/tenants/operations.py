@@ -1,4 +1,4 @@
-"""Tenants, as ``app.tenants``: what each is held to, and whether they share queues fairly (JF-12)."""
+"""``app.tenants``: limits of each tenant, fair shares of queues, registration."""
 
 from __future__ import annotations
 
@@ -7,98 +7,101 @@ from typing import TypeVar, Unpack
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.tenants.model import EVERY_QUEUE, Tenant, TenantOptions, terms
-from holdfast.stores.flow import Flow, Steps, flow
-from holdfast.stores.port import Caller
+from holdfast.stores.flow import Flow, Steps, flow, run
+from holdfast.stores.namespace import StoreNamespace
 
 T = TypeVar("T")
 
 INDEX_WITHIN = 600.0
 """Seconds: the first queue that is shared has an index made."""
 
-_Tenants = list[Tenant]  # inside the class the word is a method
+_Tenants = list[Tenant]  # inside the class the word is an operation
+_Names = list[str]
 
 
-class Tenants:
-    """Each call has two colours: the one that begins with ``a`` is awaited. It is for whoever runs the database: a
-    tenant is named here, whichever this program works for."""
+class Tenants(StoreNamespace):
+    """Limits and fair shares of tenants, for the operator of the database: they name a tenant, whichever the session
+    works for."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    @operation
+    def set(self, name: str, **what: Unpack[TenantOptions]) -> Program[Tenant]:
+        """Register a tenant, or change the given options; None removes one.
 
-    def set(self, name: str, **what: Unpack[TenantOptions]) -> Tenant:
-        """Register a tenant, or change what is said; the rest stays, and None takes something away.
-
-        ``max_pending`` jobs may wait: more are refused (``tenant_full``). ``max_running`` run at once and ``rate``
-        (``"10/s"``) are begun in a time: more wait. ``weight`` is its share where queues are shared fairly; the first
-        that is set has all of them shared.
+        ``max_pending`` jobs may wait: more are refused (``tenant_full``). ``max_running`` jobs run at once and ``rate``
+        (``"10/s"``) start per period: more wait. ``weight`` is its share in fairly shared queues; the first weight that
+        is set shares all queues.
         """
-        return self._caller.run(_patient(self._set(name, what)))
+        return (yield from run(_patient(self._set(name, what))))
 
-    async def aset(self, name: str, **what: Unpack[TenantOptions]) -> Tenant:
-        return await self._caller.arun(_patient(self._set(name, what)))
+    aset = awaited(set)
 
-    def get(self, name: str) -> Tenant:
-        """One tenant, with what its jobs use; also one that nobody registered, if it has jobs."""
-        return self._caller.run(self._get(name))
+    @operation
+    def get(self, name: str) -> Program[Tenant]:
+        """One tenant with what its jobs use, also an unregistered one that has jobs; ``NotFound`` otherwise."""
+        return (yield from run(self._get(name)))
 
-    async def aget(self, name: str) -> Tenant:
-        return await self._caller.arun(self._get(name))
+    aget = awaited(get)
 
-    def list(self) -> _Tenants:
-        """The registered ones and those that have jobs, by their names."""
-        return self._caller.run(self._caller.store.tenants.list(EVERY_TENANT))
+    @operation
+    def list(self) -> Program[_Tenants]:
+        """Registered tenants and those that have jobs, by name."""
+        return (yield from run(self._store.tenants.list(EVERY_TENANT)))
 
-    async def alist(self) -> _Tenants:
-        return await self._caller.arun(self._caller.store.tenants.list(EVERY_TENANT))
+    alist = awaited(list)
 
-    def delete(self, name: str) -> None:
-        """Forget what was set for a tenant. Its jobs stay, and are held to nothing of it any more."""
-        _found(name, self._caller.run(self._caller.store.tenants.remove(_named(name), self._caller.actor)))
+    @operation
+    def remove(self, name: str) -> Program[None]:
+        """Remove the settings of a tenant. Its jobs stay, and no limit of it applies to them any more."""
+        if not (yield from run(self._store.tenants.remove(_named(name), self._actor))):
+            raise NotFound(f"tenant {name} is not registered", code="tenant_not_found")
 
-    async def adelete(self, name: str) -> None:
-        _found(name, await self._caller.arun(self._caller.store.tenants.remove(_named(name), self._caller.actor)))
+    aremove = awaited(remove)
 
-    def fair(self, on: bool = True, *, queue: str | None = None) -> _Names:
-        """Have tenants share a queue fairly, or all of them, or no more; answers which are shared (``*`` is all)."""
-        return self._caller.run(_patient(self._fair(on, queue)))
+    @operation
+    def set_fair_queues(self, on: bool = True, *, queue: str | None = None) -> Program[_Names]:
+        """Share a queue, or without one all queues, fairly between tenants, or stop it. Returns the queues that are
+        shared (``*`` is all)."""
+        return (yield from run(_patient(self._fair(on, queue))))
 
-    async def afair(self, on: bool = True, *, queue: str | None = None) -> _Names:
-        return await self._caller.arun(_patient(self._fair(on, queue)))
+    aset_fair_queues = awaited(set_fair_queues)
 
-    def shared(self) -> _Names:
-        """Which queues are shared."""
-        return self._caller.run(self._caller.store.tenants.fair_queues())
+    @operation
+    def fair_queues(self) -> Program[_Names]:
+        """The queues that are shared fairly."""
+        return (yield from run(self._store.tenants.fair_queues()))
 
-    def registered_only(self, on: bool | None = None) -> bool:
-        """Whether a tenant has to be registered before it can have jobs: others are refused (``tenant_unregistered``).
-        What waits already runs to its end, and is retried. Without ``on``: look."""
-        return self._caller.run(self._registered(on))
+    afair_queues = awaited(fair_queues)
 
-    async def aregistered_only(self, on: bool | None = None) -> bool:
-        return await self._caller.arun(self._registered(on))
+    @operation
+    def set_registration_required(self, on: bool = True) -> Program[None]:
+        """Whether a tenant has to be registered before it can have jobs: jobs of others are then refused
+        (``tenant_unregistered``). Jobs that wait already run to their end, with retries."""
+        yield from run(self._store.tenants.set_registered_only(bool(on), self._actor))
 
-    def _registered(self, on: bool | None) -> Flow[bool]:
-        store = self._caller.store
-        return store.tenants.registered_only() if on is None else self._require(on)
+    aset_registration_required = awaited(set_registration_required)
 
-    @flow()
-    def _require(self, on: bool) -> Steps[bool]:
-        yield from self._caller.store.tenants.set_registered_only(on, self._caller.actor).start()
-        return on
+    @operation
+    def registration_required(self) -> Program[bool]:
+        """Whether a tenant has to be registered before it can have jobs."""
+        return (yield from run(self._store.tenants.registered_only()))
+
+    aregistration_required = awaited(registration_required)
 
     @flow()
     def _set(self, name: str, what: TenantOptions) -> Steps[Tenant]:
-        store = self._caller.store
-        yield from store.tenants.set(_named(name), terms(what), self._caller.actor).start()
+        store = self._store
+        yield from store.tenants.set(_named(name), terms(what), self._actor).start()
         return (yield from self._one(name))
 
-    def _get(self, name: str) -> Flow[Tenant]:
-        return flow(writes=False)(self._one)(name)
+    @flow(writes=False)
+    def _get(self, name: str) -> Steps[Tenant]:
+        return (yield from self._one(name))
 
     def _one(self, name: str) -> Steps[Tenant]:
-        every = yield from self._caller.store.tenants.list(EVERY_TENANT).start()  # its share is one of all
+        every = yield from self._store.tenants.list(EVERY_TENANT).start()  # its share is one of all
         found = [each for each in every if each.name == name]
         if not found:
             raise NotFound(
@@ -110,15 +113,12 @@ class Tenants:
 
     @flow()
     def _fair(self, on: bool, queue: str | None) -> Steps[_Names]:
-        store = self._caller.store
+        store = self._store
         now = yield from store.tenants.fair_queues().start()
         wanted = _wanted(now, on, EVERY_QUEUE if queue is None else check_name(queue, "queue"))
         if wanted != now:
-            yield from store.tenants.set_fair(wanted, self._caller.actor).start()
+            yield from store.tenants.set_fair(wanted, self._actor).start()
         return wanted
-
-
-_Names = list[str]
 
 
 def _wanted(now: _Names, on: bool, queue: str) -> _Names:
@@ -143,8 +143,3 @@ def _named(name: str) -> str:
     if check_name(name, "tenant") == EVERY_TENANT:
         raise InvalidSetting("name one tenant; * is none", code="invalid_name")
     return name
-
-
-def _found(name: str, removed: bool) -> None:
-    if not removed:
-        raise NotFound(f"tenant {name} is not registered", code="tenant_not_found")

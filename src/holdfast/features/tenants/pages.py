@@ -20,7 +20,7 @@ LISTED: Final = 200
 
 
 async def index(request: Request) -> Response:
-    identity, client = identity_of(request), the_app(request).client
+    identity, client = identity_of(request), the_app(request)._session
     everybody = identity.runs_all
     whose = EVERY_TENANT if everybody else identity.tenant
     found = await client.arun(client.store.tenants.list(whose, most=COUNTED, names=LISTED + 1))
@@ -59,7 +59,7 @@ async def change(request: Request) -> Response:
 async def share(request: Request) -> Response:
     whole(request)
     given = await fields(request)
-    queues = await the_app(request).tenants.afair(given.get("on") == "yes", queue=said(given, "queue"))
+    queues = await the_app(request).tenants.aset_fair_queues(given.get("on") == "yes", queue=said(given, "queue"))
     told = "every queue" if EVERY_QUEUE in queues else ", ".join(queues) or "no queue"
     return go(request, "/tenants", f"Tenants share {told} fairly.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -65,24 +64,25 @@ async def list_tenants(app: TheApp, who: Who) -> Page[Tenant]:
 
 @router.get("/fair", dependencies=[allowed_whole(Scope.READ)], response_model=Shared)
 async def fair_queues(app: TheApp) -> Shared:
-    return Shared(await asyncio.to_thread(app.tenants.shared))
+    return Shared(await app.tenants.afair_queues())
 
 
 @router.post("/fair", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Shared)
 async def share_queues(app: TheApp, body: Sharing) -> Shared:
     """Have tenants share a queue fairly, or all of them, or no more."""
-    return Shared(await app.tenants.afair(body.on, queue=body.queue))
+    return Shared(await app.tenants.aset_fair_queues(body.on, queue=body.queue))
 
 
 @router.get("/registered-only", dependencies=[allowed_whole(Scope.READ)], response_model=Registration)
 async def registered_only(app: TheApp) -> Registration:
-    return Registration(await app.tenants.aregistered_only())
+    return Registration(await app.tenants.aregistration_required())
 
 
 @router.post("/registered-only", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Registration)
 async def require_registration(app: TheApp, body: Registering) -> Registration:
     """Refuse jobs of tenants that are not registered, or no more."""
-    return Registration(await app.tenants.aregistered_only(body.on))
+    await app.tenants.aset_registration_required(body.on)
+    return Registration(body.on)
 
 
 @router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Tenant)
@@ -101,4 +101,4 @@ async def set_tenant(app: TheApp, name: NamePath, body: SetTenant) -> Tenant:
 @router.delete("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
 async def delete_tenant(app: TheApp, name: NamePath) -> None:
     """Forget what was set for it. Its jobs stay."""
-    await app.tenants.adelete(name)
+    await app.tenants.aremove(name)

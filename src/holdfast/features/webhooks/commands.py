@@ -12,8 +12,8 @@ from holdfast.cli.output import Cell, emit, facts, line, moment, say, table, wri
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.events.model import JobOptions
-from holdfast.features.webhooks.model import NOTICES, Endpoint, EndpointDelivery
-from holdfast.features.webhooks.operations import Changes, Endpoints, Looking
+from holdfast.features.webhooks.model import NOTICES, Webhook, WebhookDelivery
+from holdfast.features.webhooks.operations import Changes, Looking, Webhooks
 from holdfast.webhooks import new_secret
 
 commands = Commands("Tell others of events: webhooks, and what became of them.")
@@ -37,7 +37,7 @@ Secret = Annotated[
 def list_endpoints(session: AnyTenant) -> None:
     """List the endpoints: where webhooks go, and what each is told."""
     with session.connect() as client:
-        found = Endpoints(client).list()
+        found = Webhooks(client).list()
     session.print_list(
         found,
         {
@@ -57,8 +57,8 @@ def list_endpoints(session: AnyTenant) -> None:
 def show(session: OneTenant, name: Name) -> None:
     """Show an endpoint, and the last attempts to deliver something to it."""
     with session.connect() as client:
-        feature = Endpoints(client)
-        found, log = feature.show(name), feature.deliveries(name, limit=10)
+        feature = Webhooks(client)
+        found, log = feature.get(name), feature.deliveries(name, limit=10)
     if session.as_json:
         emit(found.described() | {"deliveries": [each.described() for each in log]})
         return
@@ -88,7 +88,7 @@ def add(
     if of_queue is not None:
         how["of_queue"] = of_queue
     with session.connect() as client:
-        _told(Endpoints(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **how), session.as_json)
+        _told(Webhooks(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **how), session.as_json)
 
 
 @commands.add("change", "holdfast endpoints change ops --on job.dead_letter --on job.crashed")
@@ -110,7 +110,7 @@ def change(
     given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind, "options": how or None}
     changes = Changes(**{key: value for key, value in given.items() if value is not None})  # type: ignore[typeddict-item]
     with session.connect() as client:
-        _told(Endpoints(client).change(name, **changes), session.as_json)
+        _told(Webhooks(client).set(name, **changes), session.as_json)
 
 
 @commands.add(
@@ -128,7 +128,7 @@ def rotate(
 ) -> None:
     """Sign with a new secret as well as with the last one; with --keep 0 with the new one alone."""
     with session.connect() as client:
-        _told(Endpoints(client).rotate(name, secret, keep=keep), session.as_json)
+        _told(Webhooks(client).rotate_secret(name, secret, keep=keep), session.as_json)
 
 
 @commands.add("disable", "holdfast endpoints disable ops --reason 'it is moved'")
@@ -137,7 +137,7 @@ def disable(
 ) -> None:
     """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
     with session.connect() as client:
-        _told(Endpoints(client).disable(name, reason=reason), session.as_json)
+        _told(Webhooks(client).disable(name, reason=reason), session.as_json)
 
 
 @commands.add("enable", "holdfast endpoints enable ops --skip")
@@ -148,14 +148,14 @@ def enable(
 ) -> None:
     """Go on, with what happened meanwhile."""
     with session.connect() as client:
-        _told(Endpoints(client).enable(name, skip=skip), session.as_json)
+        _told(Webhooks(client).enable(name, skip=skip), session.as_json)
 
 
 @commands.add("remove", "holdfast endpoints remove ops")
 def remove(session: OneTenant, name: Name) -> None:
     """Remove an endpoint and the log of its deliveries."""
     with session.connect() as client:
-        Endpoints(client).remove(name)
+        Webhooks(client).remove(name)
     session.answer({"name": name, "removed": True}, f"{name} is gone.")
 
 
@@ -163,7 +163,7 @@ def remove(session: OneTenant, name: Name) -> None:
 def ping(session: OneTenant, name: Name) -> None:
     """Send it a ping. A worker delivers it; `holdfast endpoints deliveries` shows how that went."""
     with session.connect() as client:
-        _enqueued(Endpoints(client).test(name), session.as_json)
+        _enqueued(Webhooks(client).test(name), session.as_json)
 
 
 @commands.add("deliveries", "holdfast endpoints deliveries ops --failed")
@@ -184,7 +184,7 @@ def deliveries(
     if before is not None:
         wanted["before"] = before
     with session.connect() as client:
-        found = Endpoints(client).deliveries(name, **wanted)
+        found = Webhooks(client).deliveries(name, **wanted)
     if session.as_json:
         emit([each.described() for each in found])
     elif not found:
@@ -201,7 +201,7 @@ def resend(
 ) -> None:
     """Send a message once more, the same under the same id."""
     with session.connect() as client:
-        _enqueued(Endpoints(client).resend(name, message), session.as_json)
+        _enqueued(Webhooks(client).resend(name, message), session.as_json)
 
 
 @commands.add("secret", "holdfast endpoints secret")
@@ -221,18 +221,18 @@ def _enqueued(job: str, as_json: bool) -> None:
         write(job)
 
 
-def _told(found: Endpoint, as_json: bool) -> None:
+def _told(found: Webhook, as_json: bool) -> None:
     if as_json:
         emit(found.described())
     else:
         _print(found)
 
 
-def _state(each: Endpoint) -> Text:
+def _state(each: Webhook) -> Text:
     return Text("enabled", "green") if each.enabled else Text("disabled", "bold red")
 
 
-def _print(found: Endpoint) -> None:
+def _print(found: Webhook) -> None:
     disabled = None
     if found.disabled_at is not None:
         disabled = f"since {moment(found.disabled_at)} by {found.disabled_by}: {found.disabled_reason}"
@@ -252,7 +252,7 @@ def _print(found: Endpoint) -> None:
     )
 
 
-def _attempts(found: list[EndpointDelivery]) -> None:
+def _attempts(found: list[WebhookDelivery]) -> None:
     rows: list[list[Cell]] = [
         [
             moment(each.at) if each.at else "",

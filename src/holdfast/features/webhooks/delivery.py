@@ -30,8 +30,8 @@ from holdfast.features.webhooks.model import (
     MAKERS,
     PATIENCE,
     PING,
-    Endpoint,
-    EndpointDelivery,
+    Webhook,
+    WebhookDelivery,
     fate_of,
     is_ours,
     message_of,
@@ -97,7 +97,7 @@ async def _refuse_forged(ctx: Context) -> None:
         )
 
 
-async def _secrets(endpoint: Endpoint, reach: Outbound) -> list[str]:
+async def _secrets(endpoint: Webhook, reach: Outbound) -> list[str]:
     """Their values, the tenant's own; whatever is written from now on is without them. One that is not there yet may
     come while there are tries left."""
     values = []
@@ -112,7 +112,7 @@ async def _secrets(endpoint: Endpoint, reach: Outbound) -> list[str]:
 
 
 @flow()
-def _disabled(caller: Caller, asked: Endpoint, actor: str) -> Steps[bool]:
+def _disabled(caller: Caller, asked: Webhook, actor: str) -> Steps[bool]:
     """Whether it was, and is disabled: one that has another address by now is not gone because the old one is."""
     found = yield from caller.store.webhooks.get(asked.name, asked.tenant).start()
     if found is None or (found.id, found.url) != (asked.id, asked.url):
@@ -122,7 +122,7 @@ def _disabled(caller: Caller, asked: Endpoint, actor: str) -> Steps[bool]:
 
 
 class _Attempt:
-    def __init__(self, ctx: Context, endpoint: Endpoint, message: str, type: str) -> None:
+    def __init__(self, ctx: Context, endpoint: Webhook, message: str, type: str) -> None:
         self._ctx, self._endpoint, self._message, self._type = ctx, endpoint, message, type
         self._begun = time.monotonic()
 
@@ -163,7 +163,7 @@ class _Attempt:
         """One line of the log. It is kept also of what went well."""
         excerpt = one_line(self._ctx._run.redact(said, EXCERPT), EXCERPT) or None
         took = int((time.monotonic() - self._begun) * 1000)
-        entry = EndpointDelivery(
+        entry = WebhookDelivery(
             new_id(),
             self._ctx.tenant,
             self._endpoint.id,

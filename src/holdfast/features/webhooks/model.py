@@ -89,7 +89,7 @@ _HOST: Final = re.compile(r"[^\s/?#@\\]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Webhook:
     id: str
     tenant: str
     name: str
@@ -125,7 +125,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointDelivery:
+class WebhookDelivery:
     """One attempt to deliver a message. ``status`` is None where nobody answered, ``error_code`` where all is well."""
 
     id: str
@@ -152,7 +152,7 @@ class EndpointDelivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointDraft:
+class WebhookDraft:
     """An endpoint about to be made or changed, checked."""
 
     name: str
@@ -171,12 +171,14 @@ class EndpointDraft:
         wants: str | Sequence[str] | None = None,
         kind: str | None = None,
         options: JobOptions | None = None,
-    ) -> EndpointDraft:
+    ) -> WebhookDraft:
+        if wants is not None and not isinstance(wants, str | Sequence):
+            raise InvalidSetting(f"wants is a list of events, not {type(wants).__name__}", code="invalid_endpoint")
         given = (wants,) if isinstance(wants, str) else NOTICES if wants is None else tuple(wants)
         unused = (options or {}).keys() - {"queue", "priority", "tags", "retry", "delay", "of_queue"}
         if unused:
             raise InvalidSetting(f"unknown options: {', '.join(sorted(unused))}", code="unknown_option")
-        if kind is not None and not kind.replace("*", ""):
+        if isinstance(kind, str) and not kind.replace("*", ""):
             kind = None
         draft = cls(
             name=check_endpoint_name(name),
@@ -190,7 +192,7 @@ class EndpointDraft:
         return draft
 
     @classmethod
-    def changed(cls, was: Endpoint, given: Mapping[str, Any]) -> EndpointDraft:
+    def changed(cls, was: Webhook, given: Mapping[str, Any]) -> WebhookDraft:
         """With what is given in place of what was; an option that is None is as if it had never been said."""
         options: Mapping[str, Any] = given.get("options") or {}
         said: Any = {name: value for name, value in options.items() if value is not None}
@@ -343,7 +345,7 @@ def _outside(key: str, value: Any) -> Any:
     return value
 
 
-def delivery_job(endpoint: Endpoint, payload: dict[str, Any], id: str, actor: str) -> JobSpec:
+def delivery_job(endpoint: Webhook, payload: dict[str, Any], id: str, actor: str) -> JobSpec:
     """A delivery that somebody asked for: a ping, or a message once more."""
     options = endpoint.job_options
     return JobSpec(

@@ -1,8 +1,4 @@
-"""Endpoints as ``app.endpoints`` (JF-9, SC-15): who is told of events by webhooks, and what became of the messages.
-
-An endpoint and its subscriptions are written in one transaction. Each call has two colours: the one that begins with
-``a`` is awaited.
-"""
+"""``app.webhooks``: endpoints that are told of events, and their deliveries."""
 
 from __future__ import annotations
 
@@ -10,25 +6,28 @@ from collections.abc import Sequence
 from typing import Any, Final, TypedDict, Unpack
 
 from holdfast.engine.ids import parse_id
+from holdfast.engine.names import check_whole
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, InvalidInput, NotFound, Refused
 from holdfast.features.events.model import JobOptions
 from holdfast.features.webhooks.model import (
     PING,
-    Endpoint,
-    EndpointDelivery,
-    EndpointDraft,
+    Webhook,
+    WebhookDelivery,
+    WebhookDraft,
     check_endpoint_name,
     check_tenant,
     delivery_job,
 )
 from holdfast.features.webhooks.signing import MOST_SECRETS
-from holdfast.stores.flow import Flow, Steps, flow
+from holdfast.stores.flow import Steps, flow, run
 from holdfast.stores.ids import new_id
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-_Endpoints = list[Endpoint]  # inside the class the word is a method
-_Deliveries = list[EndpointDelivery]
+_Endpoints = list[Webhook]  # inside the class the word is an operation
+_Deliveries = list[WebhookDelivery]
 PAGE: Final = 201
 """How many attempts are listed at most: a page, and whether there are more."""
 
@@ -52,10 +51,10 @@ class Looking(TypedDict, total=False):
     limit: int
 
 
-class Endpoints:
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+class Webhooks(StoreNamespace):
+    """Endpoints that are told of events over HTTP. A webhook and its subscriptions are written in one transaction."""
 
+    @operation
     def add(
         self,
         name: str,
@@ -65,127 +64,103 @@ class Endpoints:
         wants: str | Sequence[str] | None = None,
         kind: str | None = None,
         **options: Unpack[JobOptions],
-    ) -> Endpoint:
-        """Tell ``url`` of the events it ``wants``, from now on: ``app.endpoints.add("ops", "https://…",
-        secrets="OPS_HOOK", wants=["job.dead_letter", "job.crashed"])``.
+    ) -> Program[Webhook]:
+        """Send the events it ``wants`` to ``url`` from now on: ``app.webhooks.add("ops", "https://…",
+        secrets="OPS_HOOK", wants=["job.dead_letter", "job.crashed"])``. A name that is taken is refused.
 
-        ``secrets`` are names, the newest first: ``HOLDFAST_SECRET_OPS_HOOK`` in the environment of the workers, or what
-        the secret provider knows; a message is signed with each. ``wants`` are events of jobs and of the application,
-        ``*`` is anything; without any it is what somebody should look at. ``kind`` is that of the jobs, ``of_queue``
-        their queue. The other options are those of its deliveries.
+        ``secrets`` are names, the newest first: ``HOLDFAST_SECRET_OPS_HOOK`` in the environment of the workers, or one
+        of the secret provider; a message is signed with each. ``wants`` are events of jobs and of the application,
+        ``*`` is any; by default those that need attention. ``kind`` and ``of_queue`` are those of the jobs the events
+        are about. The other options apply to its deliveries.
         """
-        return self._caller.run(self._add(name, url, secrets, wants, kind, options))
+        check_tenant(self._tenant)
+        return (yield from run(_added(self._caller, WebhookDraft.of(name, url, secrets, wants, kind, options))))
 
-    async def aadd(
-        self,
-        name: str,
-        url: str,
-        *,
-        secrets: str | Sequence[str],
-        wants: str | Sequence[str] | None = None,
-        kind: str | None = None,
-        **options: Unpack[JobOptions],
-    ) -> Endpoint:
-        return await self._caller.arun(self._add(name, url, secrets, wants, kind, options))
+    aadd = awaited(add)
 
-    def change(self, name: str, **changes: Unpack[Changes]) -> Endpoint:
-        """Give it another URL, other secrets, other wishes, or ``options={"queue": "hooks", "retry": …}``: those that
-        are named, and None for the usual. What it was to be told already, it is."""
-        return self._caller.run(_changed(self._caller, self._own(name), changes))
+    @operation
+    def set(self, name: str, **changes: Unpack[Changes]) -> Program[Webhook]:
+        """Change the URL, the secrets, the events, or ``options={"queue": "hooks", "retry": …}``: only what is given,
+        None for the default. Messages that are under way are delivered."""
+        return (yield from run(_changed(self._caller, self._own(name), changes)))
 
-    async def achange(self, name: str, **changes: Unpack[Changes]) -> Endpoint:
-        return await self._caller.arun(_changed(self._caller, self._own(name), changes))
+    aset = awaited(set)
 
-    def rotate(self, name: str, secret: str, *, keep: int = 1) -> Endpoint:
-        """Sign with another secret as well, the newest first, and with ``keep`` of those before it: receivers that
-        know only the old one still take the messages. With ``keep=0`` with the new one alone."""
-        return self._caller.run(_rotated(self._caller, self._own(name), secret, keep))
+    @operation
+    def rotate_secret(self, name: str, secret: str, *, keep: int = 1) -> Program[Webhook]:
+        """Sign with a new secret, and with ``keep`` of the older ones: receivers that know only an old one still accept
+        the messages. With ``keep=0`` only the new one is used."""
+        return (yield from run(_rotated(self._caller, self._own(name), secret, keep)))
 
-    async def arotate(self, name: str, secret: str, *, keep: int = 1) -> Endpoint:
-        return await self._caller.arun(_rotated(self._caller, self._own(name), secret, keep))
+    arotate_secret = awaited(rotate_secret)
 
-    def list(self) -> _Endpoints:
-        """By their names."""
-        return self._caller.run(self._caller.store.webhooks.list(self._caller.tenant))
+    @operation
+    def list(self) -> Program[_Endpoints]:
+        """Webhooks by name."""
+        return (yield from run(self._store.webhooks.list(self._tenant)))
 
-    async def alist(self) -> _Endpoints:
-        return await self._caller.arun(self._caller.store.webhooks.list(self._caller.tenant))
+    alist = awaited(list)
 
-    def show(self, name: str) -> Endpoint:
-        return self._caller.run(_there(self._caller, check_endpoint_name(name)))
+    @operation
+    def get(self, name: str) -> Program[Webhook]:
+        """One webhook; ``NotFound`` if there is none."""
+        return (yield from run(_there(self._caller, check_endpoint_name(name))))
 
-    async def ashow(self, name: str) -> Endpoint:
-        return await self._caller.arun(_there(self._caller, check_endpoint_name(name)))
+    aget = awaited(get)
 
-    async def aget(self, name: str) -> Endpoint | None:
-        """None when there is none, or none could be of that name."""
-        return await self._caller.arun(self._caller.store.webhooks.get(name, self._caller.tenant))
+    @operation
+    def disable(self, name: str, *, reason: str) -> Program[Webhook]:
+        """Send nothing more. Events that arrive meanwhile are kept until it is enabled."""
+        return (yield from run(_disabled(self._caller, self._own(name), reason)))
 
-    def disable(self, name: str, *, reason: str) -> Endpoint:
-        """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
-        return self._caller.run(_disabled(self._caller, self._own(name), reason))
+    adisable = awaited(disable)
 
-    async def adisable(self, name: str, *, reason: str) -> Endpoint:
-        return await self._caller.arun(_disabled(self._caller, self._own(name), reason))
+    @operation
+    def enable(self, name: str, *, skip: bool = False) -> Program[Webhook]:
+        """Send events again, first those that arrived while it was disabled; ``skip`` leaves those out."""
+        return (yield from run(_enabled(self._caller, self._own(name), skip)))
 
-    def enable(self, name: str, *, skip: bool = False) -> Endpoint:
-        """Go on with what happened meanwhile; with ``skip`` without it."""
-        return self._caller.run(_enabled(self._caller, self._own(name), skip))
+    aenable = awaited(enable)
 
-    async def aenable(self, name: str, *, skip: bool = False) -> Endpoint:
-        return await self._caller.arun(_enabled(self._caller, self._own(name), skip))
+    @operation
+    def remove(self, name: str) -> Program[None]:
+        """Remove a webhook and the log of its deliveries. Deliveries under way are cancelled."""
+        yield from run(_removed(self._caller, self._own(name)))
 
-    def remove(self, name: str) -> None:
-        """It and the log of its deliveries. What was on its way to it is cancelled when its turn comes."""
-        self._caller.run(_removed(self._caller, self._own(name)))
+    aremove = awaited(remove)
 
-    async def aremove(self, name: str) -> None:
-        await self._caller.arun(_removed(self._caller, self._own(name)))
+    @operation
+    def test(self, name: str) -> Program[str]:
+        """Send a ``ping``, also while it is disabled. Returns the id of the job that sends it."""
+        return (yield from run(_pinged(self._caller, self._own(name))))
 
-    def test(self, name: str) -> str:
-        """Send it a ``ping``, also while it is disabled; the id of the job that does."""
-        return self._caller.run(_pinged(self._caller, self._own(name)))
+    atest = awaited(test)
 
-    async def atest(self, name: str) -> str:
-        return await self._caller.arun(_pinged(self._caller, self._own(name)))
+    @operation
+    def deliveries(self, name: str, **wanted: Unpack[Looking]) -> Program[_Deliveries]:
+        """Attempts to deliver messages, newest first."""
+        return (yield from run(_log(self._caller, check_endpoint_name(name), wanted)))
 
-    def deliveries(self, name: str, **wanted: Unpack[Looking]) -> _Deliveries:
-        """Attempts to deliver messages to it, the newest first."""
-        return self._caller.run(_log(self._caller, check_endpoint_name(name), wanted))
+    adeliveries = awaited(deliveries)
 
-    async def adeliveries(self, name: str, **wanted: Unpack[Looking]) -> _Deliveries:
-        return await self._caller.arun(_log(self._caller, check_endpoint_name(name), wanted))
+    @operation
+    def resend(self, name: str, message: str) -> Program[str]:
+        """Send a message again, unchanged and under the same id. Returns the id of the job that sends it."""
+        return (yield from run(_resent(self._caller, self._own(name), message)))
 
-    def resend(self, name: str, message: str) -> str:
-        """Send a message once more, the same under the same id; the id of the job that does."""
-        return self._caller.run(_resent(self._caller, self._own(name), message))
-
-    async def aresend(self, name: str, message: str) -> str:
-        return await self._caller.arun(_resent(self._caller, self._own(name), message))
+    aresend = awaited(resend)
 
     def _own(self, name: str) -> str:
-        check_tenant(self._caller.tenant)
+        check_tenant(self._tenant)
         return check_endpoint_name(name)
-
-    def _add(
-        self,
-        name: str,
-        url: str,
-        secrets: str | Sequence[str],
-        wants: str | Sequence[str] | None,
-        kind: str | None,
-        options: JobOptions,
-    ) -> Flow[Endpoint]:
-        check_tenant(self._caller.tenant)
-        return _added(self._caller, EndpointDraft.of(name, url, secrets, wants, kind, options))
 
 
 @flow(writes=False)
-def _there(caller: Caller, name: str) -> Steps[Endpoint]:
+def _there(caller: Caller, name: str) -> Steps[Webhook]:
     return (yield from _found(caller, name))
 
 
-def _found(caller: Caller, name: str) -> Steps[Endpoint]:
+def _found(caller: Caller, name: str) -> Steps[Webhook]:
     found = yield from caller.store.webhooks.get(name, caller.tenant).start()
     if found is None:
         raise _missing(name)
@@ -193,7 +168,7 @@ def _found(caller: Caller, name: str) -> Steps[Endpoint]:
 
 
 @flow()
-def _added(caller: Caller, draft: EndpointDraft) -> Steps[Endpoint]:
+def _added(caller: Caller, draft: WebhookDraft) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.add(draft, new_id(), caller.actor, caller.tenant).start()):
         raise Conflict(f"there is an endpoint {draft.name} already", code="endpoint_exists")
     yield from _subscribe(caller, draft)
@@ -201,21 +176,21 @@ def _added(caller: Caller, draft: EndpointDraft) -> Steps[Endpoint]:
 
 
 @flow()
-def _changed(caller: Caller, name: str, changes: Changes) -> Steps[Endpoint]:
+def _changed(caller: Caller, name: str, changes: Changes) -> Steps[Webhook]:
     was = yield from _found(caller, name)
-    return (yield from _put(caller, was, EndpointDraft.changed(was, changes)))
+    return (yield from _put(caller, was, WebhookDraft.changed(was, changes)))
 
 
 @flow()
-def _rotated(caller: Caller, name: str, secret: str, keep: int) -> Steps[Endpoint]:
-    if not 0 <= keep < MOST_SECRETS:
+def _rotated(caller: Caller, name: str, secret: str, keep: int) -> Steps[Webhook]:
+    if not 0 <= check_whole(keep, "keep") < MOST_SECRETS:
         raise InvalidInput(f"keep is from 0 to {MOST_SECRETS - 1}", code="invalid_endpoint")
     was = yield from _found(caller, name)
     older = [each for each in was.secrets if each != secret]
-    return (yield from _put(caller, was, EndpointDraft.changed(was, {"secrets": [secret, *older[:keep]]})))
+    return (yield from _put(caller, was, WebhookDraft.changed(was, {"secrets": [secret, *older[:keep]]})))
 
 
-def _put(caller: Caller, was: Endpoint, draft: EndpointDraft) -> Steps[Endpoint]:
+def _put(caller: Caller, was: Webhook, draft: WebhookDraft) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.change(draft, caller.actor, caller.tenant).start()):
         raise _missing(draft.name)
     yield from _subscribe(caller, draft)
@@ -224,7 +199,7 @@ def _put(caller: Caller, was: Endpoint, draft: EndpointDraft) -> Steps[Endpoint]
     return (yield from _found(caller, draft.name))
 
 
-def _subscribe(caller: Caller, draft: EndpointDraft) -> Steps[None]:
+def _subscribe(caller: Caller, draft: WebhookDraft) -> Steps[None]:
     store, actor, tenant = caller.store, caller.actor, caller.tenant
     for name, wanted in draft.subscriptions().items():
         if wanted is None:
@@ -234,7 +209,7 @@ def _subscribe(caller: Caller, draft: EndpointDraft) -> Steps[None]:
 
 
 @flow()
-def _disabled(caller: Caller, name: str, reason: str) -> Steps[Endpoint]:
+def _disabled(caller: Caller, name: str, reason: str) -> Steps[Webhook]:
     why = storable(reason)
     if why is None or not why.strip():
         raise InvalidInput("no endpoint is disabled without a reason", code="reason_required")
@@ -244,8 +219,8 @@ def _disabled(caller: Caller, name: str, reason: str) -> Steps[Endpoint]:
 
 
 @flow()
-def _enabled(caller: Caller, name: str, skip: bool) -> Steps[Endpoint]:
-    if not (yield from caller.store.webhooks.enable(name, skip, caller.actor, caller.tenant).start()):
+def _enabled(caller: Caller, name: str, skip: bool) -> Steps[Webhook]:
+    if not (yield from caller.store.webhooks.enable(name, bool(skip), caller.actor, caller.tenant).start()):
         raise _missing(name)
     return (yield from _found(caller, name))
 
@@ -291,7 +266,7 @@ def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
     return (yield from _enqueued(caller, found, payload | {"message": message}))
 
 
-def _enqueued(caller: Caller, endpoint: Endpoint, payload: dict[str, Any]) -> Steps[str]:
+def _enqueued(caller: Caller, endpoint: Webhook, payload: dict[str, Any]) -> Steps[str]:
     spec = delivery_job(endpoint, payload, new_id(), caller.actor)
     (answer,) = yield from caller.store.jobs.enqueue([spec], caller.tenant).start()
     if answer.id is None:

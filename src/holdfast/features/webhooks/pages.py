@@ -18,18 +18,18 @@ REASON: Final = 1_000
 
 
 async def index(request: Request) -> Response:
-    found = await the_app(request).endpoints.alist()
+    found = await the_app(request).webhooks.alist()
     return await render(request, "endpoints.html", endpoints=found[:500], notices=NOTICES)
 
 
 async def show(request: Request) -> Response:
     app, asked = the_app(request), request.query_params
-    endpoint = await app.endpoints.ashow(request.path_params["name"])
+    endpoint = await app.webhooks.aget(request.path_params["name"])
     wanted: Looking = {"limit": PAGE + 1, "failed": bool(asked.get("failed"))}
     before = said(asked, "before", 50)
     if before is not None:
         wanted["before"] = before
-    log = await app.endpoints.adeliveries(endpoint.name, **wanted)
+    log = await app.webhooks.adeliveries(endpoint.name, **wanted)
     return await render(
         request,
         "endpoint.html",
@@ -43,7 +43,7 @@ async def show(request: Request) -> Response:
 async def add(request: Request) -> Response:
     """Of secrets only the names: what they are is in the environment of the workers."""
     given = await fields(request)
-    made = await the_app(request).endpoints.aadd(
+    made = await the_app(request).webhooks.aadd(
         said(given, "name", 255) or "",
         said(given, "url", 2_000) or "",
         secrets=_words(given, "secrets"),
@@ -55,8 +55,8 @@ async def add(request: Request) -> Response:
 
 async def set_up(request: Request) -> Response:
     """Disable, enable, give it another secret, remove."""
-    given, endpoints = await fields(request), the_app(request).endpoints
-    endpoint = await endpoints.ashow(request.path_params["name"])
+    given, endpoints = await fields(request), the_app(request).webhooks
+    endpoint = await endpoints.aget(request.path_params["name"])
     here = f"/endpoints/{endpoint.name}"
     match given.get("do"):
         case "disable":
@@ -66,7 +66,7 @@ async def set_up(request: Request) -> Response:
             await endpoints.aenable(endpoint.name, skip=bool(given.get("skip")))
             return go(request, here, f"{endpoint.name} is told again.")
         case "rotate":
-            await endpoints.arotate(endpoint.name, said(given, "secret", 255) or "")
+            await endpoints.arotate_secret(endpoint.name, said(given, "secret", 255) or "")
             return go(request, here, "Messages are signed with the new secret as well.")
         case "remove":
             question = f"Remove endpoint {endpoint.name} and the log of its deliveries?"
@@ -79,8 +79,8 @@ async def set_up(request: Request) -> Response:
 
 async def send(request: Request) -> Response:
     """A ping, or a message that was sent before."""
-    given, endpoints = await fields(request), the_app(request).endpoints
-    endpoint = await endpoints.ashow(request.path_params["name"])
+    given, endpoints = await fields(request), the_app(request).webhooks
+    endpoint = await endpoints.aget(request.path_params["name"])
     message = said(given, "message", 255)
     if message is None:
         job = await endpoints.atest(endpoint.name)

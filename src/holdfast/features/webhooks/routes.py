@@ -61,7 +61,7 @@ class ShownDelivery(BaseModel):
     delivered: bool
 
 
-class Sent(BaseModel):
+class SentMessage(BaseModel):
     job_id: str
 
 
@@ -131,19 +131,19 @@ class Resend(Body):
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownEndpoint])
 async def list_endpoints(app: TheApp) -> Any:
     """By their names."""
-    return {"items": [each.described() for each in await app.endpoints.alist()]}
+    return {"items": [each.described() for each in await app.webhooks.alist()]}
 
 
 @router.post("", dependencies=[allowed_one(Scope.ADMIN)], status_code=201, response_model=ShownEndpoint)
 async def add_endpoint(app: TheApp, body: AddEndpoint) -> Any:
     how = JobOptions(**{name: value for name, value in body.options().items() if value is not None})  # type: ignore[typeddict-item]
-    made = await app.endpoints.aadd(body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **how)
+    made = await app.webhooks.aadd(body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **how)
     return made.described()
 
 
 @router.get("/{name}", dependencies=[allowed(Scope.READ)], response_model=ShownEndpoint)
 async def show_endpoint(app: TheApp, name: Name) -> Any:
-    return (await app.endpoints.ashow(name)).described()
+    return (await app.webhooks.aget(name)).described()
 
 
 @router.patch("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
@@ -151,42 +151,42 @@ async def change_endpoint(app: TheApp, name: Name, body: ChangeEndpoint) -> Any:
     options = body.options()
     said = {name: value for name, value in body.given().items() if name not in options}
     changes = Changes(**said, options=options)  # type: ignore[typeddict-item]
-    return (await app.endpoints.achange(name, **changes)).described()
+    return (await app.webhooks.aset(name, **changes)).described()
 
 
 @router.delete("/{name}", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
 async def remove_endpoint(app: TheApp, name: Name) -> None:
     """With the log of its deliveries. What was on its way to it is cancelled when its turn comes."""
-    await app.endpoints.aremove(name)
+    await app.webhooks.aremove(name)
 
 
 @router.post("/{name}/rotate", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
 async def rotate_secret(app: TheApp, name: Name, body: Rotate) -> Any:
     """Sign with another secret as well, so that receivers can change theirs when they like."""
-    return (await app.endpoints.arotate(name, body.secret, keep=body.keep)).described()
+    return (await app.webhooks.arotate_secret(name, body.secret, keep=body.keep)).described()
 
 
 @router.post("/{name}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
 async def disable_endpoint(app: TheApp, name: Name, body: Disable) -> Any:
     """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
-    return (await app.endpoints.adisable(name, reason=body.reason)).described()
+    return (await app.webhooks.adisable(name, reason=body.reason)).described()
 
 
 @router.post("/{name}/enable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
 async def enable_endpoint(app: TheApp, name: Name, body: Enable | None = None) -> Any:
-    return (await app.endpoints.aenable(name, skip=body is not None and body.skip)).described()
+    return (await app.webhooks.aenable(name, skip=body is not None and body.skip)).described()
 
 
-@router.post("/{name}/test", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=Sent)
+@router.post("/{name}/test", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
 async def ping_endpoint(app: TheApp, name: Name) -> Any:
     """Send it a `ping`, also while it is disabled."""
-    return {"job_id": await app.endpoints.atest(name)}
+    return {"job_id": await app.webhooks.atest(name)}
 
 
-@router.post("/{name}/resend", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=Sent)
+@router.post("/{name}/resend", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
 async def resend_message(app: TheApp, name: Name, body: Resend) -> Any:
     """Send a message once more, the same under the same id."""
-    return {"job_id": await app.endpoints.aresend(name, body.message)}
+    return {"job_id": await app.webhooks.aresend(name, body.message)}
 
 
 @router.get("/{name}/deliveries", dependencies=[allowed(Scope.READ)], response_model=Page[ShownDelivery])
@@ -204,5 +204,5 @@ async def list_endpoint_deliveries(
         wanted["message"] = message
     if after is not None:
         wanted["before"] = after
-    found = await app.endpoints.adeliveries(name, **wanted)
+    found = await app.webhooks.adeliveries(name, **wanted)
     return paged([each.described() for each in found], limit, lambda each: each["id"])

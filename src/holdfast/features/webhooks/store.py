@@ -9,9 +9,9 @@ from holdfast.engine.ids import parse_id
 from holdfast.features.webhooks.model import (
     KEPT,
     KEPT_DAYS,
-    Endpoint,
-    EndpointDelivery,
-    EndpointDraft,
+    Webhook,
+    WebhookDelivery,
+    WebhookDraft,
     subscription_names,
 )
 from holdfast.stores.codecs import Record
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class WebhookStore(Protocol):
-    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Flow[bool]:
+    def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Flow[bool]:
         """False when there is one of that name. Its subscriptions are saved beside it, in the same transaction."""
         ...
 
-    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Flow[bool]:
+    def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Flow[bool]:
         """False when there is none of that name."""
         ...
 
@@ -46,11 +46,11 @@ class WebhookStore(Protocol):
         """With its subscriptions and the log of its deliveries."""
         ...
 
-    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Flow[bool]:
+    def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Flow[bool]:
         """Keep what became of an attempt, and forget the oldest; False when the endpoint is gone."""
         ...
 
-    def get(self, name: str, tenant: str) -> Flow[Endpoint | None]: ...
+    def get(self, name: str, tenant: str) -> Flow[Webhook | None]: ...
 
     def deliveries(
         self,
@@ -60,26 +60,26 @@ class WebhookStore(Protocol):
         before: str | None = None,
         message: str | None = None,
         failed: bool = False,
-    ) -> Flow[list[EndpointDelivery]]:
+    ) -> Flow[list[WebhookDelivery]]:
         """Attempts, the newest first, before the one named; of one message, or those that failed."""
         ...
 
-    def list(self, tenant: str) -> Flow[list[Endpoint]]: ...
+    def list(self, tenant: str) -> Flow[list[Webhook]]: ...
 
 
 MOST = 1_000
-_REST = Record.columns(EndpointDelivery, "d.", skip=("id", "tenant", "endpoint_id"))
+_REST = Record.columns(WebhookDelivery, "d.", skip=("id", "tenant", "endpoint_id"))
 
 
 class WebhookReads(Reader):
     @flow(writes=False)
-    def get(self, name: str, tenant: str) -> Steps[Endpoint | None]:
+    def get(self, name: str, tenant: str) -> Steps[Webhook | None]:
         text = (
-            f"select {Record.columns(Endpoint, 'e.')} from {{webhook}} e"
+            f"select {Record.columns(Webhook, 'e.')} from {{webhook}} e"
             f" where e.name = :name and {within(tenant, 'e.tenant')} order by e.tenant limit 1"
         )
         rows = yield from self._ask(tenant, text, name=name)
-        return Record.decoder(Endpoint, self.dialect.codec)(rows[0]) if rows else None
+        return Record.decoder(Webhook, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
     def deliveries(
@@ -90,7 +90,7 @@ class WebhookReads(Reader):
         before: str | None = None,
         message: str | None = None,
         failed: bool = False,
-    ) -> Steps[list[EndpointDelivery]]:
+    ) -> Steps[list[WebhookDelivery]]:
         asked = [within(tenant, "d.tenant"), "d.webhook_id = :endpoint"]
         params: dict[str, object] = {"endpoint": parse_id(endpoint_id)}
         if before is not None:
@@ -106,17 +106,17 @@ class WebhookReads(Reader):
             f" where {' and '.join(asked)} order by d.id desc limit {max(1, min(limit, MOST)):d}"
         )
         rows = yield from self._ask(tenant, text, **params)
-        decode = Record.decoder(EndpointDelivery, self.dialect.codec)
+        decode = Record.decoder(WebhookDelivery, self.dialect.codec)
         return [decode(row) for row in rows]
 
     @flow(writes=False)
-    def list(self, tenant: str) -> Steps[list[Endpoint]]:
+    def list(self, tenant: str) -> Steps[list[Webhook]]:
         text = (
-            f"select {Record.columns(Endpoint, 'e.')} from {{webhook}} e where {within(tenant, 'e.tenant')}"
+            f"select {Record.columns(Webhook, 'e.')} from {{webhook}} e where {within(tenant, 'e.tenant')}"
             f" order by e.name, e.tenant limit {MOST:d}"
         )
         rows = yield from self._ask(tenant, text)
-        decode = Record.decoder(Endpoint, self.dialect.codec)
+        decode = Record.decoder(Webhook, self.dialect.codec)
         return [decode(row) for row in rows]
 
 
@@ -126,7 +126,7 @@ class PostgresWebhooks(Calls, WebhookReads):
         return bool(rows[0][0])
 
     @flow(single=True)
-    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
+    def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
         return (
             yield from self._asked(
                 "add_webhook",
@@ -136,7 +136,7 @@ class PostgresWebhooks(Calls, WebhookReads):
         )
 
     @flow(single=True)
-    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
+    def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Steps[bool]:
         return (
             yield from self._asked(
                 "change_webhook",
@@ -158,7 +158,7 @@ class PostgresWebhooks(Calls, WebhookReads):
         return (yield from self._asked("remove_webhook", "%s, %s, %s", name, actor, tenant))
 
     @flow(single=True)
-    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
+    def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Steps[bool]:
         facts = (entry.id, entry.endpoint_id, entry.message, entry.type, entry.job_id, entry.attempt)
         ends = (entry.status, entry.error_code, entry.duration_ms, entry.excerpt)
         return (
@@ -170,7 +170,7 @@ class PostgresWebhooks(Calls, WebhookReads):
         )
 
 
-def _facts(draft: EndpointDraft) -> tuple[Any, ...]:
+def _facts(draft: WebhookDraft) -> tuple[Any, ...]:
     options = json.dumps(draft.job_options, sort_keys=True)
     return draft.name, draft.url, list(draft.secrets), list(draft.wants), draft.kind, options
 
@@ -218,14 +218,14 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
         self._subscriptions = subscriptions
 
     @flow()
-    def add(self, draft: EndpointDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
+    def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         rows = yield Statement(_ADD, {"id": id, **_endpoint_facts(draft), "actor": actor, "now": now, "tenant": tenant})
         yield from unsign()
         return bool(rows)
 
     @flow()
-    def change(self, draft: EndpointDraft, actor: str, tenant: str) -> Steps[bool]:
+    def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         rows = yield Statement(_CHANGE, {**_endpoint_facts(draft), "now": now, "tenant": tenant})
         yield from unsign()
@@ -260,7 +260,7 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
         return bool(rows)
 
     @flow()
-    def note_delivery(self, entry: EndpointDelivery, tenant: str) -> Steps[bool]:
+    def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Steps[bool]:
         now = yield from sign(None)
         names = ("id", "endpoint_id", "message", "type", "job_id", "attempt", "status", "error_code", "duration_ms")
         params: dict[str, Any] = {name: getattr(entry, name) for name in (*names, "excerpt")}
@@ -272,7 +272,7 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
         return bool(rows)
 
 
-def _endpoint_facts(draft: EndpointDraft) -> dict[str, Any]:
+def _endpoint_facts(draft: WebhookDraft) -> dict[str, Any]:
     return {
         "name": draft.name,
         "url": draft.url,

@@ -62,7 +62,7 @@ def list_workflows(
 def show(session: AnyTenant, workflow: WorkflowId) -> None:
     """Show a workflow: its status, its counts, and its jobs with what each waits for."""
     with session.connect() as client:
-        found = Workflows(client).show(workflow)
+        found = Workflows(client).graph(workflow)
     if session.as_json:
         emit(_graph_document(found))
         return
@@ -79,7 +79,7 @@ def show(session: AnyTenant, workflow: WorkflowId) -> None:
 def graph(session: AnyTenant, workflow: WorkflowId) -> None:
     """Print who waits for whom: one job a line, after its arrow those it is after."""
     with session.connect() as client:
-        found = Workflows(client).show(workflow)
+        found = Workflows(client).graph(workflow)
     if session.as_json:
         emit(_graph_document(found))
         return

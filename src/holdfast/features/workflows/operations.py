@@ -1,85 +1,88 @@
-"""Looking after workflows (DP-14), as ``app.workflows``: get, list, show, cancel, resume."""
+"""``app.workflows``: get, list, graph, extend, cancel, resume."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from holdfast.engine.names import page_size
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.settlement import storable
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import Conflict, InvalidSetting
 from holdfast.features.workflows.model import Graph, Swept, Workflow
-from holdfast.stores.flow import Flow
-from holdfast.stores.port import Caller
+from holdfast.features.workflows.run import Extension, found, missing
+from holdfast.stores.flow import run
+from holdfast.stores.namespace import StoreNamespace
+from holdfast.stores.session import Session
 
-_Workflows = list[Workflow]  # inside the class the word is a method
+if TYPE_CHECKING:
+    from holdfast.kind import Prepared
+
+_Workflows = list[Workflow]  # inside the class the word is an operation
 
 
-class Workflows:
-    """Each call has two colours: the one that begins with ``a`` is awaited."""
+def _no_kinds(*_: object) -> Prepared[Any]:
+    raise InvalidSetting("no kinds are declared here: add jobs by their kind", code="conflicting_options")
 
-    def __init__(self, caller: Caller, tenant: str | None = None) -> None:
-        self._caller = caller
-        self._tenant = tenant or caller.tenant
 
-    def get(self, id: str) -> Workflow | None:
-        return self._caller.run(self._caller.store.workflows.get(id, self._tenant))
+class Workflows(StoreNamespace):
+    """Workflows that were started."""
 
-    async def aget(self, id: str) -> Workflow | None:
-        return await self._caller.arun(self._caller.store.workflows.get(id, self._tenant))
+    def __init__(self, session: Session, prepare: Callable[..., Prepared[Any]] = _no_kinds) -> None:
+        """``prepare`` makes the jobs of an extension that are added by name."""
+        super().__init__(session)
+        self._session = session
+        self._prepare = prepare
 
+    @operation
+    def get(self, id: str) -> Program[Workflow | None]:
+        """The workflow, or None."""
+        return (yield from run(self._store.workflows.get(id, self._tenant)))
+
+    aget = awaited(get)
+
+    @operation
     def list(
         self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
-    ) -> _Workflows:
+    ) -> Program[_Workflows]:
         """A page, newest first: all, those that are over, or the active ones. ``before`` is the last id of a page."""
-        return self._caller.run(self._caller.store.workflows.list(self._tenant, kind, over, before, page_size(limit)))
+        return (yield from run(self._store.workflows.list(self._tenant, kind, over, before, page_size(limit))))
 
-    async def alist(
-        self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
-    ) -> _Workflows:
-        return await self._caller.arun(
-            self._caller.store.workflows.list(self._tenant, kind, over, before, page_size(limit))
-        )
+    alist = awaited(list)
 
-    def show(self, id: str, *, limit: int | None = None) -> Graph:
-        """A workflow with its jobs and who waits for whom; with a limit the first of its jobs."""
-        return shown(id, self._caller.run(self._caller.store.workflows.graph(id, self._tenant, limit)))
+    @operation
+    def graph(self, id: str, *, limit: int | None = None) -> Program[Graph]:
+        """A workflow with its jobs and their dependencies; with a limit the first of its jobs."""
+        graph = yield from run(self._store.workflows.graph(id, self._tenant, limit))
+        if graph is None:
+            raise missing(id)
+        return graph
 
-    async def ashow(self, id: str, *, limit: int | None = None) -> Graph:
-        return shown(id, await self._caller.arun(self._caller.store.workflows.graph(id, self._tenant, limit)))
+    agraph = awaited(graph)
 
-    def cancel(self, id: str, *, reason: str | None = None) -> Swept:
-        """Cancel all its jobs that have not ended, the running ones as well."""
-        return accepted(self._caller.run(self._cancel(id, reason)))
+    @operation
+    def extend(self, id: str) -> Program[Extension]:
+        """Add jobs to a workflow that is not over: ``more = app.workflows.extend(id); more.add(…); more.start()``."""
+        workflow = found(id, (yield from run(self._store.workflows.get(id, self._tenant))))
+        return Extension(self._session, self._tenant, self._prepare, workflow)
 
-    async def acancel(self, id: str, *, reason: str | None = None) -> Swept:
-        return accepted(await self._caller.arun(self._cancel(id, reason)))
+    aextend = awaited(extend)
 
-    def resume(self, id: str, *, reason: str | None = None) -> Swept:
-        """Redrive its dead letters; what was held back behind them goes on when they have succeeded."""
-        return accepted(self._caller.run(self._resume(id, reason)))
+    @operation
+    def cancel(self, id: str, *, reason: str | None = None) -> Program[Swept]:
+        """Cancel all its jobs that have not ended, also the running ones."""
+        cancel = self._store.workflows.cancel(id, storable(reason), self._actor, self._tenant)
+        return accepted((yield from run(cancel)))
 
-    async def aresume(self, id: str, *, reason: str | None = None) -> Swept:
-        return accepted(await self._caller.arun(self._resume(id, reason)))
+    acancel = awaited(cancel)
 
-    def _cancel(self, id: str, reason: str | None) -> Flow[Swept]:
-        return self._caller.store.workflows.cancel(id, storable(reason), self._caller.actor, self._tenant)
+    @operation
+    def resume(self, id: str, *, reason: str | None = None) -> Program[Swept]:
+        """Redrive its dead letters. Jobs held back behind them continue when they have succeeded."""
+        resume = self._store.workflows.resume(id, storable(reason), self._actor, self._tenant)
+        return accepted((yield from run(resume)))
 
-    def _resume(self, id: str, reason: str | None) -> Flow[Swept]:
-        return self._caller.store.workflows.resume(id, storable(reason), self._caller.actor, self._tenant)
-
-
-def found(id: str, workflow: Workflow | None) -> Workflow:
-    if workflow is None:
-        raise _nowhere(id)
-    return workflow
-
-
-def shown(id: str, graph: Graph | None) -> Graph:
-    if graph is None:
-        raise _nowhere(id)
-    return graph
-
-
-def _nowhere(id: str) -> NotFound:
-    return NotFound(f"there is no workflow {id} in this tenant", code="workflow_not_found")
+    aresume = awaited(resume)
 
 
 _WORDS = {
@@ -90,7 +93,7 @@ _WORDS = {
 
 def accepted(swept: Swept) -> Swept:
     if swept.reason == "not_found":
-        raise _nowhere(swept.id)
+        raise missing(swept.id)
     if swept.refused:
         raise Conflict(f"workflow {swept.id} {_WORDS[swept.reason or '']}", code=swept.reason)
     return swept

@@ -135,7 +135,7 @@ async def resume(request: Request) -> Response:
 
 async def _graph(request: Request) -> Graph:
     """Of a very large one the first jobs: a page reads no more of it than it shows."""
-    return await the_app(request).workflows.ashow(request.path_params["workflow"], limit=LISTED)
+    return await the_app(request).workflows.agraph(request.path_params["workflow"], limit=LISTED)
 
 
 def _parents(graph: Graph) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec, OnFailure, check_on_failure, find_cycle
 from holdfast.stores.ids import new_id
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.session import Session
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ MOST_EDGES = 200_000
 NAME_LIMIT = 200
 
 
-class Plan(Part):
+class Plan(Part, StoreNamespace):
     """The whole: what ``app.workflow`` and ``ctx.workflow`` begin. ``prepare`` makes a job of a kind's name."""
 
     def __init__(
@@ -301,7 +302,7 @@ class Plan(Part):
         self._names: set[str] = set()
         self._parts: set[str] = set()
         self._prepare = prepare
-        self.client = client
+        self._caller: Session = client
         self.tenant = tenant
         self.kind = kind
         self.on_failure_given = on_failure is not None

@@ -143,7 +143,7 @@ async def list_workflows(
 @router.get("/{workflow_id}", dependencies=[allowed(Scope.READ)], response_model=ShownGraph)
 async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
     """The workflow, its jobs and who waits for whom."""
-    graph: Graph = await app.workflows.ashow(workflow_id)
+    graph: Graph = await app.workflows.agraph(workflow_id)
     return {"workflow": _shown(graph.workflow), "nodes": graph.nodes, "edges": graph.edges, "parts": graph.parts()}
 
 
@@ -152,7 +152,7 @@ async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
 )
 async def extend_workflow(app: TheApp, workflow_id: Id, body: AddJobs) -> StartedWorkflow:
     """More jobs for a workflow that is not over; edges may name jobs that are in it already as parents."""
-    plan = await asyncio.to_thread(app.extend, workflow_id)
+    plan = await app.workflows.aextend(workflow_id)
     await asyncio.to_thread(_draw, app, plan, body)
     added = await plan.astart()
     jobs = {name: job.spec.id for name, job in added.planned.items()}

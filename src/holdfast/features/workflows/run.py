@@ -8,17 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.features.jobs.facts import Facts
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.workflows.model import (
-    EdgeSpec,
-    NodeSpec,
     OnFailure,
     ParentResult,
     Started,
@@ -28,10 +28,10 @@ from holdfast.features.workflows.model import (
     check_on_failure,
     plan_hash,
 )
-from holdfast.features.workflows.operations import Workflows, found
 from holdfast.features.workflows.plan import Plan, Planned
-from holdfast.stores.flow import Flow
+from holdfast.stores.flow import run
 from holdfast.stores.ids import new_id
+from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.session import Session
 from holdfast.telemetry import observers
 
@@ -45,41 +45,39 @@ FIRST_LOOK, LONGEST_PAUSE = 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowRun:
-    """A workflow that was started; ``created`` is False when one started before under the same key stands for it."""
+class WorkflowRun(StoreNamespace):
+    """A workflow that was started. ``created`` is False when one was started before under the same key."""
 
     id: str
     tenant: str
     created: bool
     reason: str | None
-    client: Session = field(repr=False, compare=False)
+    _caller: Session = field(repr=False, compare=False)
     planned: dict[str, Planned[Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, job: Planned[R]) -> Handle[R]:
-        """The handle on a job that was planned: ``run[a].result()``."""
+        """The handle on a planned job: ``run[a].result()``."""
         if not self.created:
             raise Conflict(
                 f"workflow {self.id} was started before, with jobs of its own",
                 code="duplicate_key",
-                fix="app.workflows.show(run.id) has them, by name.",
+                fix="app.workflows.graph(run.id) has them, by name.",
             )
-        return Handle(self.planned[job.name].spec.id, self.tenant, True, None, self.client, job.decode)
+        return Handle(self.planned[job.name].spec.id, self.tenant, True, None, self._caller, job.decode)
 
-    @property
-    def _workflows(self) -> Workflows:
-        return Workflows(self.client, self.tenant)
+    @operation
+    def workflow(self) -> Program[Workflow]:
+        """The workflow as it is now."""
+        return found(self.id, (yield from run(self._store.workflows.get(self.id, self.tenant))))
 
-    def workflow(self) -> Workflow:
-        return found(self.id, self._workflows.get(self.id))
+    aworkflow = awaited(workflow)
 
-    async def aworkflow(self) -> Workflow:
-        return found(self.id, await self._workflows.aget(self.id))
+    @operation
+    def status(self) -> Program[WorkflowStatus]:
+        """Its status: active, succeeded, failed, …"""
+        return found(self.id, (yield from run(self._store.workflows.get(self.id, self.tenant)))).status
 
-    def status(self) -> WorkflowStatus:
-        return self.workflow().status
-
-    async def astatus(self) -> WorkflowStatus:
-        return (await self.aworkflow()).status
+    astatus = awaited(status)
 
     def wait(self, timeout: Duration | None = None) -> Workflow:
         """Block until all its jobs have ended or are held back by a failure, or raise ``WaitTimeout``."""
@@ -114,7 +112,7 @@ class WorkflowRun:
 
     @contextlib.contextmanager
     def _listening(self, tell: Callable[[], None]) -> Iterator[None]:
-        stop = self.client.store.listen(lambda _: tell(), lambda: ())
+        stop = self._store.listen(lambda _: tell(), lambda: ())
         try:
             yield
         finally:
@@ -172,23 +170,20 @@ class WorkflowPlan(Plan):
         self._parent_id = parent_id
         self._connection = connection
 
-    def start(self) -> WorkflowRun:
-        """Store all of it in one transaction; jobs that wait for others are claimed when those have ended."""
-        spec = self._spec()
+    @operation
+    def start(self) -> Program[WorkflowRun]:
+        """Store all of it in one transaction. Jobs that wait for others are claimed when those have ended."""
+        spec, store, connection = self._spec(), self._store, self._connection
         with observers.sending([node.job for node in spec.nodes], self.tenant):
-            if self._connection is None:
-                return self._started(self.client.run(self.client.store.workflows.start(spec, self.tenant)))
-            store = self.client.store
-            return self._started(store.run_borrowed(self._connection, store.borrowed.start_workflow(spec, self.tenant)))
-
-    async def astart(self) -> WorkflowRun:
-        spec = self._spec()
-        with observers.sending([node.job for node in spec.nodes], self.tenant):
-            if self._connection is None:
-                return self._started(await self.client.arun(self.client.store.workflows.start(spec, self.tenant)))
-            store = self.client.store
+            if connection is None:
+                return self._started((yield from run(store.workflows.start(spec, self.tenant))))
             flow = store.borrowed.start_workflow(spec, self.tenant)
-            return self._started(await store.arun_borrowed(self._connection, flow))
+            started = yield from call(
+                partial(store.run_borrowed, connection, flow), partial(store.arun_borrowed, connection, flow)
+            )
+            return self._started(started)
+
+    astart = awaited(start)
 
     def _spec(self) -> WorkflowSpec:
         if missing := self.names_used():
@@ -201,7 +196,7 @@ class WorkflowPlan(Plan):
             kind=self.kind,
             generator=self.generator,
             enqueued_by=nodes[0].job.enqueued_by,
-            source_system=self.client.name,
+            source_system=self._caller.name,
             nodes=nodes,
             edges=edges,
             on_failure=on_failure,
@@ -219,7 +214,7 @@ class WorkflowPlan(Plan):
                 fix="Use another key, or plan the same.",
             )
         planned = {job.name: job for job in self.walk()}
-        return WorkflowRun(answer.id, self.tenant, answer.created, answer.reason, self.client, planned)
+        return WorkflowRun(answer.id, self.tenant, answer.created, answer.reason, self._caller, planned)
 
 
 class Extension(Plan):
@@ -232,36 +227,26 @@ class Extension(Plan):
         super().__init__(client, tenant, prepare, workflow.kind, workflow.on_failure)
         self.workflow = workflow
 
-    def start(self) -> WorkflowRun:
-        known = self.client.run(self._named())
-        nodes, edges = self._more(known)
+    @operation
+    def start(self) -> Program[WorkflowRun]:
+        """Store the new jobs in one transaction."""
+        workflows, workflow = self._store.workflows, self.workflow
+        known = yield from run(workflows.named(workflow.id, self.names_used(), self.tenant))
+        nodes, edges = self.compiled(workflow.id, workflow.correlation_id, known)
         with observers.sending([node.job for node in nodes], self.tenant):
-            return self._added(self.client.run(self._add(nodes, edges)))
+            actor = nodes[0].job.enqueued_by
+            return self._added((yield from run(workflows.extend(workflow.id, nodes, edges, actor, self.tenant))))
 
-    async def astart(self) -> WorkflowRun:
-        known = await self.client.arun(self._named())
-        nodes, edges = self._more(known)
-        with observers.sending([node.job for node in nodes], self.tenant):
-            return self._added(await self.client.arun(self._add(nodes, edges)))
-
-    def _named(self) -> Flow[dict[str, str]]:
-        return self.client.store.workflows.named(self.workflow.id, self.names_used(), self.tenant)
-
-    def _more(self, known: dict[str, str]) -> tuple[tuple[NodeSpec, ...], tuple[EdgeSpec, ...]]:
-        return self.compiled(self.workflow.id, self.workflow.correlation_id, known)
-
-    def _add(self, nodes: tuple[NodeSpec, ...], edges: tuple[EdgeSpec, ...]) -> Flow[Started]:
-        actor = nodes[0].job.enqueued_by
-        return self.client.store.workflows.extend(self.workflow.id, nodes, edges, actor, self.tenant)
+    astart = awaited(start)
 
     def _added(self, answer: Started) -> WorkflowRun:
         if answer.reason == "not_found":
-            raise NotFound(f"there is no workflow {answer.id} in this tenant", code="workflow_not_found")
+            raise missing(answer.id)
         if answer.reason is not None:
             words = {"workflow_over": "is over", "name_taken": "has a job of one of these names already"}
             raise Conflict(f"workflow {answer.id} {words[answer.reason]}", code=answer.reason)
         planned = {job.name: job for job in self.walk()}
-        return WorkflowRun(answer.id, self.tenant, True, None, self.client, planned)
+        return WorkflowRun(answer.id, self.tenant, True, None, self._caller, planned)
 
 
 def plan_workflow(
@@ -286,13 +271,25 @@ def plan_workflow(
 
 
 def extend_workflow(client: Session, prepare: Callable[..., Prepared[Any]], workflow_id: str, tenant: str) -> Extension:
-    return Extension(client, tenant, prepare, found(workflow_id, Workflows(client, tenant).get(workflow_id)))
+    workflow = client.run(client.store.workflows.get(workflow_id, tenant))
+    return Extension(client, tenant, prepare, found(workflow_id, workflow))
+
+
+def found(id: str, workflow: Workflow | None) -> Workflow:
+    if workflow is None:
+        raise missing(id)
+    return workflow
+
+
+def missing(id: str) -> NotFound:
+    return NotFound(f"there is no workflow {id} in this tenant", code="workflow_not_found")
 
 
 async def aextend_workflow(
     client: Session, prepare: Callable[..., Prepared[Any]], workflow_id: str, tenant: str
 ) -> Extension:
-    return Extension(client, tenant, prepare, found(workflow_id, await Workflows(client, tenant).aget(workflow_id)))
+    workflow = await client.arun(client.store.workflows.get(workflow_id, tenant))
+    return Extension(client, tenant, prepare, found(workflow_id, workflow))
 
 
 class Results(Mapping[str, Any]):

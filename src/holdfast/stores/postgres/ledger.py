@@ -14,7 +14,7 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.job_reads import LedgerReads
 from holdfast.stores.postgres.base import Calls
-from holdfast.stores.requests import Sent, Telling
+from holdfast.stores.requests import SendEvent, SentResult
 
 # floor, snapshot, next snapshot, place: what is between them only the server can read.
 _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
@@ -52,17 +52,17 @@ class PostgresLedger(Calls, LedgerReads):
         rows = yield self._call("app_events_after", "%s, %s, %s", cursor, want, tenant)
         return [decode(row) for row in rows]
 
-    def _send_again(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
+    def _send_again(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         """The id is ours: if the first try came through, it is found by it."""
         sent = yield from self.send(event, actor, tenant).start()
         return sent
 
     @flow(single=True, repeat=_send_again)
-    def send(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
+    def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         job = None if event.job_id is None else parse_id(event.job_id)
         facts = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
         rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *facts)
-        return Sent(str(rows[0][0]), rows[0][1], rows[0][2])
+        return SentResult(str(rows[0][0]), rows[0][1], rows[0][2])
 
 
 def _check(cursor: str | None) -> None:

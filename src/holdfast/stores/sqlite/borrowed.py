@@ -56,7 +56,7 @@ class SqliteBorrowedVerbs:
         return not stale
 
 
-class Behind(SchemaMismatch):
+class _Behind(SchemaMismatch):
     """The tables are missing or old, and nothing is open on the connection: they can be brought up to date now."""
 
 
@@ -85,7 +85,7 @@ class SqliteBorrowing(abc.ABC):
         try:
             try:
                 return host.run(frame)
-            except Behind:
+            except _Behind:
                 self.migrate()
                 return host.run(frame)
         except Exception as error:
@@ -100,7 +100,7 @@ class SqliteBorrowing(abc.ABC):
         try:
             try:
                 return await host.arun(frame)
-            except Behind:
+            except _Behind:
                 await asyncio.to_thread(self.migrate)
                 return await host.arun(frame)
         except Exception as error:
@@ -117,7 +117,7 @@ class SqliteBorrowing(abc.ABC):
         if connection is not self._connections.lent:
             self._check_file((yield Statement("PRAGMA database_list")))
         if not self._current and not standing.in_transaction:
-            yield from self._check_schema(Behind)
+            yield from self._check_schema(_Behind)
         if standing.begin:
             yield Statement(standing.begin)
         yield Statement("SAVEPOINT holdfast")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.engine.job import JobSpec
 from holdfast.errors import Refused
 from holdfast.features.agents.model import Agent
-from holdfast.features.limits.model import Switch, refused
+from holdfast.features.limits.model import Pause, refused
 from holdfast.features.payloads.model import Effective, PayloadRule, effective
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps
@@ -87,12 +87,12 @@ def pending_of(tenant: str, now: int) -> Steps[int]:
     return int(pending)
 
 
-_REFUSING = f"SELECT {Record.columns(Switch)} FROM pause WHERE refuse_enqueue AND (until IS NULL OR until > ?)"
+_REFUSING = f"SELECT {Record.columns(Pause)} FROM pause WHERE refuse_enqueue AND (until IS NULL OR until > ?)"
 
 
 def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None]:
     """Raise if one of them is not accepted. Asked only where something is ruled at all."""
-    decode = Record.decoder(Switch, SqliteCodec())
+    decode = Record.decoder(Pause, SqliteCodec())
     for switch in [decode(row) for row in (yield Statement(_REFUSING, (now,)))]:
         for spec in specs:
             if switch.holds(tenant, spec.queue, spec.kind, spec.agent):

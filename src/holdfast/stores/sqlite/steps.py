@@ -15,7 +15,7 @@ from holdfast.errors import InvalidInput
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import StepReads
-from holdfast.stores.requests import Sent, Telling
+from holdfast.stores.requests import SendEvent, SentResult
 from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, sign, unsign
 from holdfast.stores.sqlite.claim import SqliteProgress
 
@@ -107,7 +107,7 @@ class SqliteSteps(SqlitePart, SqliteProgress, StepReads):
 
 class SqliteSending:
     @flow(tells=True)
-    def send(self, event: Telling, actor: str, tenant: str) -> Steps[Sent]:
+    def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         if any_tenant(tenant):
             raise InvalidInput("an event is sent in one tenant")
         now = yield from sign(actor)
@@ -115,7 +115,7 @@ class SqliteSending:
         before = [] if event.key is None else (yield Statement(_TOLD_BEFORE, (tenant, name, event.key)))
         if before:
             yield from unsign()
-            return Sent(before[0][0], False, 0)
+            return SentResult(before[0][0], False, 0)
         facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
         yield Statement(_TELL, facts | {"actor": actor, "now": now, "cause": event.cause_id})
         value = _event(event.id, name, event.data, actor, now)
@@ -132,7 +132,7 @@ class SqliteSending:
                 woken = yield Statement(_WAKE, {"job": waiting, "n": n, "note": json.dumps({"event": name})})
                 woke += len(woken)
         yield from unsign()
-        return Sent(event.id, True, woke)
+        return SentResult(event.id, True, woke)
 
 
 def suspend(item: Settlement, now: int) -> Steps[None]:

@@ -1,0 +1,101 @@
+"""Every operation of the app has a sync and an async form of one program, and `App` shows nothing but its surface."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import App
+from holdfast.engine.operation import awaited, awaited_stream, operation, stream
+from holdfast.stores.namespace import StoreNamespace
+from holdfast.worker.options import WorkerKeywords, WorkerOptions
+
+pytestmark = pytest.mark.req("ARCH")
+
+SRC = Path(holdfast.__file__).parent
+NAMESPACES = {
+    *("agents", "approvals", "audit", "connectors", "dead_letters", "events", "executors", "health", "jobs", "limits"),
+    *("operations", "pauses", "payload_rules", "queues", "reservations", "retention", "schedules", "subscriptions"),
+    *("templates", "tenants", "tokens", "usage", "webhooks", "workflows"),
+}
+VERBS = {
+    *("aclose", "aenqueue", "aenqueue_many", "approval_notifier", "asend_event", "atick", "close", "command"),
+    *("enqueue", "enqueue_many", "job", "on", "prepare", "redact", "report", "repository", "run_worker", "schedule"),
+    *("send_event", "tenant", "tick", "worker", "workflow"),
+}
+WAITS = {"wait": "await_end"}
+"""`await` is a keyword."""
+
+
+def namespaces() -> Iterator[type[StoreNamespace]]:
+    waiting = [StoreNamespace]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        waiting += found.__subclasses__()
+
+
+NAMED = {each.__name__: each for each in namespaces()}
+
+
+@pytest.mark.parametrize("namespace", NAMED.values(), ids=NAMED.keys())
+def test_every_operation_has_both_forms(namespace: type[StoreNamespace]) -> None:
+    members = {name: inspect.getattr_static(namespace, name) for name in dir(namespace)}
+    sync = {name: each.program for name, each in members.items() if isinstance(each, operation | stream)}
+    twins = {name: each.program for name, each in members.items() if isinstance(each, awaited | awaited_stream)}
+    assert {_async_name(name): program for name, program in sync.items()} == twins
+
+
+def _async_name(name: str) -> str:
+    bare = name.lstrip("_")
+    return WAITS.get(name, name[: len(name) - len(bare)] + "a" + bare)
+
+
+def test_the_public_names_of_an_app() -> None:
+    app = App("sqlite:///:memory:")
+    assert {name for name in dir(app) if name[0] != "_"} == NAMESPACES | VERBS | {"artifacts"}
+    app.close()
+
+
+def test_a_namespace_is_made_once() -> None:
+    app = App("sqlite:///:memory:")
+    for name in NAMESPACES:
+        assert isinstance(getattr(app, name), StoreNamespace)
+        assert getattr(app, name) is getattr(app, name)
+    app.close()
+
+
+def test_every_operation_is_documented() -> None:
+    app = App("sqlite:///:memory:")
+    subjects = [app, *(getattr(app, name) for name in sorted(NAMESPACES))]
+    bare = [
+        f"{type(one).__name__}.{name}"
+        for one in subjects
+        for name in dir(type(one))
+        if name[0] != "_" and isinstance(inspect.getattr_static(type(one), name), operation | stream)
+        if not inspect.getdoc(getattr(one, name))
+    ]
+    assert bare == []
+    app.close()
+
+
+def test_pairs_are_not_written_by_hand() -> None:
+    """Except on the fast path, and where the two forms wait differently."""
+    found = set()
+    for path in [*(SRC / "app").glob("*.py"), *(SRC / "features").glob("*/operations.py")]:
+        for each in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(each, ast.ClassDef):
+                methods = {one.name for one in each.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+                found |= {name for name in methods if f"a{name}" in methods}
+    assert found == {"close", "enqueue", "enqueue_many", "tick"}
+
+
+def test_the_keywords_of_a_worker_are_its_options() -> None:
+    fields = {each.name for each in dataclasses.fields(WorkerOptions)}
+    assert WorkerKeywords.__annotations__.keys() == fields
