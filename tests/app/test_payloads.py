@@ -30,7 +30,7 @@ def everything(app: App) -> str:
     """All that the database holds of jobs, but for their payloads, results, and what handlers have kept themselves."""
     by_hand = open_by_hand(app._store.url)
     try:
-        tables = ("event", "job_state", "gate", "vote", "artifact", "content", "idempotency")
+        tables = ("event", "job_state", "approval", "vote", "artifact", "content", "idempotency")
         return json.dumps([by_hand.execute(f"select * from {table}") for table in tables], default=str)
     finally:
         by_hand.close()

@@ -16,8 +16,25 @@ class ForkFailed(AssertionError):
     """What went wrong in the child, as text."""
 
 
+class ForkCrashed(ForkFailed):
+    """A signal killed the child before it answered."""
+
+
 def in_a_fork(call: Callable[[], T]) -> T:
-    """Call it in a child of this process and answer what it returned (which must be picklable)."""
+    """Call it in a child of this process and answer what it returned (which must be picklable).
+
+    A child forked from a process with threads may crash in C code that another thread was running: then it is forked
+    again, twice at most.
+    """
+    for _ in range(2):
+        try:
+            return _fork(call)
+        except ForkCrashed:
+            continue
+    return _fork(call)
+
+
+def _fork(call: Callable[[], T]) -> T:
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python 3.12 warns of forking with threads, which is the point here
@@ -27,9 +44,10 @@ def in_a_fork(call: Callable[[], T]) -> T:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         text = pipe.read()
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
     if not text:
-        raise ForkFailed("the child died without a word")
+        kind = ForkCrashed if os.WIFSIGNALED(status) else ForkFailed
+        raise kind(f"the child died without an answer, status {status}")
     failed, value = pickle.loads(text)
     if failed:
         raise ForkFailed(value)
