@@ -37,6 +37,11 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, jobs: int
     print(f"{len(ids)} jobs, {kills} kills, {lost} attempts lost with their workers")
 
 
+def test_four_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    play(app, crew, folder, choice, jobs=250, kills=4, pause=0.5)
+
+
+@pytest.mark.slow
 def test_ten_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
     play(app, crew, folder, choice, jobs=600, kills=10, pause=0.5)
 

@@ -34,7 +34,14 @@ def delays(app: App) -> list[float]:
     return [datetime.fromisoformat(meta["due_at"]).timestamp() - at for at, meta in metas]
 
 
-@pytest.mark.parametrize("jobs", [2_000, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        700,
+        pytest.param(2_000, marks=pytest.mark.slow),
+        pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+    ],
+)
 def test_retries_are_spread(app: App, crew: Crew, folder: Path, jobs: int) -> None:
     """Each delay is drawn evenly from the whole span, so every twentieth of it has about a twentieth of the jobs."""
     policy = Retry(max_attempts=3, max_crashes=100, backoff=Backoff(base=SPAN, factor=2.0, cap=SPAN))

@@ -86,9 +86,24 @@ def read_tests(folder: Path = TESTS) -> list[TestFile]:
 
 def read_test_file(source: str, path: str) -> TestFile:
     tree = ast.parse(source, filename=path)
-    rows = frozenset(row for node in ast.walk(tree) for row in _rows_named(node, path))
+    rows = frozenset(row for node in _outside_functions(tree) for row in _rows_named(node, path))
     marked = any(_is_pytestmark(node) and _has_mark(node) for node in tree.body)
     return TestFile(path, rows, () if marked else tuple(_unmarked(tree)))
+
+
+def _outside_functions(scope: ast.Module | ast.ClassDef) -> Iterator[ast.AST]:
+    """Everything that can hold a mark. Bodies of functions cannot, and are most of a file."""
+    for node in scope.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                for decorator in node.decorator_list:
+                    yield from ast.walk(decorator)
+            case ast.ClassDef():
+                for decorator in node.decorator_list:
+                    yield from ast.walk(decorator)
+                yield from _outside_functions(node)
+            case _:
+                yield from ast.walk(node)
 
 
 def _unmarked(scope: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[str]:
