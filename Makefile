@@ -38,7 +38,7 @@ dev: $(READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" a
 PYTEST := python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(READY) ## Run the tests to run before a commit, about 5 to 6 minutes (ARGS="-k claim -x" goes to pytest)
+test: $(READY) ## Run the tests to run before a commit, about 5 minutes (ARGS="-k claim -x" goes to pytest)
 	$(BIN)/$(PYTEST) $(ARGS)
 
 .PHONY: test-all
