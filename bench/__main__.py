@@ -1,8 +1,8 @@
 """``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
-durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), shared between
-tenants (fairness), beside the sweep of old jobs (retention), while the ledger is sealed (sealing), over HTTP (service),
-the pages of the dashboard beside five million jobs (pages), on a server with JIT (jit), while connections are lost
-(storm), and with nothing to do (idle)."""
+durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), how exactly rate
+limits are kept (rates), shared between tenants (fairness), beside the sweep of old jobs (retention), while the ledger
+is sealed (sealing), over HTTP (service), the pages of the dashboard beside five million jobs (pages), on a server with
+JIT (jit), while connections are lost (storm), and with nothing to do (idle)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from bench import (
     limits,
     longrun,
     pages,
+    rates,
     report,
     retention,
     sealing,
@@ -37,6 +38,7 @@ from bench.bars import (
     of_fairness,
     of_limits,
     of_pages,
+    of_rates,
     of_retention,
     of_sealing,
     of_service,
@@ -54,7 +56,19 @@ from bench.timing import Row
 from bench.waiting import Beside
 
 GROUPS = (
-    *("floor", "peers", "steps", "waiting", "workflows", "limits", "fairness", "retention", "sealing", "service"),
+    *(
+        "floor",
+        "peers",
+        "steps",
+        "waiting",
+        "workflows",
+        "limits",
+        "rates",
+        "fairness",
+        "retention",
+        "sealing",
+        "service",
+    ),
     *("pages", "jit", "storm", "idle"),
 )
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
@@ -72,6 +86,7 @@ class Measured:
     waiting: list[waiting.Beside] = field(default_factory=list)
     workflows: list[Beside] = field(default_factory=list)
     limits: list[Beside] = field(default_factory=list)
+    rates: list[Beside] = field(default_factory=list)
     fairness: list[Beside] = field(default_factory=list)
     retention: list[Beside] = field(default_factory=list)
     sealing: list[Beside] = field(default_factory=list)
@@ -84,7 +99,7 @@ class Measured:
     def bars(self) -> list[Bar]:
         found = [] if self.results is None else bars(self.results)
         found += [*of_writes(self.writes), *of_waiting(self.waiting), *of_workflows(self.workflows)]
-        found += [*of_limits(self.limits), *of_fairness(self.fairness)]
+        found += [*of_limits(self.limits), *of_rates(self.rates), *of_fairness(self.fairness)]
         found += [*of_retention(self.retention), *of_sealing(self.sealing), *of_service(self.service)]
         return [*found, *of_pages(self.pages), *self.circumstances]
 
@@ -96,6 +111,7 @@ class Measured:
         self.writes += [writes.Writes(**each) for each in document.get("writes", ())]
         self.waiting += [waiting.Beside(**each) for each in document.get("waiting", ())]
         self.limits += [Beside(**each) for each in document.get("limits", ())]
+        self.rates += [Beside(**each) for each in document.get("rates", ())]
         self.fairness += [Beside(**each) for each in document.get("fairness", ())]
         self.retention += [Beside(**each) for each in document.get("retention", ())]
         self.sealing += [Beside(**each) for each in document.get("sealing", ())]
@@ -176,7 +192,14 @@ def read(options: argparse.Namespace) -> None:
     for writing in measured.writes:
         print(writing.line())
     for row in (
-        *(*measured.waiting, *measured.limits, *measured.fairness, *measured.retention, *measured.sealing),
+        *(
+            *measured.waiting,
+            *measured.limits,
+            *measured.rates,
+            *measured.fairness,
+            *measured.retention,
+            *measured.sealing,
+        ),
         *measured.service,
     ):
         print(row.line())
@@ -223,6 +246,8 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.workflows = flows.run(backends, options.store, flows.QUICK if options.quick else flows.Sizes())
         if "limits" in groups:
             measured.limits = limits.run(backends, options.store, limits.QUICK if options.quick else limits.Sizes())
+        if "rates" in groups:
+            measured.rates = rates.run(backends, options.store, rates.QUICK if options.quick else rates.Sizes())
         if "fairness" in groups:
             wanted = fairness.LONG if options.long else fairness.QUICK if options.quick else fairness.Sizes()
             measured.fairness = fairness.run(backends, options.store, wanted)
@@ -279,6 +304,7 @@ def main() -> int:
             measured.rows, measured.writes, measured.waiting, measured.long,
         )  # fmt: skip
         found["limits"] = [asdict(each) for each in measured.limits]
+        found["rates"] = [asdict(each) for each in measured.rates]
         found["fairness"] = [asdict(each) for each in measured.fairness]
         found["retention"] = [asdict(each) for each in measured.retention]
         found["sealing"] = [asdict(each) for each in measured.sealing]

@@ -112,6 +112,15 @@ def of_limits(measured: Sequence[Beside]) -> list[Bar]:
     return found
 
 
+def of_rates(measured: Sequence[Beside]) -> list[Bar]:
+    """Two workers start as many jobs as the rate says, within 5 %."""
+    found = []
+    for each in measured:
+        found.append(Bar(f"{each.store}, {each.what}: at least", each.beside / each.without, 0.95, True))
+        found.append(Bar(f"{each.store}, {each.what}: at most", each.beside / each.without, 1.05, False))
+    return found
+
+
 def of_fairness(measured: Sequence[Beside]) -> list[Bar]:
     """Small tenants take at most twice as long as alone; sharing leaves 0.7 of a drain, 0.95 with one tenant."""
     found = []

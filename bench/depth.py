@@ -57,7 +57,7 @@ def deepen_postgres(dsn: str, size: int = MILLION) -> Store:
             ("queued", "null"),
         ):
             connection.execute(
-                "insert into holdfast.job (tenant, kind, process_after, enqueued_by, source_system, external_ref)"
+                "insert into holdfast.job (tenant, kind, run_at, enqueued_by, source_system, external_ref)"
                 f" select 'bench', 'noop', {after}, 'bench', 'bench', %s from generate_series(1, %s)",
                 (state, size),
             )
@@ -83,7 +83,7 @@ def deepen_sqlite(path: Path, size: int = MILLION) -> Store:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(
             f"WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {size})"
-            " INSERT INTO job (id, tenant, kind, process_after, enqueued_by, source_system)"
+            " INSERT INTO job (id, tenant, kind, run_at, enqueued_by, source_system)"
             " SELECT printf('%08x-%04x-7000-8000-', (unixepoch() * 1000 + i) >> 16, (unixepoch() * 1000 + i) & 65535)"
             f" || lower(hex(randomblob(6))), 'bench', 'noop', {after}, 'bench', 'bench' FROM c"
         )

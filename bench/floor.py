@@ -1,4 +1,4 @@
-"""The group ``floor``: our verbs beside plain SQL, and a claim beside millions. A line for each measurement."""
+"""The group ``floor``: our operations beside plain SQL, and a claim beside millions. A line for each measurement."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def floors(name: str, plain: Subject, ours: Ours, bar: float, count: int, rounds
         subject.enqueue(batch * 5, batch)
         subject.drain(batch * 5, batch)
 
-    def timed(subject: Subject, verb: str) -> float:
-        return seconds(lambda: getattr(subject, verb)(count, batch))
+    def timed(subject: Subject, operation: str) -> float:
+        return seconds(lambda: getattr(subject, operation)(count, batch))
 
     enqueued = in_turn(rounds, lambda: timed(plain, "enqueue"), lambda: timed(ours, "enqueue"))
     yield rate_row(name, f"bulk enqueue, batches of {batch}", count, enqueued, bar)

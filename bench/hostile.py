@@ -1,4 +1,4 @@
-"""How quick ``/healthz`` is while eight clients send the worst bodies they can: without credentials, and with a token.
+"""How quick ``/livez`` is while eight clients send the worst bodies they can: without credentials, and with a token.
 
 The clients are a process of their own (``python -m bench.hostile HOST PORT [TOKEN]``), which sends until it is ended;
 the latencies are those of one more client, one request after another on one connection.
@@ -38,7 +38,7 @@ def without_credentials() -> list[bytes]:
         _sent("/login", b"token=" + b"%41" * (OPEN // 3 - 3), FORM),
         _sent("/api/v1/jobs", many),
         _sent("/login", b"x" * OPEN, FORM)[:-100],
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + b"x" * OPEN,
+        b"GET /livez HTTP/1.1\r\nHost: x\r\nA: " + b"x" * OPEN,
     ]
 
 
@@ -64,7 +64,7 @@ def latencies(host: str, port: int, seconds: float) -> list[float]:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         until = time.perf_counter() + seconds
         while (began := time.perf_counter()) < until:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             answer = b""
             while not answer.endswith(b"ok\n"):
                 piece = connection.recv(65_536)
@@ -81,7 +81,7 @@ def p99(found: list[float]) -> float:
 
 
 def beside(host: str, port: int, seconds: float, token: str = "") -> float:
-    """The p99 of ``/healthz`` in milliseconds, with the clients at it."""
+    """The p99 of ``/livez`` in milliseconds, with the clients at it."""
     command = [sys.executable, "-m", "bench.hostile", host, str(port), *([token] if token else [])]
     clients = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -31,10 +31,10 @@ FILL = (
     " max_crashes, started_at, finished_at)"
     " select {id}, 'default', 'noop', 'default', 'succeeded', 0, n, 1, 4, 3, clock_timestamp(), clock_timestamp()"
     " from generate_series({first}, {last}) n",
-    "insert into holdfast.event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
-    " select {id}, 'default', 'noop', v.verb, v.f, v.t, v.a, clock_timestamp() - interval '1 day', 'bench'"
+    "insert into holdfast.event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
+    " select {id}, 'default', 'noop', v.type, v.f, v.t, v.a, clock_timestamp() - interval '1 day', 'bench'"
     " from generate_series({first}, {last}) n, (values ('enqueue', null, 'queued', 0),"
-    " ('claim', 'queued', 'in_progress', 1), ('settle', 'in_progress', 'succeeded', 1)) v(verb, f, t, a)",
+    " ('claim', 'queued', 'in_progress', 1), ('settle', 'in_progress', 'succeeded', 1)) v(type, f, t, a)",
 )
 # Counting millions of finished rows again and again would be measured too: ask by the indexes of what is not.
 OPEN = (

@@ -98,10 +98,10 @@ FILL = (
     f" case when {_OVER} then r.at + interval '2 s' end,"
     " case when r.state = 'dead_letter' then 'ValueError' end, case when r.state = 'dead_letter' then 'number ' || r.n"
     f" end from {_ROWS}",
-    "insert into holdfast.event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
-    " select r.id, 'default', r.kind, v.verb, v.f, coalesce(v.t, r.state), v.a, r.at + v.late * interval '1 s', 'bench'"
+    "insert into holdfast.event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
+    " select r.id, 'default', r.kind, v.type, v.f, coalesce(v.t, r.state), v.a, r.at + v.late * interval '1 s', 'bench'"
     f" from {_ROWS}, (values ('enqueue', null, 'queued', 0, 0), ('take', 'queued', 'in_progress', 1, 1),"
-    " ('succeed', 'in_progress', null, 1, 2)) v(verb, f, t, a, late)"
+    " ('succeed', 'in_progress', null, 1, 2)) v(type, f, t, a, late)"
     " where v.a = 0 or r.state in ('succeeded', 'dead_letter') order by r.n, v.late",
     "insert into holdfast.dead_letter (job_id, tenant, fingerprint, kind, queue, buried_at)"
     " select r.id, 'default', 'group' || lpad((r.n %% 40)::text, 11, '0'), r.kind, r.queue, r.at"

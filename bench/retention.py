@@ -85,9 +85,9 @@ def _flat_out(ours: Ours, most: int) -> tuple[int, float]:
     while done < most:
         run(store.usage.count())
         swept = run(store.retention.sweep())
-        if swept.verb == "idle":
+        if swept.action == "idle":
             break
-        done += swept.done if swept.verb == "purge" else 0
+        done += swept.done if swept.action == "purge" else 0
     return done, time.perf_counter() - began
 
 

@@ -112,7 +112,7 @@ def _hostile(host: str, port: int, token: str, seconds: float) -> list[Beside]:
     alone = hostile.p99(hostile.latencies(host, port, seconds))
     who = {"hostile bodies": "", "hostile bodies, token": token}
     times = {what: hostile.beside(host, port, seconds, token) for what, token in who.items()}
-    return [Beside(PLACE, f"healthz, {what}", "ms p99", alone, found, found / alone) for what, found in times.items()]
+    return [Beside(PLACE, f"livez, {what}", "ms p99", alone, found, found / alone) for what, found in times.items()]
 
 
 def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:

@@ -1,4 +1,4 @@
-"""What is measured: a life in batches, once by plain SQL on bare copies of the tables, once by our verbs.
+"""What is measured: a life in batches, once by plain SQL on bare copies of the tables, once by our operations.
 
 The bare copies have the same columns and the same indexes, and no trigger, check, ledger or row-level
 security. Both sides write the same values, read the same facts of each job and keep every commit durable.
@@ -32,7 +32,7 @@ class Subject(Protocol):
 
 
 class Ours:
-    """The verbs of a store, ledger and checks on."""
+    """The operations of a store, ledger and checks on."""
 
     def __init__(self, store: Store, tenant: str = "bench") -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""What jobs that wait cost those that do not: thousands at gates, asleep and waiting for events, and none of them.
+"""What jobs that wait cost those that do not: thousands at approvals, asleep and waiting for events, and none of them.
 
 Two databases get the same work, in turn: 20,000 jobs drained by one worker process, a worker that has nothing to do,
 claims of 200. Whoever waits was put to waiting by a worker, not by hand.
@@ -140,7 +140,7 @@ def _claims(places: Sequence[Place], count: int) -> list[float]:
 
 def run(backends: Backends, store: str, sizes: Sizes, patience: Patience) -> list[Beside]:
     found: list[Beside] = []
-    print(f"\nBeside {sizes.each:,} jobs at gates, {sizes.each:,} asleep and {sizes.each:,} waiting for events")
+    print(f"\nBeside {sizes.each:,} jobs at approvals, {sizes.each:,} asleep and {sizes.each:,} waiting for events")
     for subject in (BY_NAME[name] for name in OURS):
         if store in (subject.backend, "both"):
             for row in measure(backends, subject, sizes, patience):

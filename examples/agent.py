@@ -1,11 +1,11 @@
-"""An agent that plans, asks a person for a budget, spends it, sleeps, waits for news, and is killed in the middle.
+"""An AI agent that plans, asks a person for a budget, buys, sleeps, waits for an event, and is killed in the middle.
 
     python examples/agent.py                             # on a new SQLite file
-    python examples/agent.py --url postgresql://…        # on a database that was migrated
+    python examples/agent.py --url postgresql://…        # on a migrated database
 
-Three parties meet in the database: two worker processes, one of which this program kills with SIGKILL while the agent
-is paying; the office, which enqueues the errand and whose people decide; and the agent's own code, which runs wherever
-there is a worker. The shop is a file outside of everybody's transactions: it shows what was really done, and how often.
+The program starts two workers and kills one with SIGKILL while the agent is paying. It also plays the office, which
+enqueues the job and decides the approval. The shop is a file outside all transactions: it shows what was really
+bought, and how often.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Budget(BaseModel):
 
 @app.job(timeout="1m")
 async def errand(ctx: holdfast.Context, goal: str) -> dict[str, object]:
-    # Every time the agent goes on, this function begins at its top. What it did before comes back from its steps.
+    # Each time the agent continues, this function starts at the top. Results of completed steps are loaded.
     plan = await ctx.step("plan", make_plan, goal)
     decision = await ctx.approval(
         "budget",
@@ -60,7 +60,7 @@ async def errand(ctx: holdfast.Context, goal: str) -> dict[str, object]:
         approvers=["ada", "bob"],
         expires_in="2d",
     )
-    # No step: it touches nothing outside, and gives the same each time.
+    # Not a step: it has no external effect and gives the same result each time.
     wanted = affordable(plan, decision.data.limit)
     receipts = [await ctx.step(f"buy {one.item}", buy, one) for one in wanted]
     await ctx.sleep("1s", "give them time to pack")
@@ -69,7 +69,7 @@ async def errand(ctx: holdfast.Context, goal: str) -> dict[str, object]:
 
 
 def make_plan(goal: str) -> list[Purchase]:
-    """Stands for a language model. Ask one twice and you get two plans, which is why this is a step."""
+    """A stand-in for a language model. It answers differently each time, so it must be a step."""
     note("think", goal)
     return [Purchase(item=item, price=price) for item, price in (("flour", 12), ("cherries", 35), ("a band", 900))]
 
@@ -84,18 +84,18 @@ def affordable(plan: list[Purchase], limit: int) -> list[Purchase]:
 
 
 def buy(one: Purchase) -> str:
-    """The shop takes a key, as good ones do. It is the same each time this very step is tried."""
+    """The shop accepts an idempotency key, which is the same for every attempt of this step."""
     key = holdfast.step_key()
     note("call", f"{one.item}: {key}")
     sold = [line for line in noted("sell") if line.endswith(key)]
     if not sold:
         note("sell", f"{one.item} for {one.price}: {key}")
     if one.item == "cherries":
-        pull_the_plug_here()  # sold, and not yet remembered: the worst moment there is
+        pull_the_plug_here()  # sold, but the step is not stored yet: the worst moment
     return f"{one.item} for {one.price}" + (" (had been sold already)" if sold else "")
 
 
-# --- the world outside: files, which no transaction takes back ---
+# --- external effects: files, which no transaction rolls back ---
 
 
 def note(book: str, line: str) -> None:
@@ -109,13 +109,13 @@ def noted(book: str, scratch: Path = SCRATCH) -> list[str]:
 
 
 def pull_the_plug_here() -> None:
-    """The first worker that comes here waits to be killed."""
+    """The first worker that gets here waits to be killed."""
     if not noted("plug"):
         note("plug", str(os.getpid()))
         time.sleep(60)
 
 
-# --- the office, and the one who kills ---
+# --- the office, and the killer ---
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Outcome:
 
 
 def start_worker(url: str, scratch: Path) -> subprocess.Popen[bytes]:
-    """``holdfast worker agent:app``, with a lease so short that the other worker takes over soon."""
+    """``holdfast worker agent:app``, with a short lease, so that the other worker takes over soon."""
     options = ("--lease", "2s", "--poll", "50ms")
     command = (sys.executable, "-m", "holdfast", "worker", "agent:app", *options)
     environment = os.environ | {"HOLDFAST_URL": url, "AGENT_SCRATCH": str(scratch)}
@@ -159,12 +159,12 @@ def main(url: str, scratch: Path) -> Outcome:
 
 def story(office: holdfast.App, workers: dict[int, subprocess.Popen[bytes]], scratch: Path) -> Outcome:
     handle = office.enqueue("errand", {"goal": "a cherry cake for twelve"})
-    gate = wait_for("the question", lambda: office.approvals.list(job_id=handle.id))[0]
-    print(f"The agent has a plan, and asks: {gate.summary}")
-    for line in gate.data:
+    approval = wait_for("the question", lambda: office.approvals.list(job_id=handle.id))[0]
+    print(f"The agent has a plan, and asks: {approval.summary}")
+    for line in approval.data:
         print(f"    {line['price']:>4}  {line['item']}")
     print(f"It is {handle.state()}: no worker has it in hand.")
-    office.approvals.approve(gate.id, by="ada", comment="no band", data={"limit": 100})
+    office.approvals.approve(approval.id, by="ada", comment="no band", data={"limit": 100})
     print("Ada approves, and fills in the form: at most 100.")
 
     pid = wait_for("the agent to pay", lambda: noted("plug", scratch))[0]

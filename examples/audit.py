@@ -1,7 +1,7 @@
-"""A trail that shows tampering: seal it, keep an anchor elsewhere, and see what somebody with a SQL shell did.
+"""Detect tampering: seal the ledger, keep an anchor elsewhere, change a row with SQL, and verify.
 
 python examples/audit.py                                 # on a new SQLite file
-HOLDFAST_URL=postgresql://… python examples/audit.py     # on a database of its own, which it spoils
+HOLDFAST_URL=postgresql://… python examples/audit.py     # on a database of its own, which it damages
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def connect(url: str) -> Any:
 
 
 async def main(url: str | None = None) -> list[str]:
-    """Work, seal, tamper, and answer what the check says."""
+    """Work, seal, tamper, and return what verification reports."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/audit.db"
     app = holdfast.App(url, name="bank")
@@ -36,18 +36,18 @@ async def main(url: str | None = None) -> list[str]:
     async def transfer(to: str, cents: int) -> str:
         return f"{cents} to {to}"
 
-    app.limits.set(kind="transfer", concurrency=2)  # recorded, with who did it
+    app.limits.set(kind="transfer", concurrency=2)  # recorded with its actor
     jobs = [transfer.enqueue(to, cents) for to, cents in (("ada", 100), ("bob", 250), ("eve", 9_999))]
     await app.worker(WorkerOptions(burst=True, sealing=False)).run()
 
-    sealed = app.audit.seal()  # a worker does this by itself, every few seconds
-    anchor = str(app.audit.anchor())  # to be kept where the owner of the database cannot reach it
+    sealed = app.audit.seal()  # workers do this every few seconds
+    anchor = str(app.audit.anchor())  # keep it where the owner of the database cannot reach it
     report = app.audit.verify(anchors=[anchor])
     print(f"{sealed} events and actions in {report.seals} seal: {'whole' if report.ok else 'not whole'}")
     for each in reversed(app.audit.actions()):
-        print(f"{each.verb} {each.subject} {each.name}: {each.changed}")
+        print(f"{each.type} {each.subject} {each.name}: {each.changed}")
 
-    # Somebody who owns the database takes its guard away, and the last event of the last job with it.
+    # The owner of the database drops a trigger and deletes the last event of the last job.
     with closing(connect(url)) as connection, connection:
         if url.startswith("sqlite"):
             connection.execute("DROP TRIGGER judge_event_delete")

@@ -1,9 +1,9 @@
-"""A bank is down for a while: what failed is one group, with a note; when it is back all of it is redriven, slowly.
+"""A bank is down for a while: the failures form one group with a note, and are redriven at a limited rate later.
 
     python examples/dead_letters.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/dead_letters.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/dead_letters.py       # on a migrated database
 
-It prints the groups, how the bulk operation went, and how one payment that was wrong is put right.
+It prints the groups, the result of the bulk operation, and how one wrong payment is redriven with another payload.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> dict[str, int]:
-    """Fail, look, put right; answers how many jobs ended in which state."""
+    """Fail, inspect, fix; return how many jobs ended in which state."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/payments.db"
     app = holdfast.App(url, name="payments")
@@ -47,13 +47,12 @@ async def main(url: str | None = None) -> dict[str, int]:
         bank["up"] = True
         operation = await app.dead_letters.aredrive(down.fingerprint, rate=100, reason="the bank is back")
         over = await app.operations.arun(operation.id)
-        print(f"{over.verb}: {over.done} of {over.total}, {over.refused} refused")
+        print(f"{over.action}: {over.done} of {over.total}, {over.refused} refused")
 
         (job,) = await app.dead_letters.ajobs(wrong.fingerprint)
         new = await app.dead_letters.aredrive_as(job.id, {"order": 0, "amount": 5}, reason="it was 5")
         await work_off()
         made = await app.jobs.aget(new)
-        assert made is not None
         print(f"order 0 is {made.state} in the place of a job that was discarded")
         print(f"{len(await app.dead_letters.agroups())} groups are open")
         counts: dict[str, int] = {}

@@ -1,10 +1,10 @@
-"""A shop to look at: orders come in by themselves, and the dashboard shows what becomes of them.
+"""A sample shop for the dashboard: orders arrive continuously.
 
-    holdfast dev examples/dev_shop.py        # then open the address that it prints
+    holdfast dev examples/dev_shop.py        # then open the printed address
 
-Every few seconds an order is taken. Each makes a receipt (which is sent), a picture (which takes a while and says how
-far it is), a payment (which fails now and then, and sometimes for good) and, when it is large, a question to people
-under Approvals. Change this file while it runs: the worker and the pages start anew.
+Every few seconds there is an order. Each creates a receipt, a picture (slow, with progress), a payment (which fails now
+and then, sometimes for good) and, if it is large, an approval. Edit this file while it runs: the worker and the pages
+restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ app = holdfast.App(name="dev_shop")  # holdfast dev names the database
 
 
 @app.schedule("every 5s", overlap="skip")
-@app.job()
+@app.job
 def take_orders() -> int:
     """Two orders at a time; the number of the last one is the result."""
     number = 0
@@ -47,7 +47,7 @@ async def draw_label(ctx: Context, order: int) -> str:
 
 @app.job(retry=holdfast.Retry(max_attempts=3, backoff=holdfast.Backoff(base=1, cap=5)))
 async def charge(ctx: Context, order: int, amount: float) -> str:
-    """Large payments wait for somebody; the bank is away one time in four, and refuses some cards for good."""
+    """Large payments need an approval; the bank is unavailable one time in four, and declines some cards for good."""
     if amount > 450:
         await ctx.approval("large", summary=f"Charge {amount:.2f} for order {order}?", expires_in="1h")
     if random.random() < 0.25:

@@ -1,9 +1,9 @@
-"""Two GPUs: renders share them, one job a customer at a time, and somebody takes a GPU for a moment.
+"""Two GPUs: render jobs share them, one job per customer at a time, and a program reserves one GPU for a moment.
 
     python examples/gpu.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/gpu.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/gpu.py       # on a migrated database
 
-It prints how many rendered at once, and that nobody did on the GPU that was reserved.
+It prints how many jobs ran at a time, and that none ran on the reserved GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> dict[str, int]:
-    """Enqueue, work, and answer the most that ran at once of each."""
+    """Enqueue, work, and return the maximum of concurrent jobs for each."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/gpu.db"
     app = holdfast.App(url, name="gpu")
@@ -38,7 +38,7 @@ async def main(url: str | None = None) -> dict[str, int]:
 
     try:
         await app.limits.aset(resource="*", concurrency=2)  # two on each GPU
-        await app.limits.aset(key="*", concurrency=1)  # one of each customer
+        await app.limits.aset(key="*", concurrency=1)  # one per customer
         handles = []
         for scene in range(16):
             gpu, customer = f"gpu-{scene % 2}", f"customer-{scene % 5}"

@@ -1,11 +1,11 @@
-"""Importing a file of 5,000 rows in batches, with a checkpoint after each; killed in the middle, it goes on from there.
+"""Import a file of 5,000 rows in batches, with a checkpoint after each; after a kill, it continues from there.
 
     python examples/import_rows.py                             # on a new SQLite file
-    python examples/import_rows.py --url postgresql://…        # on a database that was migrated
+    python examples/import_rows.py --url postgresql://…        # on a migrated database
 
-The rows and the checkpoint are two transactions, whatever their order: a crash between them leaves a batch that is
-written and not noted, and the next attempt writes it again. So each row is written under its number in the file, and
-writing it a second time changes nothing. Every row counts once, and so does every row that could not be read.
+The rows and the checkpoint are two transactions. A crash between them leaves a batch that is written but not in the
+checkpoint, and the next attempt writes it again. So each row is written under its number in the file, and writing it a
+second time changes nothing. Every row counts once, including rows that could not be read.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def import_rows(ctx: holdfast.SyncContext, path: str, rows: int) -> dict[str, in
     with closing(connect(URL)) as connection, open(path, newline="", encoding="utf-8") as file:
         numbered = enumerate(csv.reader(file), 1)
         for batch in batches(row for row in numbered if row[0] > done):
-            ctx.raise_if_cancelled()  # cancelled, out of time, or not ours any more: stop here
+            ctx.raise_if_cancelled()  # cancelled, timed out, or taken over: stop here
             store(connection, ctx.job_id, batch)
             done = batch[-1][0]
             if done == ROWS // 2:
-                pull_the_plug_here()  # written, and not yet noted: the worst moment there is
+                pull_the_plug_here()  # written, but not in the checkpoint yet: the worst moment
             ctx.checkpoint.save(done)
             ctx.progress(done / rows, f"row {done:,} of {rows:,}")
         return {table: count(connection, table, ctx.job_id) for table in ("good_row", "bad_row")}
 
 
 def store(connection: Any, job: str, batch: list[tuple[int, list[str]]]) -> None:
-    """One transaction a batch. A row that is there already, because of a crash, is left as it is."""
+    """One transaction per batch. A row that exists already, because of a crash, is left unchanged."""
     mark = "?" if isinstance(connection, sqlite3.Connection) else "%s"
     parsed = [(number, *parse(row)) for number, row in batch]
     cursor = connection.cursor()
@@ -93,7 +93,7 @@ def count(connection: Any, table: str, job: str) -> int:
 
 
 def connect(url: str) -> Any:
-    """A connection of our own, to tables of our own."""
+    """The program's own connection, to its own tables."""
     if url.startswith("sqlite"):
         return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60)
     import psycopg
@@ -101,7 +101,7 @@ def connect(url: str) -> Any:
     return psycopg.connect(url)
 
 
-# --- notes about what was really done: files, which no transaction takes back ---
+# --- a record of what was really done: files, which no transaction rolls back ---
 
 
 def note(book: str, line: str) -> None:
@@ -115,13 +115,13 @@ def noted(book: str, scratch: Path) -> list[str]:
 
 
 def pull_the_plug_here() -> None:
-    """The first worker that comes here waits to be killed."""
+    """The first worker that gets here waits to be killed."""
     if not noted("plug", SCRATCH):
         note("plug", str(os.getpid()))
         time.sleep(60)
 
 
-# --- the one who asks for the import, and the one who kills ---
+# --- the producer, and the killer ---
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def make_file(path: Path, rows: int) -> None:
 
 
 def start_worker(url: str, scratch: Path) -> subprocess.Popen[bytes]:
-    """``holdfast worker import_rows:app``, with a lease so short that the other worker takes over soon."""
+    """``holdfast worker import_rows:app``, with a short lease, so that the other worker takes over soon."""
     options = ("--lease", "2s", "--poll", "50ms")
     command = (sys.executable, "-m", "holdfast", "worker", "import_rows:app", *options)
     environment = os.environ | {"HOLDFAST_URL": url, "IMPORT_SCRATCH": str(scratch)}

@@ -1,9 +1,9 @@
-"""Letters that are forgotten: what a job carried goes, that it was there stays, and what it cost is counted.
+"""Retention: the contents of old jobs are removed, their tombstones stay, and usage is counted.
 
     python examples/letters.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/letters.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/letters.py       # on a migrated database
 
-It prints what a policy would remove, what is left of a letter afterwards, and what was used by kind.
+It prints what a policy would remove, what remains of a job afterwards, and the usage by kind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import holdfast
 
 
 def main(url: str | None = None) -> dict[str, float]:
-    """Send, forget, and answer the cost of each kind."""
+    """Send, clean, and return the cost of each kind."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/letters.db"
     app = holdfast.App(url, name="letters")
@@ -26,7 +26,7 @@ def main(url: str | None = None) -> dict[str, float]:
         ctx.cost(0.002 * len(text))  # and the ink
         return f"sent to {to}"
 
-    @app.job()
+    @app.job
     def invoice(number: int) -> None: ...
 
     try:
@@ -34,16 +34,16 @@ def main(url: str | None = None) -> dict[str, float]:
         letter.enqueue("bob@example.org", "another")
         billed = invoice.enqueue(7)
         app.run_worker(burst=True)
-        # At once, for the sake of the example; "30d" is more like it.
+        # Immediately, for the example; "30d" is more realistic.
         app.retention.set(clean_after=0)
-        app.retention.set(kind="invoice")  # without an age: for ever
+        app.retention.set(kind="invoice")  # without an age: kept forever
         for each in app.retention.preview():
-            print(f"{each.verb} of {each.kind}: {each.due} due")
+            print(f"{each.action} of {each.kind}: {each.due} due")
         print(f"{app.retention.sweep()['clean']} cleaned")
         left, kept = app.jobs.get(sent.id), app.jobs.get(billed.id)
         assert left is not None
         assert kept is not None
-        print(f"letter: {left.state}, payload {left.payload}; {' '.join(event.verb for event in sent.history())}")
+        print(f"letter: {left.state}, payload {left.payload}; {' '.join(event.type for event in sent.history())}")
         print(f"invoice: {kept.state}, payload {kept.payload}")
         used = app.usage.list(by="kind")
         for line in used:

@@ -1,7 +1,7 @@
-"""A magazine is put together: pages are fetched at once, rendered when they are all there, printed and posted.
+"""A workflow that builds a magazine: fetch pages in parallel, render them together, print and post.
 
-One page cannot be fetched at first. What is behind it waits, the rest goes on, and when the page is there the workflow
-is resumed from just that job. Run it with ``python examples/magazine.py``.
+One page cannot be fetched at first. The jobs that depend on it wait, the rest continues, and when the page is available
+the workflow is resumed from that job. Run it with ``python examples/magazine.py``.
 """
 
 from __future__ import annotations

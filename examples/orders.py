@@ -1,7 +1,7 @@
-"""An order and its receipt in one transaction, and a receipt that is sent once: both ends of a job in your own tables.
+"""An order and its receipt job in one transaction, and a handler whose writes commit together with its job.
 
     python examples/orders.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/orders.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/orders.py       # on a migrated database
 
 It places one order, fails to place another, and runs a handler that fails after it has written.
 """
@@ -32,7 +32,7 @@ def declare(app: holdfast.App) -> holdfast.Kind[[int], str]:
         with ctx.transaction(result=f"receipt for order {order}") as connection:
             connection.execute(f"insert into receipts (orders_id) values ({order})")
             if ctx.attempt == 1:
-                raise ConnectionError("the printer is on fire")  # takes the row above back
+                raise ConnectionError("the printer is on fire")  # rolls back the row above
         return "too late to matter"
 
     return send_receipt

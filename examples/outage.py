@@ -1,4 +1,4 @@
-"""A mail server is down: pause the queue, see who is told what, and go on. Run: python examples/outage.py [URL]"""
+"""A mail server is down: pause the queue, see what callers get, and resume. Run: python examples/outage.py [URL]"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def main(url: str = "sqlite:///outage.db") -> list[str]:
     async def send(to: str) -> str:
         return f"sent to {to}"
 
-    @app.job()
+    @app.job
     async def add(a: int, b: int) -> int:
         return a + b
 
@@ -33,7 +33,7 @@ async def main(url: str = "sqlite:///outage.db") -> list[str]:
     health = app.health.get()
     say(f"health: {health.verdict}, {[reason.code for reason in health.reasons if reason.level != 'advice']}")
 
-    # Nobody should even ask for more.
+    # Refuse new jobs too.
     app.pauses.set(queue="mail", reason="the mail server is down", refuse_enqueue=True)
     try:
         await send.aenqueue("eve")

@@ -1,8 +1,7 @@
-"""A shop's web site has no database of Holdfast's: it enqueues, decides and follows over HTTP.
+"""A web site without database access: it enqueues, decides and follows events over HTTP.
 
-Run it: python examples/over_http.py. It serves an app on a free port of this machine, with tokens of two roles, and
-asks as three programs would: the site (a producer), a person in the office (an approver), and the worker beside the
-database.
+Run it: python examples/over_http.py. It serves an app on a free local port, with tokens of two roles, and plays three
+programs: the site (a producer), a person in the office (an approver), and a worker next to the database.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from holdfast.server.sessions import tokens_of
 def make_app(url: str) -> holdfast.App:
     app = holdfast.App(url, name="shop", enqueued_by="the shop")
 
-    @app.job()
+    @app.job
     async def refund(ctx: holdfast.Context, order: int, amount: int) -> str:
         if amount > 100:
             await ctx.approval("large-refund", summary=f"Refund {amount} for order {order}?", not_requester=True)
@@ -60,16 +59,16 @@ def main(url: str) -> list[str]:
             said = [f"asked twice, one job: {again.id == large.id}"]
             app.run_worker(burst=True)
             said.append(small.result(timeout=10))
-            (gate,) = ada.approvals.list()
-            said.append(f"{gate.summary} {ada.approvals.approve(gate.id, comment='a good customer').state}")
+            (approval,) = ada.approvals.list()
+            said.append(f"{approval.summary} {ada.approvals.approve(approval.id, comment='a good customer').state}")
             try:
                 ada.enqueue("refund", {"order": 9, "amount": 1})
             except holdfast.errors.Refused as error:
                 said.append(f"ada may not enqueue: {error.code}")
             app.run_worker(burst=True)
             said.append(large.result(timeout=10))
-            history = [event for event in large.history() if event.verb in ("enqueue", "approve")]
-            said += [f"{event.verb} by {event.actor}" for event in history]
+            history = [event for event in large.history() if event.type in ("enqueue", "approve")]
+            said += [f"{event.type} by {event.actor}" for event in history]
         return said
 
 

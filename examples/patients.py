@@ -1,9 +1,9 @@
-"""Signals, not data: an import that may carry nothing but references, and a handler whose payload nobody else sees.
+"""Payload rules: an import that may carry only references, and a handler whose payload nobody else sees.
 
     python examples/patients.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/patients.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/patients.py       # on a migrated database
 
-It prints what was refused and why, what an operator sees of a restricted job, and where a large result lies.
+It prints what was refused and why, what an operator sees of a restricted job, and where a large result is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
-    """Enqueue, work, and answer what was seen."""
+    """Enqueue, work, and return what was visible."""
     scratch = folder or Path(tempfile.mkdtemp())
     url = url or os.environ.get("HOLDFAST_URL") or f"sqlite:///{scratch}/patients.db"
     app = holdfast.App(url, name="clinic", artifacts=scratch / "artifacts")

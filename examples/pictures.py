@@ -1,9 +1,9 @@
-"""Work that needs a process: a handler that would hang for ever, one that crashes, and a program with its log.
+"""Handlers in processes: one that would hang forever, one that crashes, and a program with its log.
 
     python examples/pictures.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/pictures.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/pictures.py       # on a migrated database
 
-It prints how each of them ended. The worker is the same process all along, and is not harmed.
+It prints how each of them ended. The worker process survives all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import holdfast
 from holdfast.worker.worker import WorkerOptions
 
-# Every child process reads this file again, and must find the same database.
+# Every child process imports this file again and must find the same database.
 SCRATCH = os.environ.setdefault("PICTURES_SCRATCH", tempfile.mkdtemp())
 os.environ.setdefault("HOLDFAST_URL", f"sqlite:///{SCRATCH}/pictures.db")
 
@@ -29,7 +29,7 @@ ONCE = holdfast.Retry(max_attempts=1, max_crashes=0)
 
 @app.job(process=True, timeout=2, retry=ONCE)
 def caption(text: str) -> str:
-    """A regular expression that takes for ever on some texts, and does not let go of the interpreter."""
+    """A regular expression that takes forever on some texts and holds the interpreter lock."""
     return "fine" if re.fullmatch(r"(\w+ ?)+\.", text) else "no sentence"
 
 
@@ -40,7 +40,7 @@ def enlarge(pixels: int) -> int:
 
 @app.job(process=True, retry=ONCE)
 def decode(name: str) -> None:
-    os.abort()  # as a library of native code may
+    os.abort()  # as native code may
 
 
 WRITE = "import os, sys; open(os.environ['HOLDFAST_ARTIFACTS'] + '/report.txt', 'w').write(sys.argv[1])"
@@ -48,7 +48,7 @@ report = app.command("report", [sys.executable, "-c", WRITE, "{title}"], log_dir
 
 
 async def main() -> dict[str, str]:
-    """Run them all, and answer how each ended: the state, or the code of its error."""
+    """Run them all, and return how each ended: the state, or the error code."""
     jobs: list[holdfast.Handle[Any]] = [
         await caption.aenqueue("A fine picture."),
         await caption.aenqueue("a" * 60),

@@ -1,9 +1,9 @@
-"""Fetch exchange rates with a token that no table, log or payload has, and write a report of them.
+"""Fetch exchange rates with a token that is in no table, log or payload, and write a report of them.
 
     python examples/rates.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… HOLDFAST_ARTIFACTS=/var/lib/jobs python examples/rates.py
 
-The service is a small one on this machine, which by default no job can reach: the guard is told to let it.
+The service is a small local server, which jobs cannot reach by default: the example configures the guard to allow it.
 """
 
 from __future__ import annotations

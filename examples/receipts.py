@@ -1,9 +1,9 @@
-"""Receipts by mail: a flaky sender, one receipt an order, many orders at once.
+"""Receipts by mail: an unreliable mail server, one receipt per order, many orders in one transaction.
 
     python examples/receipts.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/receipts.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/receipts.py       # on a migrated database
 
-It prints what became of the receipts and looks at the ledger of one that needed several tries.
+It prints how the receipts ended and the ledger of one that needed several attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOBODY = "nobody@example.com"
 
 
 class Mailbox:
-    """Stands for a mail service that is busy now and then and, like good ones, takes an idempotency key."""
+    """A stand-in for a mail service that is busy now and then and accepts an idempotency key."""
 
     def __init__(self) -> None:
         self.sent: dict[str, str] = {}
@@ -32,7 +32,7 @@ class Mailbox:
             raise LookupError(f"there is no mailbox {to}")
         if busy:
             raise ConnectionError("421 try again later")
-        self.sent.setdefault(key, f"{to}: {text}")  # the same key again changes nothing
+        self.sent.setdefault(key, f"{to}: {text}")  # repeating a key changes nothing
 
 
 def make_app(url: str, mailbox: Mailbox) -> tuple[holdfast.App, holdfast.Kind[[str, int], str]]:
@@ -40,7 +40,7 @@ def make_app(url: str, mailbox: Mailbox) -> tuple[holdfast.App, holdfast.Kind[[s
 
     @app.job(queue="mail", retry=holdfast.Retry(max_attempts=4, backoff=SOON), timeout="10s")
     async def send_receipt(ctx: holdfast.Context, to: str, order: int) -> str:
-        # After a crash this may run again: the key is the same then, and the mailbox sends once.
+        # After a crash this may run again: the key is the same, so the mailbox sends once.
         mailbox.send(ctx.idempotency_key, to, f"receipt for order {order}", busy=order % 5 == 0 and ctx.attempt < 3)
         return f"order {order}: sent at try {ctx.attempt}"
 
@@ -48,13 +48,13 @@ def make_app(url: str, mailbox: Mailbox) -> tuple[holdfast.App, holdfast.Kind[[s
 
 
 async def main(url: str | None = None) -> dict[str, int]:
-    """Enqueue, work, and answer how many receipts ended in which state."""
+    """Enqueue, work, and return how many receipts ended in which state."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/receipts.db"
     mailbox = Mailbox()
     app, send_receipt = make_app(url, mailbox)
     try:
-        # Twenty orders in one transaction, one receipt each: the key makes a second run of this harmless.
+        # Twenty orders in one transaction, one receipt each: the key makes a second run harmless.
         handles = await app.aenqueue_many(
             send_receipt.using(key=f"receipt-{order}", tags=["batch"]).prepare(f"customer{order}@example.com", order)
             for order in range(1, 21)

@@ -1,10 +1,10 @@
-"""A shop's clockwork: schedules in code, a template, and a day that passes in a second.
+"""Schedules in code, a template, and a day that passes in a second.
 
     python examples/schedules.py                             # on a private SQLite file
     python examples/schedules.py --url postgresql://…        # on a PostgreSQL server, in a schema of its own
 
-The test kit moves the clock, so that a day's work can be seen at once: the report at nine in Paris, the stock taken
-every six hours, and a newsletter made from a template at its own time.
+The test kit moves the clock, so you see a whole day at once: the report at nine in Paris, the stock count every six
+hours, and a newsletter created from a template.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ app = holdfast.App("sqlite:///shop.db", name="shop")
 
 
 @app.schedule("0 9 * * MON-FRI", tz="Europe/Paris", missed="once", overlap="skip")
-@app.job()
+@app.job
 def report(scope: str = "yesterday") -> str:
     return f"{scope} in numbers"
 
 
 @app.schedule("every 6h", jitter="1m")
-@app.job()
+@app.job
 def take_stock() -> str:
     return "all there"
 
 
-@app.job()
+@app.job
 def newsletter(title: str, language: str = "en") -> str:
     return f"{title} ({language})"
 
@@ -42,7 +42,7 @@ def main(url: str | None = None) -> list[str]:
         app.templates.set("news", "newsletter", {"title": "Spring"})
         app.templates.set("news", "newsletter", {"title": "Spring", "language": "fr"})
         app.schedules.add("spring", "at 2027-03-26 12:00", template="news", tz="Europe/Paris")
-        kit.drain()  # a worker starts: what the code declares is in the database now
+        kit.drain()  # a worker starts and stores the declared schedules
         said += [f"{each.name}: {each.timed.words} ({each.zone})" for each in app.schedules.list()]
 
         for _ in range(24):

@@ -1,9 +1,9 @@
-"""A report service with three customers: one has very much to do, one pays for more, one has a cap.
+"""A report service with three tenants: one with a large backlog, one with twice the weight, one with a quota.
 
     python examples/tenants.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/tenants.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/tenants.py       # on a migrated database
 
-It prints whose reports were begun first, and what was refused.
+It prints whose reports started first, and what was refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> list[str]:
-    """Enqueue, work, and answer for whom, in the order in which it was begun."""
+    """Enqueue, work, and return the tenants in the order in which their jobs started."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/tenants.db"
     app = holdfast.App(url, name="reports")
@@ -28,11 +28,11 @@ async def main(url: str | None = None) -> list[str]:
     @app.job(queue="reports")
     async def report(ctx: holdfast.Context, month: int) -> None:
         made.append(ctx.tenant)
-        # Whatever is read or enqueued here is of the job's own tenant.
+        # Reads and enqueues here belong to the job's tenant.
         assert {job.tenant for job in await app.jobs.alist(limit=5)} == {ctx.tenant}
 
     try:
-        await app.tenants.aset("premium", weight=2)  # the first weight has queues shared
+        await app.tenants.aset("premium", weight=2)  # the first weight turns on fair sharing
         await app.tenants.aset("trial", max_pending=3)
         with app.tenant("huge"):
             await app.aenqueue_many(report.prepare(month) for month in range(60))

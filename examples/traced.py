@@ -9,21 +9,21 @@ import sys
 
 import holdfast
 
-# What a web framework has in hand: the header of a request that somebody made.
+# The header of an incoming request, as a web framework provides it.
 HEADER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def make(url: str) -> holdfast.App:
     app = holdfast.App(url, name="traced")
 
-    @app.job()
+    @app.job
     async def order(ctx: holdfast.Context, number: int) -> None:
         ctx.log.info("taking order %s, card password=%s", number, "hunter22")
         await ctx.spawn("ship", {"number": number})
 
-    @app.job()
+    @app.job
     async def ship(ctx: holdfast.Context, number: int) -> None:
-        headers = holdfast.outgoing_headers()  # for the call to whoever ships
+        headers = holdfast.outgoing_headers()  # for the call to the shipping service
         ctx.log.info("calling the shipper with %s", headers["traceparent"])
 
     return app

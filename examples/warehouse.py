@@ -1,10 +1,10 @@
-"""A warehouse: events make jobs, retries are jobs of their own, and `why` says what holds a job up.
+"""Events that create jobs, retries as new jobs, and `why` for a job that does not run.
 
     python examples/warehouse.py                                   # on a new SQLite file
-    HOLDFAST_URL=postgresql://… python examples/warehouse.py       # on a database that was migrated
+    HOLDFAST_URL=postgresql://… python examples/warehouse.py       # on a migrated database
 
-An order that is paid is packed; what was packed is labelled; the label printer jams twice. An order for the moon waits
-in a queue that nobody serves.
+A paid order is packed; a packed order is labelled; the label printer jams twice. An order for the moon waits in a queue
+that no worker serves.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def make_app(url: str) -> holdfast.App:
     app = holdfast.App(url, name="warehouse", tenant="shop")
     jams = [1, 2]
 
-    # Exactly one job for each payment in France, whatever dies meanwhile.
+    # Exactly one job for each payment in France, even across crashes.
     @app.on("order.paid", match={"country": "fr"}, payload={"order": "$.data.order"}, name="pack paid orders")
-    @app.job()
+    @app.job
     async def pack(order: int) -> str:
         return f"order {order} is packed"
 
-    # What happens to jobs are events, too. A printer that jammed leaves its job as it was; the next try is another job.
+    # Job events work too. A failed print job stays as it was; the next attempt is a new job.
     @app.on("job.succeeded", kind="pack", name="label what was packed")
     @app.job(retry=SOON, retry_as="new_job")
     async def label(event: dict[str, Any]) -> str:
@@ -43,14 +43,14 @@ def make_app(url: str) -> holdfast.App:
 
 
 async def main(url: str | None = None) -> dict[str, int]:
-    """Tell of two payments, work, and answer how many jobs there are of which kind."""
+    """Send two payments, work, and return how many jobs there are of each kind."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/warehouse.db"
     app = make_app(url)
     try:
-        worker = app.worker(WorkerOptions(tenant="shop", poll=0.02, promote_every=0.03))  # puts the subscriptions down
+        worker = app.worker(WorkerOptions(tenant="shop", poll=0.02, promote_every=0.03))  # stores the subscriptions
         await app.asend_event("order.paid", {"order": 7, "country": "fr"}, key="payment-7")
-        await app.asend_event("order.paid", {"order": 7, "country": "fr"}, key="payment-7")  # the till stuttered
+        await app.asend_event("order.paid", {"order": 7, "country": "fr"}, key="payment-7")  # sent twice, stored once
         await app.asend_event("order.paid", {"order": 8, "country": "de"})
         working = asyncio.create_task(worker.run())
         for _ in range(1000):

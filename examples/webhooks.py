@@ -1,4 +1,4 @@
-"""Tell somebody what became of jobs: a receiver on this machine, an endpoint, a failure, and a message sent again.
+"""Webhooks: a local receiver, an endpoint, a failed delivery, and a message that is sent again.
 
 Run: python examples/webhooks.py [URL]
 """
@@ -18,7 +18,7 @@ from holdfast.outgoing import EgressPolicy
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """What your side would do, in any framework: check, look whether it was here before, act, answer."""
+    """What a receiver does, in any framework: verify, skip duplicates, act, answer."""
 
     seen = webhooks.Seen()
     told: list[str]
@@ -47,7 +47,7 @@ async def main(url: str = "sqlite:///webhooks.db") -> list[str]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
     os.environ["HOLDFAST_SECRET_OPS_HOOK"] = webhooks.new_secret()
-    # Only because the receiver is on this machine: strangers' URLs never lead here.
+    # Needed only because the receiver is local: private addresses are refused by default.
     app = holdfast.App(url, egress=EgressPolicy(ports=(port,), allow=("127.0.0.1/32",)))
 
     @app.job(retry=holdfast.Retry(max_attempts=1))
@@ -64,7 +64,7 @@ async def main(url: str = "sqlite:///webhooks.db") -> list[str]:
         await pay.aenqueue(7)
         await pay.aenqueue(700)
         await app.asend_event("order.paid", {"order": 7})
-        while (await app.atick()).taken:  # a worker would do this on the side
+        while (await app.atick()).taken:  # a worker would do this
             pass
         last = (await app.webhooks.adeliveries("ops"))[0]
         await app.webhooks.aresend("ops", last.message)

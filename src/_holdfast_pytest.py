@@ -32,7 +32,7 @@ def holdfast_app(pytestconfig: pytest.Config) -> App:
             "holdfast_kit does not know which app it is for: set holdfast_app = shop.jobs:app in the settings of"
             " pytest, or define a fixture holdfast_app that returns it"
         )
-    from holdfast.app.loading import find_app
+    from holdfast.app.import_path import find_app
 
     return find_app(name)
 

@@ -4,6 +4,7 @@ from holdfast import webhooks
 from holdfast.app import App
 from holdfast.app.process_handlers import Process
 from holdfast.context import Context, SyncContext, current
+from holdfast.engine.hooks import EndInfo, EnqueueInfo, Hooks, NewJob, RunInfo
 from holdfast.engine.job import Attempt, Event, Job, Result
 from holdfast.engine.outcome import Cancel, Reject, RetryLater, Stopped
 from holdfast.engine.retry import Backoff, Retry, retry_after
@@ -49,14 +50,18 @@ __all__ = [
     "Context",
     "DeadLetterGroup",
     "Decision",
+    "EndInfo",
+    "EnqueueInfo",
     "Event",
     "EventTimeout",
     "Handle",
     "Health",
     "HoldfastError",
+    "Hooks",
     "Job",
     "Kind",
     "Limit",
+    "NewJob",
     "Operation",
     "Pause",
     "PayloadPolicy",
@@ -69,6 +74,7 @@ __all__ = [
     "Retention",
     "Retry",
     "RetryLater",
+    "RunInfo",
     "Schedule",
     "ScheduleRun",
     "SentEvent",

@@ -23,6 +23,7 @@ EGRESS_PROXY_VARIABLE = "HOLDFAST_EGRESS_PROXY"
 SERVICE_URL_VARIABLE = "HOLDFAST_API_URL"
 SERVICE_TOKEN_VARIABLE = "HOLDFAST_API_TOKEN"
 DISABLE_VARIABLE = "HOLDFAST_DISABLE"
+METRICS_PORT_VARIABLE = "HOLDFAST_METRICS_PORT"
 
 FAST_PATHS = ("pipeline", "task-pool")
 """Fast paths that depend on more of CPython or psycopg than their documentation promises. Each can be switched off."""
@@ -33,7 +34,7 @@ def database_url(given: str | None, environment: Mapping[str, str] = os.environ)
     url = given or environment.get(URL_VARIABLE, "")
     if not url:
         raise InvalidSetting(
-            "no database was named",
+            "no database URL given",
             code="missing_url",
             fix=f"Pass a URL such as sqlite:///jobs.db or postgresql://…, or set {URL_VARIABLE}.",
         )
@@ -45,7 +46,7 @@ def service_url(given: str | None, environment: Mapping[str, str] = os.environ) 
     url = given or environment.get(SERVICE_URL_VARIABLE, "")
     if not url:
         raise InvalidSetting(
-            "no service was named",
+            "no service URL given",
             code="missing_url",
             fix=f"Pass a URL such as https://jobs.example.com, or set {SERVICE_URL_VARIABLE}.",
         )
@@ -78,7 +79,7 @@ def log_format(environment: Mapping[str, str] = os.environ) -> str:
     named = environment.get(LOG_FORMAT_VARIABLE, "").strip().lower() or "text"
     if named not in ("text", "json"):
         raise InvalidSetting(
-            f"{LOG_FORMAT_VARIABLE} is text or json, not {named[:40]!r}", code="unknown_option", fix="Unset it."
+            f"{LOG_FORMAT_VARIABLE} must be text or json, not {named[:40]!r}", code="unknown_option", fix="Unset it."
         )
     return named
 

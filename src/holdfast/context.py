@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.engine.job import Claim, References
@@ -22,6 +23,7 @@ from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.features.jobs.facts import Facts
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
+from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
 from holdfast.steps.calls import CHECKPOINT_LIMIT, AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
@@ -109,7 +111,7 @@ class BaseContext(Facts):
 
     def _put(self, ref: str | None, data: bytes | None) -> str:
         if (ref is None) == (data is None):
-            raise InvalidSetting("an artifact is a reference or data, one of them", code="conflicting_options")
+            raise InvalidSetting("pass either a reference or data for an artifact", code="conflicting_options")
         if data is None:
             assert ref is not None
             return ref
@@ -131,13 +133,16 @@ class BaseContext(Facts):
 
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
         if self._run.prepare is None:
-            raise InvalidSetting("children are spawned in a worker", code="no_worker")
+            raise InvalidSetting("ctx.spawn works only in a worker", code="no_worker")
         own = {"tenant": self.tenant, "enqueued_by": f"job {self.job_id}"} | options
         if own["tenant"] == self.tenant:
             own.setdefault("parent", self.job_id)
         if own.get("key") is not None:
             own["key"] = f"{self.job_id}:{check_name(own['key'], 'key', limit=200)}"
         return self._run.prepare(kind, args, own)
+
+    def _made_from(self) -> Flow[MadeFrom | None]:
+        return self._run.session.store.templates.made_from(self.job_id, self.tenant)
 
     def _parent_results(self) -> Flow[list[ParentResult]]:
         return self._run.session.store.workflows.parent_results(self.job_id, self.tenant)
@@ -154,7 +159,7 @@ class BaseContext(Facts):
 
     def _own_workflow(self) -> str:
         if self.workflow_id is None:
-            raise InvalidSetting("this job is in no workflow", code="no_workflow")
+            raise InvalidSetting("this job does not belong to a workflow", code="no_workflow")
         return self.workflow_id
 
 
@@ -200,6 +205,11 @@ class Context(AwaitedCalls, BaseContext):
         """
         call = self._child(kind, args, options)
         return await self._run.session.aenqueue(call.spec, call.tenant, call.decode, call.connection)
+
+    async def scheduled_at(self) -> datetime | None:
+        """The time of the schedule that this job was made for, or None. It may have been enqueued later than that."""
+        made = await self._run.session.arun(self._made_from())
+        return None if made is None else made.due_at
 
     async def results(self) -> Results:
         """Results of the jobs that this one waited for in its workflow: by name, ``(await ctx.results())["fetch"]``,
@@ -267,6 +277,11 @@ class SyncContext(BlockingCalls, BaseContext):
         call = self._child(kind, args, options)
         return self._run.session.enqueue(call.spec, call.tenant, call.decode, call.connection)
 
+    def scheduled_at(self) -> datetime | None:
+        """The time of the schedule that this job was made for, or None. It may have been enqueued later than that."""
+        made = self._run.session.run(self._made_from())
+        return None if made is None else made.due_at
+
     def results(self) -> Results:
         """Results of the jobs that this one waited for in its workflow: by name, ``ctx.results()["fetch"]``, or by
         kind and typed, ``ctx.results().of(fetch)``."""
@@ -318,7 +333,7 @@ class LazyContext:
 
 
 def current() -> AnyContext | None:
-    """The context of the handler that is running here, or None.
+    """The context of the running handler, or None.
 
     An async handler has a ``Context``. In a thread that works for it (a sync function of a step, ``to_thread``) nothing
     can be awaited: there it is a ``SyncContext`` of the same job.
@@ -348,4 +363,4 @@ def enter(context: LazyContext, claim: Claim, client: Session) -> None:
     """Bind the context and the tenant of its job to this task or thread; they end with it."""
     _current.set(context)
     client.belong_to(claim.tenant)
-    tracing.bind(claim.trace if claim.tags else None)
+    tracing.bind(claim.id, claim.tags)

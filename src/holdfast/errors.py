@@ -63,44 +63,45 @@ __all__ = [
 
 # What to do about an error that was raised without a fix of its own, by its code.
 FIXES: Final = {
-    "error": "Read the message; if it does not help, report it together with the code.",
-    "invalid_input": "Correct the value that the message names, and try again.",
+    "error": "Read the message. If it does not help, report it with the code.",
+    "invalid_input": "Correct the value named in the message and try again.",
     "invalid_payload": "Pass JSON: objects with text keys, lists, text, numbers, true, false and null.",
-    "invalid_arguments": "Pass the arguments that the handler's signature has.",
-    "invalid_setting": "Correct the setting that the message names.",
-    "refused": "The message names the rule; change what it is about, or the rule.",
+    "invalid_arguments": "Pass the arguments of the handler's signature.",
+    "invalid_setting": "Correct the setting named in the message.",
+    "refused": "Change the request, or the rule named in the message.",
     "not_found": "Check the id and the tenant.",
-    "conflict": "Read the current state, and decide again.",
-    "stale_lease": "Stop working on the job: another worker has it. Its outcome is not recorded.",
-    "illegal_transition": "Read the job's state first; docs/reference/guarantees.md has the steps that are possible.",
-    "events_gone": "Read everything anew, and follow from the cursor of this error.",
-    "job_failed": "Read why: holdfast jobs show <id>.",
-    "wait_timeout": "Wait longer, or look later: the job goes on.",
-    "steps_changed": "Keep the order and names of steps that jobs have behind them, or guard the change with a patch.",
-    "step_failed": "Read the error of the step: holdfast jobs show <id>.",
-    "event_timeout": "Send the event in time, or give the wait a longer timeout.",
-    "egress_failed": "Try again; if it stays so, look at the server that was asked.",
-    "egress_refused": "Allow the address in the egress policy, if it is meant to be reached.",
+    "conflict": "Read the current state and decide again.",
+    "stale_lease": "Stop working on the job: another worker has claimed it. This result was not recorded.",
+    "illegal_transition": "Read the job's state first. docs/reference/states.md lists the legal transitions.",
+    "events_gone": "Read the current state again and follow from this error's cursor.",
+    "job_failed": "Read the reason: holdfast jobs show <id>.",
+    "wait_timeout": "Wait longer, or read the result later. The job continues.",
+    "steps_changed": "Keep the order and names of steps that running jobs have completed, or guard the change "
+    "with ctx.patched.",
+    "step_failed": "Read the step's error: holdfast jobs show <id>.",
+    "event_timeout": "Send the event in time, or use a longer timeout.",
+    "egress_failed": "Try again. If it fails again, check the server.",
+    "egress_refused": "Allow the address in the egress policy if jobs may reach it.",
     "egress_timeout": "Try again later, or allow more time.",
-    "egress_too_large": "Ask for less, or raise the limit.",
+    "egress_too_large": "Request less data, or raise the limit.",
     "egress_unreachable": "Check the name, the port and the certificate; try again later.",
     "store_error": "Run holdfast doctor. If it finds nothing, report the message.",
-    "store_unavailable": "Check that the database runs and that its URL is right: holdfast doctor. Workers try again.",
+    "store_unavailable": "Check that the database runs and that its URL is right (holdfast doctor). Workers retry.",
     "store_read_only": "Connect to the primary server, or make it writable.",
     "schema_mismatch": "Run: holdfast migrate",
-    "disk_full": "Free space on the disk of the database; workers go on by themselves.",
-    "database_locked": "End the program that keeps the file locked, or wait until it has finished.",
+    "disk_full": "Free space on the database's disk. Workers continue on their own.",
+    "database_locked": "Stop the program that locks the file, or wait until it has finished.",
     "not_a_database": "Check the path; if it is right, restore the file from a backup.",
     "no_wal": "Put the file on a local disk: network file systems and some containers have no shared memory.",
-    "migration_failed": "Read what the database says. If another program has tables there, use another schema or file.",
+    "migration_failed": "Read the database's message. If another program has tables there, use another schema or file.",
     "artifacts_away": "Check that the folder or bucket exists and that this user may write to it.",
-    "redirected": "Pass the address that it redirects to.",
+    "redirected": "Use the address of the redirect.",
     "sealing_blocked": "End that transaction: select pg_terminate_backend(<process>).",
 }
 
 
 class HoldfastError(Exception):
-    """The root: a stable ``code``, a message, and a ``fix`` where there is one."""
+    """The base class: a stable ``code``, a ``message``, and a ``fix`` where there is one."""
 
     default_code: ClassVar[str] = "error"
 

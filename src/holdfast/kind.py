@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 from holdfast import context
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
-from holdfast.engine.names import check_name, content_hash
+from holdfast.engine.names import check_name, check_options, content_hash
 from holdfast.engine.order import check_priority
 from holdfast.engine.payload import decode
 from holdfast.engine.retry import Retry, as_policy, as_stored_policy
@@ -104,9 +104,7 @@ class Kind(Generic[P, R]):
 
     def using(self, **options: Unpack[Options]) -> Kind[P, R]:
         """The same kind with other options: ``send.using(delay=300, key="r-7").enqueue(…)``."""
-        unknown = options.keys() - Options.__annotations__.keys()
-        if unknown:
-            raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+        check_options(options, Options.__annotations__)
         self._check_options(options)
         given = self._retry_given or "retry" in options
         return dataclasses.replace(self, defaults={**self.defaults, **options}, _retry_given=given)
@@ -122,7 +120,7 @@ class Kind(Generic[P, R]):
             as_stored_policy(options["retry"])
             if self._at_most_once:
                 raise InvalidSetting(
-                    f"{self.name} is begun at most once; it takes no retry", code="conflicting_options"
+                    f"{self.name} starts at most once; it cannot have a retry policy", code="conflicting_options"
                 )
 
     def _firm(self, given: bool) -> bool:
@@ -191,7 +189,7 @@ def make_spec(
         parent.completion.check_no_block(client.store.embedded)
     dedupe = options.get("dedupe")
     if dedupe not in (None, "skip", "coalesce"):
-        raise InvalidSetting(f"dedupe is skip or coalesce, not {dedupe!r}", code="invalid_dedupe")
+        raise InvalidSetting(f"dedupe must be skip or coalesce, not {dedupe!r}", code="invalid_dedupe")
     delay = options.get("delay")
     spec = JobSpec(
         id=new_id(),
@@ -200,7 +198,7 @@ def make_spec(
         queue=check_name(options.get("queue", DEFAULT_QUEUE), "queue"),
         priority=check_priority(options.get("priority", 0)),
         delay=None if delay is None else seconds(delay, "delay"),
-        process_after=instant_or_none(options.get("run_at"), "run_at"),
+        run_at=instant_or_none(options.get("run_at"), "run_at"),
         deadline_at=instant_or_none(options.get("deadline"), "deadline"),
         retry=as_policy(options.get("retry", DEFAULT_RETRY)),
         retry_given=retry_given,
@@ -221,8 +219,8 @@ def make_spec(
         or (f"job {parent.claim.id}" if parent else client.actor),
         source_system=client.name,
     )
-    if spec.delay is not None and spec.process_after is not None:
-        raise InvalidSetting("give delay or run_at, not both", code="conflicting_options")
+    if spec.delay is not None and spec.run_at is not None:
+        raise InvalidSetting("pass delay or run_at, not both", code="conflicting_options")
     return spec, tenant
 
 
@@ -236,7 +234,7 @@ def _references(options: Options) -> References | None:
 def check_retry_as(value: object) -> str | None:
     if value is None or value == "new_job":
         return value
-    raise InvalidSetting(f"retry_as is new_job, or nothing, not {value!r}", code="invalid_retry")
+    raise InvalidSetting(f"retry_as must be new_job or None, not {value!r}", code="invalid_retry")
 
 
 def _without(spec: JobSpec, *names: str) -> dict[str, Any]:

@@ -49,14 +49,14 @@ def new_secret(size: object = 32) -> str:
     """A secret of so many random bytes, to be put where programs find it by name; it is not stored anywhere."""
     if not isinstance(size, int) or not standard.LEAST_KEY <= size <= standard.MOST_KEY:
         raise InvalidSetting(
-            f"a secret for webhooks has {standard.LEAST_KEY} to {standard.MOST_KEY} bytes", code="webhook_secret"
+            f"a webhook secret must have {standard.LEAST_KEY} to {standard.MOST_KEY} bytes", code="webhook_secret"
         )
     return standard.secret_of(os.urandom(size))
 
 
 def _seconds(value: object) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        raise InvalidInput("a time or a tolerance is a number of seconds", code="invalid_input")
+        raise InvalidInput("a time or a tolerance must be a number of seconds", code="invalid_input")
     return value
 
 

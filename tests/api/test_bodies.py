@@ -27,7 +27,7 @@ from holdfast.server.openapi import every_route
 from holdfast.server.pages import MOST_FIELDS
 from holdfast.server.sessions import tokens_of
 from tests.api.conftest import HERE, client_of
-from tests.api.test_gates import asked
+from tests.api.test_approvals import asked
 from tests.api.test_matrix import ENDLESS, filled
 from tests.unit.test_parsing import HOSTILE
 
@@ -148,7 +148,7 @@ async def test_every_open_route_refuses_a_body_over_64_kib(app: App, below: Belo
     service, root = below(made)
     open_to_all = [place for place in places(app, made) if place.path in OPEN]
     assert {place.path.split("/")[1] for place in open_to_all} == {
-        "healthz",
+        "livez",
         "readyz",
         "api",
         "decide",
@@ -169,10 +169,10 @@ async def test_every_open_route_refuses_a_body_over_64_kib(app: App, below: Belo
 
 @pytest.mark.slow
 async def test_an_approval_token_is_looked_at_before_the_body_and_opens_no_large_one(app: App) -> None:
-    gate = await asked(app)
-    token = app.approvals.issue_token(gate)
+    approval = await asked(app)
+    token = app.approvals.issue_token(approval)
     service = make_service(app, authenticate=lambda _: None)
-    for path, said in ((f"/api/v1/decide/{token}", JSON), (f"/decide/{token}", FORM), ("/login", FORM)):
+    for path, said in ((f"/api/v1/approvals/by-token/{token}", JSON), (f"/decide/{token}", FORM), ("/login", FORM)):
         if path != "/login":
             unknown = await ask(service, "POST", path[:-4] + "AAAA", size=LARGEST_OPEN // 2, said=said)
             assert (unknown.status, unknown.taken) == (404, 0), path
@@ -247,8 +247,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for(app: App, caplog: pyt
     app._session.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue", "operate"}))  # type: ignore[arg-type]
     service = make_service(app, authenticate=lambda _: known, body_timeout=0.05)
-    gate = await asked(app)
-    link = f"/decide/{app.approvals.issue_token(gate)}"
+    approval = await asked(app)
+    link = f"/decide/{app.approvals.issue_token(approval)}"
     for path, said in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM), (link, FORM)):
         sent = iter([b"{", b'"'])
 
@@ -287,8 +287,8 @@ async def test_a_large_body_has_time_by_its_size(app: App, monkeypatch: pytest.M
 @pytest.mark.slow
 @pytest.mark.req("DP-3")
 async def test_hostile_bodies_are_refused_with_a_code_on_every_path(app: App) -> None:
-    gate = await asked(app)
-    link = f"/api/v1/decide/{app.approvals.issue_token(gate)}"
+    approval = await asked(app)
+    link = f"/api/v1/approvals/by-token/{app.approvals.issue_token(approval)}"
     async with client_of(app, role="admin") as http:
         for body, code in HOSTILE.values():
             for path in ("/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/schedules", link):
@@ -345,8 +345,8 @@ def test_a_body_has_few_errors_however_wrong_it_is(app: App) -> None:
 
 
 async def test_forms_have_few_fields_and_no_files(app: App) -> None:
-    gate = await asked(app)
-    link = f"/decide/{app.approvals.issue_token(gate)}"
+    approval = await asked(app)
+    link = f"/decide/{app.approvals.issue_token(approval)}"
     service = make_service(app, authenticate=tokens_of(app))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
         http.headers["origin"] = HERE
@@ -361,4 +361,4 @@ async def test_forms_have_few_fields_and_no_files(app: App) -> None:
             assert (parts.status_code, "not_a_form" in parts.text) == (415, True), path
         escaped = await http.post("/login", content=b"token=" + b"%41" * 20_000, headers={"content-type": FORM})
         assert escaped.status_code == 401
-    assert app.approvals.get(gate).gate.state == "open"
+    assert app.approvals.get(approval).approval.state == "open"

@@ -65,10 +65,10 @@ async def test_an_endpoint_from_its_beginning_to_its_end(app: App, monkeypatch: 
             changed = await http.patch(f"{ENDPOINTS}/ops", json={"wants": ["job.failed"], "kind": "pay*"})
             assert (changed.json()["wants"], changed.json()["kind"]) == (["job.failed"], "pay*")
             how = {"queue": "hooks", "retry": {"max_attempts": 8}, "priority": 3}
-            options = (await http.patch(f"{ENDPOINTS}/ops", json=how)).json()["options"]
+            options = (await http.patch(f"{ENDPOINTS}/ops", json=how)).json()["job_options"]
             assert (options["queue"], options["max_attempts"], options["priority"]) == ("hooks", 8, 3)
             kept = (await http.patch(f"{ENDPOINTS}/ops", json={"queue": "other", "retry": None})).json()
-            assert (kept["options"], kept["wants"]) == ({"queue": "other", "priority": 3}, ["job.failed"])
+            assert (kept["job_options"], kept["wants"]) == ({"queue": "other", "priority": 3}, ["job.failed"])
             for wrong in ({"queue": ""}, {"retry": "often"}, {"priority": 10**6}, {"tags": ["x"]}):
                 assert (await http.patch(f"{ENDPOINTS}/ops", json=wrong)).status_code == 422
             (follows,) = [each for each in app.subscriptions.list(tenant="acme") if each.name == "endpoint:ops"]

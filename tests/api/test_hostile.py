@@ -66,13 +66,13 @@ async def test_a_defect_of_ours_tells_nothing(
         # The token of an approval link is in the path: it must not be in the log, whatever breaks.
         monkeypatch.setattr("holdfast.features.approvals.routes._asked_with", broken)
         monkeypatch.setattr("holdfast.features.approvals.pages._asked", broken)
-        for path in ("/api/v1/decide/hfg_secret-token", "/decide/hfg_secret-token"):
+        for path in ("/api/v1/approvals/by-token/hfg_secret-token", "/decide/hfg_secret-token"):
             assert (await http.get(path)).status_code == 500
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "secret-token" not in caplog.text
     assert {each.getMessage() for each in caplog.records if each.levelno == logging.ERROR} == {
         "GET /api/v1/queues failed",
-        "GET /api/v1/decide/{token} failed",
+        "GET /api/v1/approvals/by-token/{token} failed",
         "GET /decide/{token} failed",
     }
     assert "canary" not in answer.text

@@ -195,7 +195,7 @@ async def test_the_end_is_waited_for_and_told(app: App, http: httpx2.AsyncClient
     assert "ZeroDivisionError" in attempts[0]["traceback"]
     history = (await http.get(f"{JOBS}/{bad}/history", params={"limit": 2})).json()
     rest = (await http.get(f"{JOBS}/{bad}/history", params={"after": history["next"]})).json()
-    assert [event["verb"] for event in [*history["items"], *rest["items"]]][:2] == ["enqueue", "take"]
+    assert [event["type"] for event in [*history["items"], *rest["items"]]][:2] == ["enqueue", "take"]
     assert rest["next"] is None
     assert [job["id"] for job in (await http.get(f"{JOBS}/{bad}/chain")).json()["items"]] == [bad]
 
@@ -222,8 +222,8 @@ async def test_what_people_do_to_a_job(app: App) -> None:
     first, second = (app.enqueue("later", {}, delay="1h").id for _ in range(2))
     async with client_of(app, role="operator") as http:
 
-        async def do(job: str, verb: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-            answer = await http.post(f"{JOBS}/{job}/{verb}", json=body)
+        async def do(job: str, operation: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
+            answer = await http.post(f"{JOBS}/{job}/{operation}", json=body)
             return answer.status_code, answer.json()
 
         assert (await do(second, "move", {"first": True, "reason": "urgent"}))[0] == 200

@@ -68,8 +68,8 @@ async def test_a_job_from_claim_to_end(app: App, work: httpx2.AsyncClient) -> No
     done = await settle(work, lease, second, outcome="succeeded", result={"sent": 1}, cost=2.5)
     assert done.json() == {"job": handle.id, "attempt": 2, "settled": True, "ending": "succeeded", "reason": None}
     assert (await handle.aresult(timeout=5)) == {"sent": 1}
-    verbs = [(each.verb, each.actor) for each in await handle.ahistory() if each.from_state == "in_progress"]
-    assert verbs == [("fail", "a executor"), ("succeed", "a executor")]
+    operations = [(each.type, each.actor) for each in await handle.ahistory() if each.from_state == "in_progress"]
+    assert operations == [("fail", "a executor"), ("succeed", "a executor")]
     assert "hunter2" not in repr(await tried(app, handle.id))
     assert (await work.delete(lease)).status_code == 204
     gone = await work.post(f"{lease}/renew")
@@ -119,7 +119,7 @@ async def test_every_word_has_its_ending(app: App, work: httpx2.AsyncClient) -> 
     verdicts = answer.json()["settlements"]
     assert [each["ending"] for each in verdicts] == ["retry", "bury", "snooze", "cancel", "succeeded", None, None]
     assert [each["reason"] for each in verdicts[-2:]] == ["said_twice", "not_found"]
-    states = [(await app.jobs.aget(handle.id)).state for handle in handles]  # type: ignore[union-attr]
+    states = [(await app.jobs.aget(handle.id)).state for handle in handles]
     assert states == [
         *(State.RETRY_WAITING, State.DEAD_LETTER, State.RETRY_WAITING, State.CANCELLED, State.SUCCEEDED),
     ]
@@ -144,4 +144,4 @@ async def test_who_was_taken_for_dead_writes_nothing(app: App, work: httpx2.Asyn
     (third,) = await claim(work, other, wait=10)
     assert (third["attempt"], third["retries"]) == (3, 0)
     assert (await settle(work, other, third, outcome="succeeded")).status_code == 200
-    assert (await app.jobs.aget(handle.id)).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert (await app.jobs.aget(handle.id)).state is State.SUCCEEDED

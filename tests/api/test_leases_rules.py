@@ -42,15 +42,15 @@ async def test_people_are_asked_before_a_job_leaves(app: App, work: httpx2.Async
     handle = await pay.aenqueue(7)
     lease = await lease_of(work)
     assert await claim(work, lease) == []
-    (gate,) = await app.approvals.alist()
-    assert gate.job_id == handle.id
-    await app.approvals.aapprove(gate.id, by="ada")
+    (approval,) = await app.approvals.alist()
+    assert approval.job_id == handle.id
+    await app.approvals.aapprove(approval.id, by="ada")
     (job,) = await claim(work, lease)
     assert job["payload"] == {"amount": 7}
     single = await once.aenqueue()
     (job,) = await claim(work, lease)
     assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "bury"
-    assert (await app.jobs.aget(single.id)).state is State.DEAD_LETTER  # type: ignore[union-attr]
+    assert (await app.jobs.aget(single.id)).state is State.DEAD_LETTER
 
 
 async def test_what_is_restricted_and_secret_is_not_kept(app: App, work: httpx2.AsyncClient) -> None:
@@ -81,7 +81,6 @@ async def test_the_code_of_a_failure_is_one_word_that_can_be_put_anywhere(app: A
         (job,) = await claim(work, lease)
         assert (await settle(work, lease, job, outcome="reject", error=error)).status_code == 200
         found = await app.jobs.aget(handle.id)
-        assert found is not None
         seen.append(found.error_code)
     assert seen == ["a b[31mc", "rejected", "std::io::Error", "password=[redacted]", "rejected", "java.lang.Error$Bed"]
 
@@ -95,7 +94,6 @@ async def test_a_result_cannot_be_made_to_show_what_is_anothers(app: App, work: 
     forged = {"$holdfast": {"stored": "artifact://default/0198/secret"}}
     assert (await settle(work, lease, job, outcome="succeeded", result=forged)).json()["ending"] == "bury"
     found = await app.jobs.aget(handle.id)
-    assert found is not None
     assert (found.state, found.error_code) == (State.DEAD_LETTER, "payload_reserved")
 
 

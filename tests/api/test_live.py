@@ -148,7 +148,7 @@ async def test_a_stream_goes_on_where_it_was_broken_off(app: App) -> None:
         with app.tenant("acme"):
             app.enqueue("mail", {"to": "nobody"}, queue="elsewhere")
             missed = app.enqueue("mail", {"to": "bob"})
-        later = "/api/v1/events/stream?kind=mail&verb=enqueue&queue=default&queue=other"
+        later = "/api/v1/events/stream?kind=mail&type=enqueue&queue=default&queue=other"
         async with events_of(address, later, {"last-event-id": heard[0]["id"]}) as told:
             again = [each async for each in told_until(told, "data")][-1]
             assert json.loads(again["data"])["job_id"] == missed.id
@@ -209,10 +209,10 @@ async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monke
         (watcher,) = live._watchers.values()
         app.enqueue("heard")
         await first
-        look, gate = watcher._look, asyncio.Event()
+        look, release = watcher._look, asyncio.Event()
 
         async def held() -> bool:
-            await gate.wait()
+            await release.wait()
             return await look()
 
         monkeypatch.setattr(watcher, "_look", held)
@@ -220,7 +220,7 @@ async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monke
         await asyncio.sleep(0)
         app.enqueue("missed").cancel()
         purge(app)
-        gate.set()
+        release.set()
         with pytest.raises(EventsGone):
             await following
     assert live.listeners == 0

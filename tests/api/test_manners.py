@@ -22,7 +22,7 @@ from tests.api.serving import auntil, events_of, serving
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_head_is_get_without_what_is_in_it_and_a_wrong_method_is_told_the_right_ones(app: App) -> None:
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=10) as http:
-        for path in ("/healthz", "/readyz", "/metrics", "/api/v1/jobs", "/api/v1/openapi.json", "/", "/jobs"):
+        for path in ("/livez", "/readyz", "/metrics", "/api/v1/jobs", "/api/v1/openapi.json", "/", "/jobs"):
             seen, head = await http.get(path), await http.head(path)
             assert (head.status_code, head.content) == (200, b""), path
             assert head.headers["content-type"] == seen.headers["content-type"]

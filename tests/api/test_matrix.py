@@ -17,11 +17,11 @@ from holdfast.server.openapi import every_route, scope_of
 from tests.api.conftest import HERE
 
 # What carries its own credential, or tells nothing.
-FOR_EVERYBODY = {"healthz", "readyz", "show_question", "decide_question"}
+FOR_EVERYBODY = {"livez", "readyz", "show_question", "decide_question"}
 ENQUEUES = {"enqueue_job", "enqueue_jobs", "send_event", "enqueue_template", "start_workflow", "extend_workflow"}
-DECIDES = {"approve_gate", "deny_gate"}
+DECIDES = {"approve", "deny"}
 ADMINISTERS = {
-    *("issue_gate_token", "register_agent", "disable_agent", "enable_agent", "add_executor", "remove_executor"),
+    *("issue_approval_token", "register_agent", "disable_agent", "enable_agent", "add_executor", "remove_executor"),
     *("set_limit", "remove_limit", "set_retention", "delete_retention", "set_payload_rule", "delete_payload_rule"),
     *(
         "age_queue",
@@ -92,7 +92,7 @@ async def test_a_role_is_let_in_where_its_scopes_say_and_nowhere_else(app: App) 
 
 
 def filled(path: str) -> str:
-    for name in ("job_id", "operation_id", "gate_id", "workflow_id", "reservation_id"):
+    for name in ("job_id", "operation_id", "approval_id", "workflow_id", "reservation_id"):
         path = path.replace(f"{{{name}}}", SOME_ID)
     while "{" in path:
         head, _, rest = path.partition("{")
@@ -142,10 +142,10 @@ async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_
             answer = await http.put(path, json={"kind": "x"} if code == "tenant_required" else {})
             assert answer.json()["code"] == code
             if tenant == "acme":
-                paused = await http.post("/api/v1/switches/pause", json={"queue": "mail", "reason": "x"})
+                paused = await http.post("/api/v1/pauses", json={"queue": "mail", "reason": "x"})
                 assert paused.json()["tenant"] == "acme"
                 every = {"queue": "mail", "reason": "x", "every_tenant": True}
-                assert (await http.post("/api/v1/switches/pause", json=every)).json()["code"] == "not_for_a_tenant"
+                assert (await http.post("/api/v1/pauses", json=every)).json()["code"] == "not_for_a_tenant"
                 assert (await http.get("/api/v1/tenants/umbrella")).status_code == 404
                 assert (await http.get("/api/v1/audit/anchor")).status_code == 403
             else:

@@ -116,9 +116,9 @@ async def test_workflows_operations_and_dead_letters(app: App, asking: Asking) -
     assert len((await asking("GET", f"{where}/jobs", after=page["next"]))["items"]) == 1
     redriven = await asking("POST", f"{where}/redrive", {"rate": 100, "reason": "mended"}, 202)
     assert asking.headers["location"] == f"{API}/operations/{redriven['id']}"
-    assert (await asking("POST", "/operations", {"verb": "cancel"}, 422))["code"] == "nothing_named"
-    assert (await asking("POST", "/operations", {"verb": "cancel", "q": "words"}, 422))["code"] == "invalid_search"
-    wanted = {"verb": "discard", "q": "kind:fail state:dead_letter", "reason": "old"}
+    assert (await asking("POST", "/operations", {"action": "cancel"}, 422))["code"] == "nothing_named"
+    assert (await asking("POST", "/operations", {"action": "cancel", "q": "words"}, 422))["code"] == "invalid_search"
+    wanted = {"action": "discard", "q": "kind:fail state:dead_letter", "reason": "old"}
     second = await asking("POST", "/operations", wanted, 202)
     assert [each["id"] for each in (await asking("GET", "/operations"))["items"]] == [second["id"], redriven["id"]]
     assert (await asking("POST", f"/operations/{second['id']}/cancel", {"reason": "stop"}))["state"] == "cancelled"
@@ -152,7 +152,7 @@ async def test_what_jobs_are_held_to(app: App, asking: Asking) -> None:
     kept = await asking("PUT", "/retention", {"kind": "mail", "clean_after": "30d", "purge_after": "365d"})
     assert kept["clean_after"] == 30 * 86_400
     assert [each["kind"] for each in (await asking("GET", "/retention"))["items"]] == ["mail"]
-    assert [each["verb"] for each in (await asking("GET", "/retention/preview"))["items"]] == ["clean", "purge"]
+    assert [each["action"] for each in (await asking("GET", "/retention/preview"))["items"]] == ["clean", "purge"]
     await asking("DELETE", "/retention", status=204, kind="mail")
 
     assert (await asking("PUT", "/payload-rules", {"kind": "mail", "signal_only": True, "forbidden": ["ssn"]}))[
@@ -165,13 +165,13 @@ async def test_what_jobs_are_held_to(app: App, asking: Asking) -> None:
     assert (await asking("GET", "/payload-rules"))["items"] == []
 
     paused = {"kind": "mail", "reason": "SMTP is down", "until": "1h", "refuse_enqueue": True}
-    assert (await asking("POST", "/switches/pause", paused))["tenant"] == "default"
+    assert (await asking("POST", "/pauses", paused))["tenant"] == "default"
     refused = await asking("POST", "/jobs", {"kind": "mail"}, 503)
     assert (refused["code"], "SMTP is down" in refused["reason"]) == ("paused", True)
     assert 3_500 < int(asking.headers["retry-after"]) <= 3_600
-    assert [each["scope"] for each in (await asking("GET", "/switches"))["items"]] == ["kind"]
-    await asking("POST", "/switches/resume", {"kind": "mail"}, 204)
-    assert (await asking("POST", "/switches/resume", {"kind": "mail"}, 404))["code"] == "not_paused"
+    assert [each["scope"] for each in (await asking("GET", "/pauses"))["items"]] == ["kind"]
+    await asking("POST", "/pauses/resume", {"kind": "mail"}, 204)
+    assert (await asking("POST", "/pauses/resume", {"kind": "mail"}, 404))["code"] == "not_paused"
 
     assert (await asking("PUT", "/tenants/default", {"max_pending": 1, "title": "us"}))["max_pending"] == 1
     await asking("POST", "/jobs", {"kind": "mail"}, 201)
@@ -209,8 +209,8 @@ async def test_who_executes_who_listens_and_what_was_done(app: App, asking: Aski
     await asking("POST", "/consumers/reader/reset", {"to": "now"}, 204)
     await asking("DELETE", "/consumers/reader", status=204)
     page = await asking("GET", "/events", limit=1)
-    assert page["items"][0]["verb"] == "enqueue"
-    rest = await asking("GET", "/events", after=page["next"], kind="mail", verb="enqueue")
+    assert page["items"][0]["type"] == "enqueue"
+    rest = await asking("GET", "/events", after=page["next"], kind="mail", type="enqueue")
     assert [event["kind"] for event in rest["items"]] in (["mail"], [])
     assert (await asking("GET", "/events", after=rest["next"]))["items"] == []
     assert (await asking("GET", "/events", status=422, after="no cursor"))["code"] == "invalid_cursor"
@@ -291,5 +291,5 @@ async def test_nothing_of_another_tenant_is_reached_by_its_name_or_id(app: App) 
         ):
             answer = await http.request(method, API + path, json={} if method == "POST" else None)
             assert answer.status_code == 404, (method, path, answer.text)
-        for noun in ("jobs", "workflows", "operations", "templates", "schedules", "agents", "gates", "events"):
+        for noun in ("jobs", "workflows", "operations", "templates", "schedules", "agents", "approvals", "events"):
             assert (await http.get(f"{API}/{noun}")).json()["items"] == [], noun

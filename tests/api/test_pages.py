@@ -63,9 +63,8 @@ async def test_who_may_not_operate_sees_no_button_and_is_refused(app: App) -> No
             refused = await viewer.post(f"/jobs/{job}/{name}", data={**YES, **fields})
             assert (refused.status_code, "missing_scope" in refused.text) == (403, True)
         for path in ("/jobs/act", f"/operations/{operation.id}/cancel"):
-            assert (await viewer.post(path, data={**YES, "verb": "redrive", "id": job})).status_code == 403
+            assert (await viewer.post(path, data={**YES, "action": "redrive", "id": job})).status_code == 403
     found = await app.jobs.aget(job)
-    assert found is not None
     assert found.state is State.DEAD_LETTER
 
 
@@ -84,34 +83,34 @@ async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(a
             said = re.search(r'class="said"[^>]*>(.*?)<', shown.text)
             return said.group(1) if said else answer.headers["location"]
 
-        assert await post(f"/jobs/{jobs[0]}/discard") == (
-            "A dead letter is not discarded without a reason: give one, and try again."
+        assert await post(f"/jobs/{jobs[0]}/discard") == ("Discarding needs a reason. Enter one and try again.")
+        assert (
+            await post(f"/jobs/{jobs[0]}/discard", reason="no use") == "Discard this dead letter (breaks) permanently?"
         )
-        assert await post(f"/jobs/{jobs[0]}/discard", reason="no use") == "Discard this dead letter (breaks) for good?"
-        assert await post(f"/jobs/{jobs[0]}/discard", reason="no use", confirmed="yes") == "It is discarded."
+        assert await post(f"/jobs/{jobs[0]}/discard", reason="no use", confirmed="yes") == "Discarded."
         assert await post(f"/jobs/{jobs[0]}/discard", reason="no use", confirmed="yes") == (
-            "That was refused: it is no dead letter any more."
+            "Refused: it is no longer a dead letter."
         )
-        assert await post(f"/jobs/{jobs[1]}/redrive") == "It is in its queue again."
-        assert await post(f"/jobs/{jobs[1]}/move", to="first") == "It is first in its queue now."
+        assert await post(f"/jobs/{jobs[1]}/redrive") == "Redriven: the job is queued again."
+        assert await post(f"/jobs/{jobs[1]}/move", to="first") == "Moved: the job is first in its queue."
         assert await post(f"/jobs/{jobs[1]}/cancel") == "Cancel this job (breaks)?"
-        assert (await post(f"/jobs/{jobs[1]}/cancel", confirmed="yes")).startswith("It is cancelled")
+        assert (await post(f"/jobs/{jobs[1]}/cancel", confirmed="yes")).startswith("Cancelled.")
         later = (await app.aenqueue("breaks", {"n": 3}, delay=600)).id
-        assert await post(f"/jobs/{later}/run-now") == "It may be begun now."
+        assert await post(f"/jobs/{later}/run-now") == "The job can start now."
         for wrong in ("{", "[" * 100_000, "", '{"n": NaN}', '{"n": "\\ud800"}'):
             assert (await http.post(f"/jobs/{jobs[2]}/edit", data={"payload": wrong})).status_code == 422, wrong[:20]
         assert (await http.post(f"/jobs/{jobs[2]}/edit", data={"payload": '{"m": 1}'})).status_code == 422
-        assert await post(f"/jobs/{jobs[2]}/edit", payload='{"n": 7}') == "This job takes the place of the dead letter."
+        assert await post(f"/jobs/{jobs[2]}/edit", payload='{"n": 7}') == "This job replaces the dead letter."
         assert (await http.post(f"/jobs/{jobs[3]}/move", data={"to": "elsewhere"})).status_code == 422
-        assert await post("/jobs/act", verb="redrive") == "Nothing was selected."
-        assert (await http.post("/jobs/act", data={"verb": "burn", "id": later})).status_code == 422
-        picked = {"verb": "redrive", "id": [jobs[3], jobs[0]], "confirmed": "yes"}
+        assert await post("/jobs/act", action="redrive") == "No jobs selected."
+        assert (await http.post("/jobs/act", data={"action": "burn", "id": later})).status_code == 422
+        picked = {"action": "redrive", "id": [jobs[3], jobs[0]], "confirmed": "yes"}
         gone = await http.post("/jobs/act", data=picked)
         assert "1 redriven; 1 not" in (await http.get(gone.headers["location"])).text
-        tracked = await post("/jobs/act", verb="cancel", everything="yes", q="kind:breaks", confirmed="yes")
+        tracked = await post("/jobs/act", action="cancel", everything="yes", q="kind:breaks", confirmed="yes")
         assert tracked.startswith("/operations/")
         history = await app._session.arun(app._session.store.jobs.history(jobs[1], "default"))
-        assert {event.actor for event in history if event.verb in ("redrive", "cancel", "move")} == {"a operator"}
+        assert {event.actor for event in history if event.type in ("redrive", "cancel", "move")} == {"a operator"}
 
 
 async def test_what_comes_in_is_bounded_and_what_is_not_there_is_said(app: App) -> None:

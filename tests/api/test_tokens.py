@@ -87,7 +87,7 @@ async def test_what_is_revoked_opens_nothing_and_the_trail_says_who(app: App) ->
         assert again.json()["revoked_at"] == gone.json()["revoked_at"]
         missing = await http.delete("/api/v1/tokens/0198c5b4-0000-7000-8000-000000000001", headers=bearer(second))
         assert (missing.status_code, missing.json()["code"]) == (404, "token_not_found")
-    trail = [(a.actor, a.verb) for a in await asyncio.to_thread(app.audit.actions) if a.subject == "token"]
+    trail = [(a.actor, a.type) for a in await asyncio.to_thread(app.audit.actions) if a.subject == "token"]
     assert sorted(trail) == [("first", "add"), ("second", "revoke"), ("tester", "add")]
 
 

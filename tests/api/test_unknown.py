@@ -21,7 +21,7 @@ async def test_every_list_of_something_that_is_not_there_is_not_found(app: App) 
     """Over all that the document names, so that a route that comes later is asked as well."""
     async with client_of(app) as http:
         document: dict[str, Any] = (await http.get("/api/v1/openapi.json")).json()
-        asked = [path for path, verbs in document["paths"].items() if "get" in verbs and "{" in path]
+        asked = [path for path, event_types in document["paths"].items() if "get" in event_types and "{" in path]
         assert f"{'/api/v1/jobs/{job_id}'}/chain" in asked
         for path in asked:
             named = re.sub(r"\{\w+\}", "nobody", re.sub(r"\{\w*_id\}", NOBODY, path))

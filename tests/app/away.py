@@ -1,4 +1,4 @@
-"""A store that cannot be used for a while: each verb as often as a test says."""
+"""A store that cannot be used for a while: each operation as often as a test says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.operations import name_of
 
 
 class Away:
-    """Puts itself between a worker and its store, and fails the named verbs for as many times as it is told.
+    """Puts itself between a worker and its store, and fails the named operations for as many times as it is told.
 
     Those in ``deaf`` are done, and the answer is lost.
     """

@@ -28,5 +28,4 @@ def lose(app: App, ctx: AnyContext) -> None:
 
 def state_of(app: App, ctx: AnyContext) -> State:
     job = app.jobs.get(ctx.job_id)
-    assert job is not None
     return job.state

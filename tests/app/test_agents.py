@@ -43,7 +43,8 @@ def test_register_look_disable_enable(app: App) -> None:
     assert (shut.disabled, shut.disabled_by, shut.disabled_reason) == (True, "tester", "it loops")
     assert app.agents.list(disabled=True) == [shut]
     assert not app.agents.enable("planner").disabled
-    assert app.agents.get("nobody") is None
+    with pytest.raises(NotFound):
+        app.agents.get("nobody")
 
 
 async def test_the_same_awaited(app: App) -> None:
@@ -131,8 +132,8 @@ def test_the_call_before_the_agent_before_the_kind(app: App) -> None:
     assert made(agent="planner") == [(6, 5, GENTLE.to_json())]
     assert made() == [(2, 0, own)]
     assert made(agent="planner", retry=Retry(max_attempts=9)) == [(9, 3, None)]
-    assert made(agent="planner", retry=Retry()) == [(5, 3, None)]
-    assert made(agent="planner", retry="hourly_cap") == [(5, 3, HOURLY_CAP.to_json())]
+    assert made(agent="planner", retry=Retry()) == [(10, 3, None)]
+    assert made(agent="planner", retry="hourly_cap") == [(10, 3, HOURLY_CAP.to_json())]
     app.agents.set("planner", retry="gentle")
     assert made(agent="planner") == [(2, 0, GENTLE.to_json())]
     app.agents.set("planner")
@@ -160,10 +161,10 @@ def test_a_preset_by_its_name(app: App) -> None:
     def two() -> None: ...
 
     three = app.command("three", ["true"], retry="gentle")
-    assert policy(one.enqueue().get()) == (5, 3, GENTLE.to_json())
+    assert policy(one.enqueue().get()) == (10, 3, GENTLE.to_json())
     assert policy(two.enqueue().get()) == (3, 3, HOURLY_CAP.to_json())
-    assert policy(three.enqueue().get()) == (5, 3, GENTLE.to_json())
-    assert policy(two.using(retry="exponential").enqueue().get()) == (5, 3, None)
+    assert policy(three.enqueue().get()) == (10, 3, GENTLE.to_json())
+    assert policy(two.using(retry="patient").enqueue().get()) == (10, 3, None)
     for wrong in ("rough", ""):
         with pytest.raises(InvalidSetting) as refused:
             app.job(retry=wrong)
@@ -294,7 +295,6 @@ def test_a_child_for_an_agent(app: App) -> None:
     working = boss.enqueue()
     app.run_worker(burst=True)
     child = app.jobs.get(working.result(timeout=5))
-    assert child is not None
     assert (child.agent, child.parent_id, child.state) == ("planner", working.id, State.SUCCEEDED)
 
 

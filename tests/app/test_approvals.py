@@ -1,4 +1,4 @@
-"""Approval gates: a job asks, lets go of its worker, and goes on with the decision in its hands (CX-5, CX-6, CX-7)."""
+"""Approvals: a job asks, lets go of its worker, and goes on with the decision in its hands (CX-5, CX-6, CX-7)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def asks(app: App, **options: Any) -> Handle[Any]:
     return pay.enqueue()
 
 
-def gate_of(app: App) -> Approval:
-    (gate,) = app.approvals.list()
-    return gate
+def approval_of(app: App) -> Approval:
+    (approval,) = app.approvals.list()
+    return approval
 
 
 def refused(call: Any) -> str:
@@ -52,9 +52,9 @@ def later(app: App, span: timedelta) -> None:
 def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -> None:
     handle = asks(app, data={"to": "ACME"}, approvers=["ada", "bob"])
     work_off(app)
-    job, gate = handle.get(), gate_of(app)
+    job, approval = handle.get(), approval_of(app)
     assert job.state is State.WAITING_FOR_APPROVAL
-    assert (gate.name, gate.summary, gate.data, gate.requester) == (
+    assert (approval.name, approval.summary, approval.data, approval.requester) == (
         "big-payment",
         "Pay 12,000",
         {"to": "ACME"},
@@ -62,35 +62,35 @@ def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -
     )
     work_off(app)
     assert job.attempt == handle.get().attempt == 1
-    assert app.approvals.approve(gate.id, by="ada", comment="fine") == "approved"
+    assert app.approvals.approve(approval.id, by="ada", comment="fine") == "approved"
     assert handle.state() is State.QUEUED
     work_off(app)
     assert handle.result(timeout=5) == [True, "approved", "ada", "python", "fine", None]
-    assert [event.verb for event in handle.history()] == ["enqueue", "take", "ask", "approve", "take", "succeed"]
+    assert [event.type for event in handle.history()] == ["enqueue", "take", "ask", "approve", "take", "succeed"]
     assert handle.history()[3].actor == "ada"
 
 
 def test_denied_the_job_ends_as_failed_with_the_reason(app: App) -> None:
     handle = asks(app)
     work_off(app)
-    assert app.approvals.deny(gate_of(app).id, by="bob", comment="too much") == "denied"
+    assert app.approvals.deny(approval_of(app).id, by="bob", comment="too much") == "denied"
     job = handle.get()
     assert (job.state, job.error_code, job.error_message) == (State.FAILED, "denied", "denied by bob: too much")
-    assert [event.verb for event in handle.history()][-1] == "deny"
+    assert [event.type for event in handle.history()][-1] == "deny"
     assert app.approvals.list() == []
 
 
 def test_a_handler_may_deal_with_a_no_itself(app: App) -> None:
     handle = asks(app, on_deny="resume")
     work_off(app)
-    app.approvals.deny(gate_of(app).id, by="bob", comment="no")
+    app.approvals.deny(approval_of(app).id, by="bob", comment="no")
     work_off(app)
     assert handle.result(timeout=5) == [False, "denied", "bob", "python", "no", None]
-    assert [event.verb for event in handle.history()][3] == "deny"
+    assert [event.type for event in handle.history()][3] == "deny"
 
 
 @pytest.mark.parametrize(
-    ("options", "state", "verb"),
+    ("options", "state", "event_type"),
     [
         ({}, State.FAILED, "expire"),
         ({"on_expire": "deny", "on_deny": "resume"}, State.QUEUED, "expire"),
@@ -98,23 +98,23 @@ def test_a_handler_may_deal_with_a_no_itself(app: App) -> None:
         ({"on_expire": "remind"}, State.WAITING_FOR_APPROVAL, "ask"),
     ],
 )
-def test_when_nobody_decides_the_gates_own_policy_does(
-    app: App, options: dict[str, Any], state: State, verb: str
+def test_when_nobody_decides_the_approvals_own_policy_does(
+    app: App, options: dict[str, Any], state: State, event_type: str
 ) -> None:
     handle = asks(app, expires_in="1h", **options)
     work_off(app)
-    gate = gate_of(app)
+    approval = approval_of(app)
     later(app, timedelta(hours=2))
     if options.get("on_expire") != "remind":
-        assert refused(lambda: app.approvals.approve(gate.id, by="ada")) == "gate_expired"
+        assert refused(lambda: app.approvals.approve(approval.id, by="ada")) == "approval_expired"
     assert app._session.run(app._session.store.approvals.attend()) == 1
     assert app._session.run(app._session.store.approvals.attend()) == 0
-    assert (handle.state(), handle.history()[-1].verb) == (state, verb)
+    assert (handle.state(), handle.history()[-1].type) == (state, event_type)
     if state is State.FAILED:
-        assert handle.get().error_code == "gate_expired"
+        assert handle.get().error_code == "approval_expired"
     elif state is State.WAITING_FOR_APPROVAL:
-        assert app.approvals.get(gate.id).gate.reminders == 1
-        app.approvals.approve(gate.id, by="ada")
+        assert app.approvals.get(approval.id).approval.reminders == 1
+        app.approvals.approve(approval.id, by="ada")
     work_off(app)
     if state is not State.FAILED:
         assert handle.result(timeout=5)[1] in ("approved", "expired")
@@ -123,14 +123,14 @@ def test_when_nobody_decides_the_gates_own_policy_does(
 def test_a_quorum_counts_different_people(app: App) -> None:
     handle = asks(app, approvers=["ada", "bob", "eve"], quorum=2, not_requester=True)
     work_off(app)
-    gate = gate_of(app)
-    assert app.approvals.approve(gate.id, by="ada") == "open"
-    assert refused(lambda: app.approvals.approve(gate.id, by="ada")) == "already_voted"
-    assert refused(lambda: app.approvals.approve(gate.id, by="mallory")) == "not_an_approver"
+    approval = approval_of(app)
+    assert app.approvals.approve(approval.id, by="ada") == "open"
+    assert refused(lambda: app.approvals.approve(approval.id, by="ada")) == "already_voted"
+    assert refused(lambda: app.approvals.approve(approval.id, by="mallory")) == "not_an_approver"
     assert handle.state() is State.WAITING_FOR_APPROVAL
-    assert app.approvals.approve(gate.id, by="eve", comment="second") == "approved"
-    assert refused(lambda: app.approvals.deny(gate.id, by="bob")) == "already_decided"
-    assert [vote.person for vote in app.approvals.get(gate.id).votes] == ["ada", "eve"]
+    assert app.approvals.approve(approval.id, by="eve", comment="second") == "approved"
+    assert refused(lambda: app.approvals.deny(approval.id, by="bob")) == "already_decided"
+    assert [vote.person for vote in app.approvals.get(approval.id).votes] == ["ada", "eve"]
     work_off(app)
     assert handle.result(timeout=5)[2] == "eve"
 
@@ -138,18 +138,18 @@ def test_a_quorum_counts_different_people(app: App) -> None:
 def test_whoever_asked_may_not_decide_where_that_is_said(app: App) -> None:
     asks(app, not_requester=True)
     work_off(app)
-    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="tester")) == "requester_may_not_decide"
-    assert app.approvals.approve(gate_of(app).id, by="ada") == "approved"
+    assert refused(lambda: app.approvals.approve(approval_of(app).id, by="tester")) == "requester_may_not_decide"
+    assert app.approvals.approve(approval_of(app).id, by="ada") == "approved"
 
 
 def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
     handle = asks(app, form=Budget)
     work_off(app)
-    gate = gate_of(app)
+    approval = approval_of(app)
     cases: list[Any] = [None, [], {}, {"limit": 5}, {"limit": "five", "reason": "x"}, {"limit": 0, "reason": "x"}]
     for data in cases:
-        assert refused(lambda data=data: app.approvals.approve(gate.id, by="ada", data=data)) == "form_invalid"
-    assert app.approvals.approve(gate.id, by="ada", data={"limit": 500, "reason": "campaign"}) == "approved"
+        assert refused(lambda data=data: app.approvals.approve(approval.id, by="ada", data=data)) == "form_invalid"
+    assert app.approvals.approve(approval.id, by="ada", data={"limit": 500, "reason": "campaign"}) == "approved"
     work_off(app)
     assert handle.result(timeout=5)[5] == {"limit": 500, "reason": "campaign"}
 
@@ -157,34 +157,37 @@ def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
 def test_a_type_that_nobody_knows_is_passed_over_on_every_store(app: App) -> None:
     asks(app, form={"properties": {"when": {"type": "moment"}}, "required": ["when"]})
     work_off(app)
-    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="ada", data={})) == "form_invalid"
-    assert app.approvals.approve(gate_of(app).id, by="ada", data={"when": "noon"}) == "approved"
+    assert refused(lambda: app.approvals.approve(approval_of(app).id, by="ada", data={})) == "form_invalid"
+    assert app.approvals.approve(approval_of(app).id, by="ada", data={"when": "noon"}) == "approved"
 
 
 def test_what_a_form_refuses_is_told_after_what_weighs_more(app: App) -> None:
     asks(app, form=Budget, approvers=["ada"])
     work_off(app)
-    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="mallory", data={"limit": 0})) == "not_an_approver"
-    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
+    assert (
+        refused(lambda: app.approvals.approve(approval_of(app).id, by="mallory", data={"limit": 0}))
+        == "not_an_approver"
+    )
+    assert refused(lambda: app.approvals.approve(approval_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
 
 
 def test_a_no_needs_no_form(app: App) -> None:
     asks(app, form={"type": "object", "required": ["limit"]})
     work_off(app)
-    assert app.approvals.deny(gate_of(app).id, by="ada") == "denied"
+    assert app.approvals.deny(approval_of(app).id, by="ada") == "denied"
 
 
 @pytest.mark.req("CX-6")
 def test_a_token_decides_once_for_whom_it_was_issued(app: App, new_app: NewApp) -> None:
     handle = asks(app, approvers=["ada", "bob"], quorum=2)
     work_off(app)
-    gate = gate_of(app)
-    token = app.approvals.issue_token(gate.id, person="ada")
+    approval = approval_of(app)
+    token = app.approvals.issue_token(approval.id, person="ada")
     assert token.startswith("hfa_")
-    hashes = app._session.run(app._session.store.approvals.token_hashes(gate.id, "default"))
+    hashes = app._session.run(app._session.store.approvals.token_hashes(approval.id, "default"))
     assert len(hashes) == 1
     assert token not in hashes[0]
-    assert refused(lambda: app.approvals.issue_token(gate.id, person="mallory")) == "not_an_approver"
+    assert refused(lambda: app.approvals.issue_token(approval.id, person="mallory")) == "not_an_approver"
     assert (
         refused(lambda: app.approvals.approve(token[:-1] + ("x" if token[-1] != "x" else "y"), by="ada"))
         == "token_unknown"
@@ -192,28 +195,28 @@ def test_a_token_decides_once_for_whom_it_was_issued(app: App, new_app: NewApp) 
     # Whoever holds it, it is Ada's word.
     assert app.approvals.approve(token, by="mallory") == "open"
     assert refused(lambda: app.approvals.approve(token)) == "token_used"
-    short = app.approvals.issue_token(gate.id, person="bob", expires_in="1h")
+    short = app.approvals.issue_token(approval.id, person="bob", expires_in="1h")
     later(app, timedelta(hours=2))
     assert refused(lambda: app.approvals.approve(short)) == "token_expired"
-    assert app.approvals.approve(app.approvals.issue_token(gate.id), by="bob") == "approved"
+    assert app.approvals.approve(app.approvals.issue_token(approval.id), by="bob") == "approved"
     work_off(app)
     assert handle.result(timeout=5)[2] == "bob"
-    assert refused(lambda: app.approvals.issue_token(gate.id)) == "already_decided"
+    assert refused(lambda: app.approvals.issue_token(approval.id)) == "already_decided"
 
 
 @pytest.mark.req("CX-6")
-def test_a_token_of_another_gate_or_tenant_decides_nothing(app: App, new_app: NewApp) -> None:
+def test_a_token_of_another_approval_or_tenant_decides_nothing(app: App, new_app: NewApp) -> None:
     asks(app)
     other = new_app(tenant="other")
     work_off(app)
-    gate = gate_of(app)
-    token = app.approvals.issue_token(gate.id)
+    approval = approval_of(app)
+    token = app.approvals.issue_token(approval.id)
     assert refused(lambda: other.approvals.approve(token, by="ada")) == "not_found"
-    assert refused(lambda: other.approvals.approve(gate.id, by="ada")) == "not_found"
+    assert refused(lambda: other.approvals.approve(approval.id, by="ada")) == "not_found"
     with pytest.raises(NotFound):
-        other.approvals.get(gate.id)
+        other.approvals.get(approval.id)
     assert other.approvals.list() == []
-    forged = token.replace(gate.id.replace("-", ""), "0" * 32)
+    forged = token.replace(approval.id.replace("-", ""), "0" * 32)
     assert refused(lambda: app.approvals.approve(forged, by="ada")) == "not_found"
     for nonsense in ("", "hfa_x_y", "hfa_" + "g" * 32 + "_" + "a" * 43, "no id"):
         with pytest.raises(InvalidInput):
@@ -224,11 +227,11 @@ def test_a_token_of_another_gate_or_tenant_decides_nothing(app: App, new_app: Ne
 def test_cancelled_while_it_waits(app: App) -> None:
     handle = asks(app)
     work_off(app)
-    gate = gate_of(app)
+    approval = approval_of(app)
     assert not app.jobs.cancel(handle.id, reason="changed my mind")[0].refused
     assert handle.state() is State.CANCELLED
-    assert app.approvals.get(gate.id).gate.state == "withdrawn"
-    assert refused(lambda: app.approvals.approve(gate.id, by="ada")) == "already_decided"
+    assert app.approvals.get(approval.id).approval.state == "withdrawn"
+    assert refused(lambda: app.approvals.approve(approval.id, by="ada")) == "already_decided"
 
 
 def test_a_deadline_passes_while_it_waits(app: App) -> None:
@@ -251,20 +254,20 @@ def test_reminders_and_escalation_are_jobs_that_tell_people(app: App) -> None:
 
     @app.approval_notifier()
     def tell(notice: ApprovalNotice) -> None:
-        gate = app.approvals.get(notice.gate_id).gate
-        notices.append((notice.what, notice.number, ",".join(gate.people)))
+        approval = app.approvals.get(notice.approval_id).approval
+        notices.append((notice.what, notice.number, ",".join(approval.people)))
 
     asks(app, approvers=["ada"], remind_every="1h", escalate_after="3h", escalate_to=["boss"])
     work_off(app)
-    gate = gate_of(app)
-    assert refused(lambda: app.approvals.approve(gate.id, by="boss")) == "not_an_approver"
+    approval = approval_of(app)
+    assert refused(lambda: app.approvals.approve(approval.id, by="boss")) == "not_an_approver"
     for hours in (1, 2, 4):
         later(app, timedelta(hours=hours, minutes=5))
         app._session.run(app._session.store.approvals.attend())
         work_off(app)
     assert notices[:3] == [("asked", 0, "ada"), ("reminder", 1, "ada"), ("reminder", 2, "ada")]
     assert sorted(notices[3:]) == [("escalated", 2, "ada,boss"), ("reminder", 3, "ada,boss")]
-    assert app.approvals.approve(gate.id, by="boss") == "approved"
+    assert app.approvals.approve(approval.id, by="boss") == "approved"
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
@@ -288,16 +291,16 @@ def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -
     handle: Handle[str] = app.enqueue("wipe", {"disk": "sda", "password": "hunter22"} if way == "thread" else None)
     work_off(app)
     assert (handle.state(), ran) == (State.WAITING_FOR_APPROVAL, [])
-    gate = gate_of(app)
-    assert (gate.name, gate.n) == ("run", 0)
-    assert gate.data == {"payload": {"disk": "sda", "password": "***"} if way == "thread" else {}}
-    app.approvals.approve(gate.id, by="ada")
+    approval = approval_of(app)
+    assert (approval.name, approval.n) == ("run", 0)
+    assert approval.data == {"payload": {"disk": "sda", "password": "***"} if way == "thread" else {}}
+    app.approvals.approve(approval.id, by="ada")
     work_off(app)
     assert handle.result(timeout=5) == "wiped"
     assert ran == [2]
     denied = app.enqueue("wipe")
     work_off(app)
-    app.approvals.deny(gate_of(app).id, by="ada")
+    app.approvals.deny(approval_of(app).id, by="ada")
     assert denied.state() is State.FAILED
     assert ran == [2]
 
@@ -318,10 +321,10 @@ def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
     plan.enqueue()
     work_off(app)
     assert sorted(str(agent) for agent in ran) == ["None", "clerk", "nobody in particular"]
-    gate = gate_of(app)
-    assert (gate.job_id, gate.name) == (handle.id, "run")
-    assert gate.summary.startswith("Run plan for planner")
-    app.approvals.approve(gate.id, by="ada")
+    approval = approval_of(app)
+    assert (approval.job_id, approval.name) == (handle.id, "run")
+    assert approval.summary.startswith("Run plan for planner")
+    app.approvals.approve(approval.id, by="ada")
     work_off(app)
     assert ran[-1] == "planner"
 
@@ -360,7 +363,7 @@ def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
     """Fault 34 in short: approve, deny and cancel at once."""
     handle = asks(app, expires_in="1h")
     work_off(app)
-    gate = gate_of(app)
+    approval = approval_of(app)
     answers: list[str] = []
     barrier = threading.Barrier(20)
 
@@ -370,9 +373,9 @@ def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
             if n % 10 == 9:
                 answers.append("refused" if app.jobs.cancel(handle.id)[0].refused else "cancelled")
             elif n % 2:
-                answers.append(app.approvals.approve(gate.id, by=f"person {n}"))
+                answers.append(app.approvals.approve(approval.id, by=f"person {n}"))
             else:
-                answers.append(app.approvals.deny(gate.id, by=f"person {n}"))
+                answers.append(app.approvals.deny(approval.id, by=f"person {n}"))
         except HoldfastError as error:
             answers.append(error.code)
 
@@ -388,6 +391,19 @@ def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
     assert len(decided) + cancelled >= 1
     assert len(decided) <= 1
     assert cancelled <= 1
-    assert app.approvals.get(gate.id).gate.state == (decided[0] if decided else "withdrawn")
+    assert app.approvals.get(approval.id).approval.state == (decided[0] if decided else "withdrawn")
     work_off(app)
     assert handle.get().state.finished
+
+
+def test_a_form_without_required_fields_may_be_left_empty(app: App) -> None:
+    form = {"type": "object", "properties": {"limit": {"type": "integer", "default": 7}}, "additionalProperties": False}
+    handle = asks(app, form=form)
+    work_off(app)
+    gate = approval_of(app)
+    wrong: list[Any] = [{"limit": "much"}, {"other": 1}, [], "text"]
+    for data in wrong:
+        assert refused(lambda data=data: app.approvals.approve(gate.id, by="ada", data=data)) == "form_invalid"
+    assert app.approvals.approve(gate.id, by="ada") == "approved"
+    work_off(app)
+    assert handle.result(timeout=1) == [True, "approved", "ada", "python", None, None]

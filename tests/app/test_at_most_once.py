@@ -111,7 +111,7 @@ def test_an_ordinary_job_is_handed_back(app: App, new_app: NewApp) -> None:
             until(lambda: not beside.alive, "the worker has left")
     finally:
         go_on.set()
-    assert handle.history()[-1].verb in ("snooze", "due")
+    assert handle.history()[-1].type in ("snooze", "due")
 
 
 def test_a_job_stored_with_another_policy_is_still_begun_once(app: App, new_app: NewApp) -> None:

@@ -92,7 +92,7 @@ def test_a_job_is_shown_with_its_seals(app: App, new_app: NewApp) -> None:
     assert asyncio.run(app.audit.aseal()) == 1
     redriven = work.enqueue()
     shown = app.audit.get(handle.id)
-    assert [(each.event.verb, each.state, each.seal) for each in shown] == [
+    assert [(each.event.type, each.state, each.seal) for each in shown] == [
         ("enqueue", "sealed", 1),
         ("take", "sealed", 1),
         ("succeed", "sealed", 1),

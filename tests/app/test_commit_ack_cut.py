@@ -160,8 +160,8 @@ def test_a_settlement_whose_answer_is_lost_counts_once(
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
     assert proxy.cuts == 1
-    assert "no longer ours" not in caplog.text
-    ends = [[event.verb for event in handle.history()] for handle in handles]
+    assert "no longer claimed by this worker" not in caplog.text
+    ends = [[event.type for event in handle.history()] for handle in handles]
     expected = ["enqueue", "take", "fail", "retry"] if fails else ["enqueue", "take", "succeed"]
     assert ends == [expected] * 5
     if not fails:
@@ -181,7 +181,7 @@ def test_settlements_by_hand_count_as_well(app: App, proxy: Proxy, fate: Fate) -
     proxy.cut(SETTLE, fate)
     assert store.run(store.leases.settle(lease, settlements, "*")) == [handles[3].id]
     assert proxy.cuts == 1
-    ends = [handle.history()[2].verb for handle in handles]
+    ends = [handle.history()[2].type for handle in handles]
     assert ends == ["succeed", "fail", "snooze", "cancel"]
 
 
@@ -207,7 +207,7 @@ def test_a_block_whose_commit_is_not_answered(
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
     assert (handle.result(timeout=5), handle.get().attempt, notes(postgres_url)) == ("paid", 1, ["mine"])
-    assert "though the answer was lost" in caplog.text
+    assert "although the response was lost" in caplog.text
 
 
 @pytest.mark.req("CX-7")
@@ -220,12 +220,12 @@ def test_a_decision_whose_answer_is_lost_is_one_word(app: App, proxy: Proxy, way
 
     handle = pay.enqueue()
     work_off(app)
-    (gate,) = app.approvals.list()
-    word = gate.id if way == "id" else app.approvals.issue_token(gate.id, person="ada")
+    (approval,) = app.approvals.list()
+    word = approval.id if way == "id" else app.approvals.issue_token(approval.id, person="ada")
     proxy.cut(b"COMMIT", fate)
     assert app.approvals.approve(word, by="ada") == "approved"
     assert proxy.cuts == 1
-    assert [vote.person for vote in app.approvals.get(gate.id).votes] == ["ada"]
+    assert [vote.person for vote in app.approvals.get(approval.id).votes] == ["ada"]
     with pytest.raises(Refused) as second:
         app.approvals.approve(word, by="ada")
     assert second.value.code == "already_decided"

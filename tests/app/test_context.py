@@ -131,7 +131,6 @@ def test_what_a_handler_enqueues_is_its_child(app: App, new_app: NewApp) -> None
 
     def facts(name: str) -> tuple[Any, ...]:
         job = app.jobs.get(ids[name], tenant="*")
-        assert job is not None
         return (job.tenant, job.parent_id, job.correlation_id, job.workflow_id, job.enqueued_by, job.source_system)
 
     assert facts("sync") == ("acme", one.id, "c-1", workflow, f"job {one.id}", "tests")

@@ -25,8 +25,8 @@ def end(app: App, kind: Kind[[], Any] | Handle[Any]) -> Job:
     return handle.get()
 
 
-def last(handle: Handle[Any], verb: str) -> dict[str, Any]:
-    return [event.meta for event in handle.history() if event.verb == verb][-1]
+def last(handle: Handle[Any], event_type: str) -> dict[str, Any]:
+    return [event.meta for event in handle.history() if event.type == event_type][-1]
 
 
 @pytest.mark.req("CX-9", "JF-5")
@@ -54,7 +54,7 @@ def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> No
     work_off(app)
     app.jobs.reschedule(handle.id)
     assert end(app, handle).state is State.DEAD_LETTER
-    assert [event.verb for event in handle.history()][-2:] == ["fail", "bury"]
+    assert [event.type for event in handle.history()][-2:] == ["fail", "bury"]
 
 
 @pytest.mark.req("CX-9")
@@ -112,7 +112,7 @@ def test_cancel_ends_the_job_as_cancelled(app: App, reason: str | None) -> None:
     assert (job.state, job.error_code) == (State.CANCELLED, None)
     assert job.finished_at is not None
     event = handle.history()[-1]
-    assert (event.verb, event.from_state) == ("cancel", State.IN_PROGRESS)
+    assert (event.type, event.from_state) == ("cancel", State.IN_PROGRESS)
     assert event.meta == {"by": "handler"} | ({"reason": reason} if reason else {})
     assert event.actor.startswith("worker ")
     (attempt,) = app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))
@@ -145,7 +145,7 @@ def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pyt
         work_off(app)
         app.jobs.reschedule(handle.id)
     assert handle.get().attempt == 10
-    (told,) = [record.getMessage() for record in caplog.records if "put off again" in record.message]
+    (told,) = [record.getMessage() for record in caplog.records if "snoozed again" in record.message]
     assert handle.id in told
     assert "attempt 10: not yet forged line" in told
 

@@ -45,17 +45,16 @@ def test_a_job_arrives_as_it_was_sent(app: App) -> None:
     )
     assert job.payload == {"to": "ada", "copies": 2}
     assert (job.enqueued_by, job.source_system) == ("tester", "tests")
-    assert [(event.verb, event.actor) for event in handle.history()] == [("enqueue", "tester")]
+    assert [(event.type, event.actor) for event in handle.history()] == [("enqueue", "tester")]
 
 
 @pytest.mark.req("HF-5")
 async def test_and_from_async_code(app: App) -> None:
     handle = await declare(app).aenqueue("ada")
     assert (await handle.astate(), (await handle.aget()).payload) == (State.QUEUED, {"to": "ada"})
-    assert [event.verb for event in await handle.ahistory()] == ["enqueue"]
+    assert [event.type for event in await handle.ahistory()] == ["enqueue"]
     assert [job.id for job in await app.jobs.alist()] == [handle.id]
     found = await app.jobs.aget(handle.id)
-    assert found is not None
     assert found.id == handle.id
     await app.aclose()
 
@@ -97,7 +96,7 @@ def test_every_option_is_kept(app: App) -> None:
         .enqueue("x")
     )
     job = handle.get()
-    assert (job.process_after, job.due_at, job.deadline_at) == (SOON, SOON, SOON + timedelta(days=1))
+    assert (job.run_at, job.due_at, job.deadline_at) == (SOON, SOON, SOON + timedelta(days=1))
     assert (job.queue, job.priority, job.idempotency_key, job.tags) == ("mail", -5, "k-1", ("b", "a"))
     assert (job.parent_id, job.correlation_id, job.causation_id) == (parent.id, "c-1", "e-9")
     assert (job.workflow_id, job.external_ref, job.agent) == (workflow, "ext:7", "scribe")
@@ -242,7 +241,7 @@ def test_a_kind_is_declared_once(app: App) -> None:
     with pytest.raises(InvalidSetting) as caught:
         declare(app)
     assert caught.value.code == "duplicate_kind"
-    with pytest.raises(InvalidSetting, match="is a job already"):
+    with pytest.raises(InvalidSetting, match="is already a job"):
         app.job(kind)
 
 
@@ -271,7 +270,7 @@ def test_options_of_a_job_are_checked_when_it_is_declared(app: App) -> None:
     with pytest.raises(InvalidSetting) as caught:
         app.job(colour="red", memory="1GB")  # type: ignore[call-overload]
     assert (caught.value.code, caught.value.message) == ("unknown_option", "unknown options: colour, memory")
-    with pytest.raises(InvalidSetting, match="rules is a PayloadPolicy"):
+    with pytest.raises(InvalidSetting, match="rules must be a PayloadPolicy"):
         app.job(rules={"signal_only": True})  # type: ignore[call-overload]
     for wrong in ({}, {"forbidden": ["token"]}, {"max_bytes": "little"}):
         with pytest.raises(InvalidSetting):

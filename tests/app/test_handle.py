@@ -127,7 +127,8 @@ def test_a_handle_of_another_tenant_finds_nothing(app: App) -> None:
         with pytest.raises(NotFound):
             look()
     assert stranger.history() == []
-    assert app.jobs.get(handle.id, tenant="acme") is None
+    with pytest.raises(NotFound):
+        app.jobs.get(handle.id, tenant="acme")
 
 
 def test_a_running_job_that_is_cancelled_stays_cancelled(app: App, new_app: NewApp) -> None:
@@ -146,7 +147,7 @@ def test_a_running_job_that_is_cancelled_stays_cancelled(app: App, new_app: NewA
         handle.cancel("changed my mind")
         go_on.set()
         until(lambda: beside.worker and not beside.worker._slots.running, "the handler has ended")
-    assert [event.verb for event in handle.history()] == ["enqueue", "take", "cancel"]
+    assert [event.type for event in handle.history()] == ["enqueue", "take", "cancel"]
     with pytest.raises(JobFailed):
         handle.result(timeout=5)
 

@@ -126,7 +126,7 @@ WORK: dict[str, Callable[[PostgresStore], object]] = {
     "promote": lambda store: put_one(store, delay=30.0),
     "expire": _overdue,
     "reap": lambda store: store.run(store.leases.open("worker", 30.0, "*")),
-    "gates": lambda store: asking(store, expires_in=30.0),
+    "approvals": lambda store: asking(store, expires_in=30.0),
     "schedules": lambda store: schedules.add(store),
     "limits": lambda store: store.run(store.limits.set(Rule("queue", "default", 1), "ada", TENANT)),
     "aging": lambda store: store.run(store.queues.set_aging("default", 60.0, 1, 100, "ada", TENANT)),

@@ -48,8 +48,8 @@ def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_p
     for handle in held:
         job = handle.get()
         assert (job.state, job.attempt, job.crashes, job.retries) == (State.SUCCEEDED, 2, 1, 0)
-        verbs = [event.verb for event in handle.history()]
-        assert verbs == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
+        event_types = [event.type for event in handle.history()]
+        assert event_types == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
     marks = begun(tmp_path)
     assert Counter(pid for pid, _, _ in marks)[victim.pid] == 4
     assert Counter(number for _, number, _ in marks) == Counter(dict.fromkeys(range(4), 2))
@@ -70,7 +70,7 @@ def test_with_every_process_gone_nothing_is_lost(app: App, url: str, tmp_path: P
     (tmp_path / "go").touch()
     with rescuer(url, tmp_path):
         assert [handle.result(timeout=30) for handle in handles] == list(range(6))
-    assert all([event.verb for event in handle.history()].count("succeed") == 1 for handle in handles)
+    assert all([event.type for event in handle.history()].count("succeed") == 1 for handle in handles)
 
 
 @pytest.mark.slow

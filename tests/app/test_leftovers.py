@@ -52,12 +52,12 @@ def test_payload_result_and_artifacts_go_after_the_job_is_cleaned(new_app: NewAp
     elsewhere = new_app(artifacts=folder / "other")  # what is not there is left to whoever has it
     assert elsewhere.retention.sweep(tenant="*")["delete"] == 0
     forward(app._store, 2000)
-    (told,) = [each for each in app.retention.preview(tenant="*") if each.verb == "delete"]
+    (told,) = [each for each in app.retention.preview(tenant="*") if each.action == "delete"]
     assert (told.due, told.capped, blobs(folder)) == (3, False, 6)
     with working(new_app(artifacts=folder), queues=("idle",)):
         until(lambda: blobs(folder) == 3, "a worker deletes them")
-    assert not any(each.verb == "delete" for each in app.retention.preview(tenant="*"))
-    assert app.jobs.get(gone.id).state is State.CLEANED  # type: ignore[union-attr]
+    assert not any(each.action == "delete" for each in app.retention.preview(tenant="*"))
+    assert app.jobs.get(gone.id).state is State.CLEANED
     assert stays.result() == LARGE
 
 

@@ -14,6 +14,7 @@ from holdfast.errors import Conflict, InvalidSetting, NotFound
 from tests.app.conftest import NewApp
 from tests.support.stores import claim, open_lease
 from tests.support.waiting import until
+from tests.support.workers import working
 
 
 @pytest.mark.req("SC-16")
@@ -37,7 +38,7 @@ def test_a_worker_keeps_to_a_limit(app: App) -> None:
     app.limits.set(resource="gpu-0", concurrency=3)
     handles = [paint.enqueue(number) for number in range(4)]
     handles += [paint.using(limit_key=f"c-{number}").enqueue(number) for number in range(2)]
-    assert app.jobs.get(handles[0].id).uses == ("key:one at a time", "resource:gpu-0")  # type: ignore[union-attr]
+    assert app.jobs.get(handles[0].id).uses == ("key:one at a time", "resource:gpu-0")
     app.run_worker(burst=True, concurrency=6)
     assert [job.state for job in app.jobs.list(kind="paint")] == [State.SUCCEEDED] * 6
     assert 1 < most <= 3
@@ -46,7 +47,8 @@ def test_a_worker_keeps_to_a_limit(app: App) -> None:
         ("resource", "gpu-0", 0),
     ]
     app.limits.remove(key="*")
-    assert app.limits.get(key="*") is None
+    with pytest.raises(NotFound):
+        app.limits.get(key="*")
     with pytest.raises(NotFound, match="limit_not_found"):
         app.limits.remove(key="*")
 
@@ -66,6 +68,23 @@ def test_a_rate_is_kept_by_a_worker_that_has_nothing_else_to_do(app: App) -> Non
         app.run_worker(burst=True, promote_every=0.05, poll=0.05)
         time.sleep(0.02)
     assert time.monotonic() - began >= 0.3, "two at once, then one in a tenth of a second"
+
+
+@pytest.mark.req("SC-16")
+@pytest.mark.parametrize("scope", ["kind", "queue"])
+def test_a_worker_wakes_when_a_rate_has_room_again(app: App, scope: str) -> None:
+    """It neither polls nor does maintenance while the test lasts: the claim says when the next job may start."""
+
+    @app.job(queue="calls")
+    async def call() -> None: ...
+
+    app.limits.set(**{scope: "call" if scope == "kind" else "calls"}, rate="50/s")  # type: ignore[arg-type]
+    handles = [call.enqueue() for _ in range(6)]
+    with working(app, poll=60.0, promote_every=60.0, sweep_every=60.0):
+        for handle in handles:
+            handle.result(timeout=20)
+    starts = sorted(job.started_at for job in app.jobs.list(kind="call") if job.started_at is not None)
+    assert (starts[-1] - starts[0]).total_seconds() >= 0.09, "five waits of a fiftieth of a second"
 
 
 @pytest.mark.req("SC-16")
@@ -124,7 +143,6 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
 
     def expires(reservation: str) -> datetime:
         found = app.reservations.get(reservation)
-        assert found is not None
         return found.expires_at
 
     with app.reservations.hold("gpu-0", ttl=2) as first:

@@ -63,7 +63,7 @@ def test_a_worker_whose_lease_was_ended_settles_nothing(app: App, new_app: NewAp
     for handle in handles:
         job = handle.get()
         assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 1)
-        assert [event.verb for event in handle.history()][-5:] == ["lapse", "retry", "due", "take", "succeed"]
+        assert [event.type for event in handle.history()][-5:] == ["lapse", "retry", "due", "take", "succeed"]
 
 
 @pytest.mark.req("DP-7", "SC-19")
@@ -120,4 +120,4 @@ def test_a_result_that_comes_too_late_is_not_recorded(app: App, new_app: NewApp)
         until(lambda: sweep(app).crashed or handle.get().crashes, "the job was freed")
         freed.set()
         assert handle.result(timeout=20) == "attempt 2"
-    assert [event.verb for event in handle.history()].count("succeed") == 1
+    assert [event.type for event in handle.history()].count("succeed") == 1

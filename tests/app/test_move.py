@@ -34,7 +34,7 @@ def test_places_by_app_and_by_handle(app: App) -> None:
     assert order_of(app._store) == [d.id, c.id, b.id, a.id]
     a.move(priority=3)
     last = a.history()[-1]
-    assert (last.verb, last.actor, last.meta["to"], last.meta["priority"]) == ("move", "tester", "last", 3)
+    assert (last.type, last.actor, last.meta["to"], last.meta["priority"]) == ("move", "tester", "last", 3)
     assert d.history()[-1].meta["reason"] == "urgent"
     work_off(app, concurrency=1)
     assert ran == [0, 3, 2, 1]

@@ -25,7 +25,7 @@ def test_a_notice_is_a_child_of_the_job_that_asks(app: App, correlation: str | N
     handle = (belongs if correlation is None else belongs.using(correlation_id=correlation)).enqueue()
     work_off(app, queues=("money",))
     (notice,) = app.jobs.list(kind="approval_notice")
-    assert (notice.parent_id, notice.queue, notice.enqueued_by) == (handle.id, "money", "gate pay")
+    assert (notice.parent_id, notice.queue, notice.enqueued_by) == (handle.id, "money", "approval pay")
     assert notice.correlation_id == (correlation or handle.id)
     assert notice.workflow_id == WORKFLOW
 
@@ -35,7 +35,7 @@ def test_a_worker_that_ends_when_nothing_is_left_has_told_people(app: App) -> No
 
     @app.approval_notifier()
     def tell(notice: ApprovalNotice) -> None:
-        told.append(notice.gate_id)
+        told.append(notice.approval_id)
 
     @app.job()
     async def pay(ctx: Context) -> None:

@@ -104,7 +104,6 @@ def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_ar
     for each in shown:
         assert CANARY not in repr(each)
     hidden = app.templates.get("usual")
-    assert hidden is not None
     with pytest.raises(InvalidSetting, match="payload_reserved"):  # put back as it was shown
         app.templates.set("usual", "heal", hidden.payload)
     made = [app.templates.enqueue("usual").id, app.schedules.run("nightly")]
@@ -320,7 +319,6 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
         assert CANARY not in json.dumps(by_hand.execute("select payload from job"), default=str)
     app.run_worker(burst=True)
     made = app.jobs.get(again)
-    assert made is not None
     assert made.state is State.SUCCEEDED, "it was opened"
 
 
@@ -381,20 +379,17 @@ def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
 
 def _is_over(app: App, job_id: str) -> bool:
     app.run_worker(burst=True)
-    job = app.jobs.get(job_id)
-    return job is not None and job.state is State.SUCCEEDED
+    return app.jobs.get(job_id).state is State.SUCCEEDED
 
 
 def _attempts(app: App, job_id: str) -> int:
     app.run_worker(max_jobs=1, burst=True)
-    job = app.jobs.get(job_id)
-    return 0 if job is None else job.attempt
+    return app.jobs.get(job_id).attempt
 
 
 def _is_dead(app: App, job_id: str) -> bool:
     app.run_worker(burst=True)
-    job = app.jobs.get(job_id)
-    return job is not None and job.state is State.DEAD_LETTER
+    return app.jobs.get(job_id).state is State.DEAD_LETTER
 
 
 def _run_out(app: App, job_id: str) -> bool:
@@ -443,5 +438,4 @@ def test_a_schedule_that_a_rule_refuses_keeps_no_other_from_its_time(app: App) -
     app.run_worker(burst=True, promote_every=0.05)
     assert {json.dumps(each.payload) for each in app.jobs.list(kind="tell")} == {'{"facts": {"id": 1}}'}
     shown = app.schedules.get("bad")
-    assert shown is not None
     assert shown.problem == "payload_forbidden"

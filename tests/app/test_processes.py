@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Process, Retry, State, trace_from
+from holdfast import App, Backoff, Process, Retry, State, Trace, trace_from
 from holdfast.app import process_handlers
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
@@ -57,7 +57,7 @@ def test_a_trace_goes_with_the_job_into_the_child(labour: ModuleType) -> None:
         handle = labour.traced.enqueue()
     plain = labour.traced.enqueue()
     work_off(labour.app, concurrency=1)
-    assert (handle.result(), plain.result()) == ({"traceparent": parent}, {})
+    assert (handle.result(), plain.result()) == ({"traceparent": parent}, Trace.of_job(plain.id, ()).headers())
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_what_a_handler_says_by_raising_comes_through(
 def test_it_may_put_its_job_off_and_have_children(labour: ModuleType) -> None:
     handle = labour.puts_off.enqueue()
     work_off(labour.app)
-    assert [event.verb for event in handle.history()] == ["enqueue", "take", "snooze"]
+    assert [event.type for event in handle.history()] == ["enqueue", "take", "snooze"]
     (child,) = labour.app.jobs.list(parent_id=handle.id)
     assert (child.kind, child.state) == ("in_here", State.SUCCEEDED)
 
@@ -173,7 +173,7 @@ def test_it_may_put_its_job_off_and_have_children(labour: ModuleType) -> None:
 def test_it_may_complete_in_a_transaction_of_its_own(labour: ModuleType) -> None:
     handle = labour.completes.enqueue()
     work_off(labour.app)
-    assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
+    assert [event.type for event in handle.history()] == ["enqueue", "take", "succeed"]
     assert handle.state() is State.SUCCEEDED
 
 
@@ -262,8 +262,8 @@ def test_a_job_whose_process_dies_is_buried_at_the_crash_limit(
         assert labour.where.enqueue().result(timeout=30)
     assert (job.state, job.error_code, job.crashes, job.retries) == (State.DEAD_LETTER, "process_died", 2, 0)
     assert how in (job.error_message or "")
-    verbs = [event.verb for event in poison.history()]
-    assert verbs == ["enqueue", "take", "crash", "retry", "due", "take", "crash", "bury"]
+    event_types = [event.type for event in poison.history()]
+    assert event_types == ["enqueue", "take", "crash", "retry", "due", "take", "crash", "bury"]
     assert attempt(labour.app, poison.id).outcome == "crashed"
 
 

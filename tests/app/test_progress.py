@@ -71,7 +71,7 @@ def test_it_costs_the_hot_row_nothing_and_the_ledger_neither(app: App) -> None:
 
     handle = reads.enqueue()
     work_off(app)
-    assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
+    assert [event.type for event in handle.history()] == ["enqueue", "take", "succeed"]
 
 
 async def test_at_most_one_is_written_at_a_time_and_the_latest_wins() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from holdfast import App, Context, Handle, Retry, State
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.jobs.operations import redriving
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
@@ -56,7 +57,7 @@ def test_from_that_step_on_it_is_done_again(app: App, from_step: Any, again: lis
     )
     assert (verdict.refused, verdict.state) == (False, State.QUEUED)
     last = handle.history()[-1]
-    assert (last.verb, last.actor, last.meta.get("reason")) == ("redrive", "tester", reason)
+    assert (last.type, last.actor, last.meta.get("reason")) == ("redrive", "tester", reason)
     assert handle.get().max_retries == 2
     work_off(app)
     assert (handle.result(timeout=5), done) == ([*NAMES], again)
@@ -122,4 +123,25 @@ def test_a_decision_that_is_forgotten_is_asked_for_again(app: App) -> None:
     app.approvals.approve(second.id, by="bob")
     work_off(app)
     assert handle.result(timeout=5) == "bob"
-    assert app.approvals.get(first.id).gate.state == "approved"
+    assert app.approvals.get(first.id).approval.state == "approved"
+
+
+@pytest.mark.req("DP-26")
+def test_redriven_for_later_no_worker_takes_it_before(app: App) -> None:
+    done: list[str] = []
+    handle = failed(app, done)
+    with pytest.raises(InvalidSetting) as both:
+        handle.redrive(at=datetime.now(UTC), delay=5)
+    assert both.value.code == "conflicting_options"
+    (verdict,) = app.jobs.redrive(handle.id, delay="2h", reason="the bank is back then")
+    assert (verdict.refused, verdict.state) == (False, State.QUEUED)
+    job = handle.get()
+    assert job.due_at is not None
+    assert timedelta(hours=1.9) < job.due_at - datetime.now(UTC) < timedelta(hours=2.1)
+    work_off(app)
+    assert handle.state() is State.QUEUED, "it waits for its time"
+    assert [event.type for event in handle.history()][-2:] == ["redrive", "reschedule"]
+    handle.reschedule()
+    work_off(app)
+    assert handle.state() is State.SUCCEEDED
+    assert done == [], "completed steps are not repeated"

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App, State
-from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting, NotFound
 from holdfast.testing import Kit
 from tests.app.conftest import NewApp
 from tests.support.schedules import MONDAY, at, attend, made, set_time, told
@@ -96,7 +96,7 @@ def test_the_code_is_reconciled_when_a_process_starts(new_app: NewApp, caplog: p
     assert (found["a"].timing, found["a"].missed) == ("0 10 * * *", "once")  # other code is the last word
     assert found["a"].next_fire_at == MONDAY + timedelta(hours=2)
     assert (found["b"].undeclared_at, found["b"].state) == (MONDAY, "paused")  # reported, not deleted
-    assert "does not declare it any more" in caplog.text
+    assert "no longer declared by" in caplog.text
 
     # Both go on side by side: each has had its say, and nothing goes back and forth.
     for _ in range(3):
@@ -117,7 +117,7 @@ def test_what_was_made_in_the_database_is_not_taken_over(new_app: NewApp, caplog
     own = app.schedules.add("a", "@hourly", kind="report")
     attend(app)
     assert app.schedules.list() == [own]
-    assert "there is another of that name" in caplog.text
+    assert "another schedule has this name" in caplog.text
 
 
 def test_a_worker_fires_what_its_code_declares(app: App) -> None:
@@ -160,11 +160,11 @@ async def test_the_other_colour(app: App) -> None:
     assert len(await app.schedules.apreview("daily")) == 10
     assert [each.name for each in await app.schedules.alist()] == ["daily"]
     await app.schedules.aremove("daily")
-    assert await app.schedules.aget("daily") is None
+    with pytest.raises(NotFound):
+        await app.schedules.aget("daily")
     template = await app.templates.aset("t", "report", {"day": "y"})
     handle = await app.templates.aenqueue("t")
     job = await app.jobs.aget(handle.id)
-    assert job is not None
     assert job.payload == {"day": "y"}
     assert await app.templates.aget("t") == template
     assert await app.templates.alist() == await app.templates.aversions("t") == [template]

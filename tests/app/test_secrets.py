@@ -162,7 +162,6 @@ def test_a_loop_of_ones_own_is_redacted_as_well(app: App) -> None:
     repository.claim()
     repository.mark_failure(job_id, f"no luck with {REGISTERED}")
     found = app.jobs.get(job_id)
-    assert found is not None
     assert found.error_message == "no luck with [redacted]"
     repository.close()
 

@@ -96,7 +96,7 @@ def test_many_waits_of_one_job(app: App) -> None:
 
 @pytest.mark.req("CX-5")
 def test_a_job_that_was_denied_is_not_run(app: App) -> None:
-    """A gate before the handler has no handler that could go on with a denial."""
+    """An approval before the handler has no handler that could go on with a denial."""
     with pytest.raises(InvalidSetting) as refused:
         app.job("pays", requires_approval={"on_deny": "resume"})
     assert refused.value.code == "invalid_approval"

@@ -116,7 +116,7 @@ def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
     app._session.run(app._session.store.clock.set(timedelta(hours=2), None))
     with working(app):
         assert handle.result(timeout=20) == "rested"
-    assert [event.verb for event in handle.history()][:4] == ["enqueue", "take", "snooze", "due"]
+    assert [event.type for event in handle.history()][:4] == ["enqueue", "take", "snooze", "due"]
     assert handle.history()[2].meta["sleeps"] == "sleep"
 
 
@@ -309,7 +309,7 @@ def test_changed_code_is_told_and_nothing_is_done(app: App, new_app: NewApp, cha
     work_off(newer)
     job = handle.get()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "steps_changed")
-    assert "call 1 of its handler was step 'charge'" in (job.error_message or "")
+    assert "durable call 1 was step 'charge'" in (job.error_message or "")
     assert done == ["old charge"]
 
 

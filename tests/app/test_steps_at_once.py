@@ -269,3 +269,35 @@ def test_many_jobs_at_once_each_with_their_own_steps(app: App) -> None:
         for number, handle in enumerate(handles):
             assert handle.result(timeout=60) == [100 * number + n for n in range(5)]
     until(lambda: all(handle.state() is State.SUCCEEDED for handle in handles), "all of them")
+
+
+def test_unordered_steps_are_found_by_name_in_any_order(app: App) -> None:
+    """Two branches with two calls each: the second attempt reaches them the other way round."""
+    ran: list[str] = []
+    turns: dict[int, list[str]] = {1: ["left", "right"], 2: ["right", "left"]}
+
+    @app.job(retry=Retry(max_attempts=2, backoff=Backoff(base=0.0, jitter=False)))
+    async def branches(ctx: Context) -> list[str]:
+        steps = ctx.step_options(unordered=True)
+
+        async def branch(side: str) -> str:
+            first = await steps.step(side, note, f"{side} 1")
+            second = await steps.step(side, note, f"{side} 2")  # the same name again: another step
+            return f"{first}, {second}"
+
+        async def note(what: str) -> str:
+            ran.append(what)
+            if what == "left 2" and ran.count(what) == 1:
+                raise ConnectionError("once")
+            return what
+
+        order = turns[ctx.attempt]
+        answers = dict(zip(order, await ctx.gather(*map(branch, order)), strict=True))
+        return [answers["left"], answers["right"], await ctx.step("end", note, "end")]
+
+    handle = branches.enqueue()
+    work_off(app)
+    work_off(app)
+    assert handle.result(timeout=1) == ["left 1, left 2", "right 1, right 2", "end"]
+    assert sorted(ran) == ["end", "left 1", "left 2", "left 2", "right 1", "right 2"]
+    assert sorted(step.name for step in handle.steps()) == ["end", "left", "left (2)", "right", "right (2)"]

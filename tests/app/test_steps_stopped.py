@@ -295,7 +295,7 @@ def test_a_job_that_waits_can_be_cancelled(app: App, where: str) -> None:
     app._store.run(app._store.clock.set(timedelta(hours=2), None))
     work_off(app)
     assert (handle.state(), seen) == (State.CANCELLED, ["first"])
-    assert [event.verb for event in handle.history()][-1] == "cancel"
+    assert [event.type for event in handle.history()][-1] == "cancel"
 
 
 def test_a_job_cancelled_inside_a_step_comes_no_further(app: App, new_app: NewApp) -> None:

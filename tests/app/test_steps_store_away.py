@@ -10,13 +10,15 @@ import pytest
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.engine.outcome import Failed
 from holdfast.engine.steps import StepEntry
-from holdfast.errors import StaleLease
+from holdfast.errors import StaleLease, StoreUnavailable
 from holdfast.stores.flow import Flow
+from holdfast.worker import executor
 from holdfast.worker.writers import StepWriter
 from tests.app.away import Away
 from tests.app.test_steps import steps_of, told
 from tests.support.operations import name_of
 from tests.support.stores import claim, open_lease, put_one, settle, work
+from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("HF-6", "CX-15", "SC-19")
@@ -49,19 +51,19 @@ class Kinds:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-@pytest.mark.parametrize("verb", ["steps.save", "steps.list"])
+@pytest.mark.parametrize("operation", ["steps.save", "steps.list"])
 @pytest.mark.parametrize("how", ["away", "deaf"])
 def test_it_is_waited_for_and_costs_no_attempt(
-    app: App, monkeypatch: pytest.MonkeyPatch, kind: str, verb: str, how: str
+    app: App, monkeypatch: pytest.MonkeyPatch, kind: str, operation: str, how: str
 ) -> None:
     kinds, away = Kinds(app), Away(app, monkeypatch)
-    (away.left if how == "away" else away.deaf)[verb] = 2
+    (away.left if how == "away" else away.deaf)[operation] = 2
     handle = app.enqueue(kind)
     with working(app):
         assert handle.result(timeout=20) == ["first", "second"]
     job = handle.get()
     assert (kinds.done, job.attempt, job.retries, job.crashes) == (["first", "second"], 2, 0, 0)
-    assert away.met[verb] == 2
+    assert away.met[operation] == 2
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
@@ -79,6 +81,34 @@ def test_a_wait_whose_settlement_got_no_answer_is_waited_for_once(
         ("sleep", "sleep"),
         ("second", "step"),
     ]
+
+
+@pytest.mark.req("CX-10", "JF-5")
+def test_a_handler_that_meets_a_lost_database_uses_up_no_attempt(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind that is begun at most once is not begun again."""
+    monkeypatch.setattr(executor, "AFTER_OUTAGE", (0.0, 0.0))
+    begun: list[int] = []
+
+    @app.job(retry=ONCE)
+    async def orders(ctx: Context) -> str:
+        begun.append(ctx.attempt)
+        if len(begun) == 1:
+            raise StoreUnavailable("connection lost")
+        return "done"
+
+    @app.job(at_most_once=True)
+    async def pays() -> None:
+        raise StoreUnavailable("connection lost")
+
+    handle, once = orders.enqueue(), pays.enqueue()
+    with working(app):
+        assert handle.result(timeout=20) == "done"
+        until(lambda: once.get().state.finished, "the payment to fail")
+    job = handle.get()
+    assert (begun, job.retries, job.crashes) == ([1, 2], 0, 0)
+    (snooze,) = [event for event in app.jobs.history(handle.id) if event.type == "snooze"]
+    assert "database was lost" in snooze.meta["reason"]
+    assert (once.get().state, once.get().attempt) == (State.DEAD_LETTER, 1)
 
 
 def entry(n: int, value: str = "1") -> StepEntry:
@@ -159,4 +189,4 @@ def test_an_attempt_can_be_ended_while_another_is_written_for_it(app: App) -> No
     assert [each.fate for each in answer] == ["stale"]
     assert steps_of(app, late.id) == []
     assert [each.id for each in work(app._store)] == [late.id]
-    assert app.jobs.get(late.id).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert app.jobs.get(late.id).state is State.SUCCEEDED

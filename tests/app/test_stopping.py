@@ -90,7 +90,7 @@ def test_a_thread_learns_that_its_worker_leaves(app: App, new_app: NewApp) -> No
         beside.ask_to_stop(now=True)
     until(lambda: seen, "the thread has seen it")
     assert seen == ["worker_stopped"]
-    assert next(event.meta for event in handle.history() if event.verb == "snooze")["reason"] == "worker_stopped"
+    assert next(event.meta for event in handle.history() if event.type == "snooze")["reason"] == "worker_stopped"
 
 
 @pytest.mark.req("CX-11")

@@ -1,4 +1,4 @@
-"""A store that cannot be used for a while, at every verb a worker depends on: nothing is lost, the worker goes on."""
+"""A store that cannot be used for a while, at every operation of a worker: nothing is lost, the worker goes on."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ def elsewhere(new_app: NewApp) -> App:
     return app
 
 
-@pytest.mark.parametrize("verb", ["leases.exchange", "leases.promote", "leases.expire", "leases.reap"])
-def test_a_verb_that_fails_is_tried_again(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+@pytest.mark.parametrize("operation", ["leases.exchange", "leases.promote", "leases.expire", "leases.reap"])
+def test_a_verb_that_fails_is_tried_again(
+    app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
     away = Away(elsewhere, monkeypatch)
-    away.left[verb] = 2
+    away.left[operation] = 2
     with working(elsewhere):
         handles = [app.enqueue("quick", {"number": n}) for n in range(3)]
         assert [handle.result(timeout=20) for handle in handles] == [0, 1, 2]
-        until(lambda: away.met[verb] == 2, "the store was away")
+        until(lambda: away.met[operation] == 2, "the store was away")
     assert [handle.get().attempt for handle in handles] == [1, 1, 1]
 
 
@@ -52,9 +54,9 @@ def test_a_turn_whose_answer_was_lost_loses_no_job_and_runs_none_twice(
         more = [app.enqueue("quick", {"number": n}) for n in range(40)]
         assert [handle.result(timeout=20) for handle in more] == list(range(40))
         until(lambda: away.met["leases.exchange"] == 5, "five answers were lost")
-    verbs = [event.verb for handle in handles for event in handle.history()]
-    assert verbs.count("succeed") == 40
-    assert verbs.count("snooze") == verbs.count("take") - 40 > 0
+    operations = [event.type for handle in handles for event in handle.history()]
+    assert operations.count("succeed") == 40
+    assert operations.count("snooze") == operations.count("take") - 40 > 0
 
 
 def waits(app: App) -> tuple[threading.Event, threading.Event]:
@@ -88,19 +90,19 @@ def test_what_was_cancelled_is_stopped_after_a_turn_that_failed(
 
 
 @pytest.mark.req("CX-11")
-@pytest.mark.parametrize("verb", ["leases.cancellations", "leases.holdings"])
+@pytest.mark.parametrize("operation", ["leases.cancellations", "leases.holdings"])
 def test_and_when_the_worker_could_not_ask_what_was_cancelled(
-    app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, verb: str
+    app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     begun, stopped = waits(elsewhere)
     away = Away(elsewhere, monkeypatch)
     with working(elsewhere, recall_every=0.1):
         handle = app.enqueue("wait")
         assert begun.wait(20)
-        away.left[verb] = 2
+        away.left[operation] = 2
         app.jobs.cancel(handle.id)
         assert stopped.wait(20), "it runs on"
-    assert away.met[verb] == 2
+    assert away.met[operation] == 2
 
 
 @pytest.mark.slow

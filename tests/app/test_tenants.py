@@ -31,14 +31,16 @@ def test_a_block_is_for_one_tenant_and_ends_where_it_ends(app: App, new_app: New
         assert [job.tenant for job in app.jobs.list()] == ["acme"] * 3
         assert other.jobs.list() == [], "another app works for its own"
         with app.tenant("umbrella"):
-            assert app.jobs.get(mine.id) is None
+            with pytest.raises(NotFound):
+                app.jobs.get(mine.id)
             with contextlib.suppress(ZeroDivisionError), app.tenant("third"):
                 note.using(key=f"{1 / 0}").enqueue()
             assert app._session.tenant == "umbrella"
             assert [each.tenant for each in app.enqueue_many([note.prepare(), note.prepare()])] == ["umbrella"] * 2
         assert app.jobs.get(mine.id) is not None
         assert (mine.tenant, made.tenant) == ("acme", "acme")
-    assert app.jobs.get(mine.id) is None
+    with pytest.raises(NotFound):
+        app.jobs.get(mine.id)
     assert mine.state() is State.QUEUED, "a handle knows whose it is"
     assert app._session.tenant == "default"
     for wrong in ("*", "", " x"):
@@ -119,7 +121,7 @@ def test_what_a_tenant_is_held_to(app: App) -> None:
     for_acme = note.using(tenant="acme")
     for_acme.enqueue()
     for_acme.enqueue()
-    with pytest.raises(Refused, match="tenant acme is full"):
+    with pytest.raises(Refused, match="tenant acme has 2 waiting jobs"):
         for_acme.enqueue()
     note.enqueue()
     with pytest.raises(Refused) as refused:

@@ -37,11 +37,14 @@ def table(app: App, url: str) -> None:
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     with caplog.at_level(logging.WARNING, "holdfast"):
-        # But for what is said of the role that the tests connect with, and by the libraries that we use.
+        # Without what is said of the role that the tests connect with, by the libraries that we use, and by a listener
+        # that another test of this process left behind, whose database is gone.
         yield lambda: "\n".join(
             each.message
             for each in caplog.records
-            if each.name.startswith("holdfast") and "row-level security" not in each.message
+            if each.name.startswith("holdfast")
+            and "row-level security" not in each.message
+            and "does not exist" not in each.message
         )
 
 
@@ -74,7 +77,7 @@ def test_the_writes_and_the_success_are_one(app: App, url: str, colour: str, log
     handle = kind.enqueue(7)
     work_off(app)
     assert (handle.result(timeout=5), notes(url)) == (Receipt(7, True), ["mine"])
-    assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
+    assert [event.type for event in handle.history()] == ["enqueue", "take", "succeed"]
     assert log() == ""
 
 
@@ -120,9 +123,9 @@ def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: st
     handle = {"sync": pay, "async": apay}[colour].enqueue()
     work_off(app)
     assert (handle.get().state, handle.get().attempt, notes(url)) == (State.SUCCEEDED, 1, ["mine"])
-    assert [event.verb for event in handle.history()] == ["enqueue", "take", "succeed"]
+    assert [event.type for event in handle.history()] == ["enqueue", "take", "succeed"]
     assert "its handler failed afterwards" in log()
-    assert "no longer ours" not in log()
+    assert "no longer claimed by this worker" not in log()
 
 
 @pytest.mark.req("DP-7")

@@ -65,7 +65,7 @@ def test_a_handler_that_is_killed(app: App, url: str, tmp_path: Path, crash: str
     with rescuer(url, tmp_path, HOLDFAST_TEST_CRASH=crash):
         assert handle.result(timeout=30) == 7
     assert (notes(url), handle.get().attempt) == (["7"], 1 if committed else 2)
-    assert [event.verb for event in handle.history()].count("succeed") == 1
+    assert [event.type for event in handle.history()].count("succeed") == 1
 
 
 def open_transactions(url: str) -> bool:
@@ -100,5 +100,5 @@ def test_killed_at_random_moments_every_job_has_its_writes_once(
         until(lambda: finished() == 120, "everything is paid", limit=60)
     assert sorted(map(int, notes(url))) == list(range(120))
     for handle in handles:
-        assert [event.verb for event in handle.history()].count("succeed") == 1
+        assert [event.type for event in handle.history()].count("succeed") == 1
         assert handle.result(timeout=1) >= 0

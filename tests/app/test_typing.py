@@ -83,7 +83,7 @@ RIGHT = [
     "app.approval_notifier(timeout=30)",
     "sync_ctx.progress(0.5)",
     'ran_with_options: str = kit.run(send.using(key="k"), "a")',
-    'limit: holdfast.Limit | None = app.limits.get(queue="mail")',
+    'limit: holdfast.Limit = app.limits.get(queue="mail")',
     "jobs: list[holdfast.Job] = await app.jobs.alist(limit=20)",
     'seqs: list[int] = [event.seq async for event in app.events.aread("billing")]',
     'app.run_worker(queues=("mail",), concurrency=4)',

@@ -84,7 +84,7 @@ def test_a_running_job_that_is_cancelled_is_told_and_its_slot_is_free(app: App, 
         assert told.wait(30), "the handler was not told"
         assert next_one.result(timeout=30) == "done"
     assert job.state() is State.CANCELLED
-    assert [event.verb for event in job.history()] == ["enqueue", "take", "cancel"]
+    assert [event.type for event in job.history()] == ["enqueue", "take", "cancel"]
 
 
 @pytest.mark.req("CX-11")

@@ -131,8 +131,8 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
     assert about["job.succeeded", held.id]["data"]["kind"] == "hold"
     assert about["job.dead_letter", failed.id]["data"]["to_state"] == "dead_letter"
     assert about["job.failed", failed.id]["data"]["meta"]["error_code"] == "ValueError"
-    gate = about["job.approval_needed", asking.id]["data"]["meta"]["gate_id"]
-    assert app.approvals.get(gate).gate.job_id == asking.id
+    approval = about["job.approval_needed", asking.id]["data"]["meta"]["approval_id"]
+    assert app.approvals.get(approval).approval.job_id == asking.id
     (missed,) = [body for _, body in messages if body["type"] == "schedule.missed"]
     assert (missed["data"]["data"]["schedule"], missed["data"]["data"]["count"] > 20) == ("hourly", True)
     (disabled,) = [body for _, body in messages if body["type"] == "endpoint.disabled"]
@@ -164,7 +164,7 @@ def test_a_message_is_the_same_each_time_and_can_be_sent_again(one: App, web: We
     assert [each.status for each in one.webhooks.deliveries("ops", failed=True, limit=1)] == [503]
     again = one.webhooks.resend("ops", first[0])
     work_off(one)
-    assert one.jobs.get(again).state is State.SUCCEEDED  # type: ignore[union-attr]
+    assert one.jobs.get(again).state is State.SUCCEEDED
     assert received(web, secret)[3] == first
     one.enqueue(DELIVER, {"endpoint": "ops", "type": "order.sent", "data": {"order": 7}})
     work_off(one)
@@ -190,7 +190,7 @@ def test_whoever_may_enqueue_signs_nothing_that_would_be_taken_for_ours(one: App
     ]
     jobs = [one.enqueue(DELIVER, {"endpoint": "ops", **each}) for each in forged]
     work_off(one)
-    assert {one.jobs.get(job.id).error_code for job in jobs} == {"webhook_not_yours"}  # type: ignore[union-attr]
+    assert {one.jobs.get(job.id).error_code for job in jobs} == {"webhook_not_yours"}
     for name in ("job.bury", "job.", "schedule.missed", "endpoint.disabled"):
         with pytest.raises(InvalidSetting, match="reserved_name"):
             one.send_event(name)

@@ -61,8 +61,8 @@ def test_a_failure_is_tried_again_after_its_backoff_and_then_buried(app: App, ne
         job = handle.wait(timeout=20)
     assert (job.state, job.attempt, job.retries) == (State.DEAD_LETTER, 3, 2)
     assert (job.error_code, job.error_message) == ("ConnectionError", "the line is busy")
-    verbs = [event.verb for event in handle.history()]
-    assert verbs == ["enqueue", *["take", "fail", "retry", "due"] * 2, "take", "fail", "bury"]
+    event_types = [event.type for event in handle.history()]
+    assert event_types == ["enqueue", *["take", "fail", "retry", "due"] * 2, "take", "fail", "bury"]
     tries = attempts(app, handle)
     assert [each.outcome for each in tries] == ["failed"] * 3
     waits = [(two.started_at - one.ended_at).total_seconds() for one, two in pairwise(tries) if one.ended_at]
@@ -247,7 +247,7 @@ def test_what_does_not_end_in_time_is_handed_back_at_no_cost(app: App, new_app: 
     job = handle.get()
     assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker's promoter may have been quicker than its end
     assert (job.retries, job.crashes) == (0, 0)
-    (handed_back,) = [event for event in handle.history() if event.verb == "snooze"]
+    (handed_back,) = [event for event in handle.history() if event.type == "snooze"]
     assert handed_back.meta["reason"] == "worker_stopped"
 
 

@@ -74,7 +74,6 @@ def test_results_flow_from_parents_to_children_by_name_and_by_kind(app: App, pre
     graph = app.workflows.graph(run.id)
     assert [node.label for node in graph.nodes] == ["fetch", "fetch-2", "fetch-3", "book", "render", "publish"]
     last = app.jobs.get(graph.nodes[-1].job_id)
-    assert last is not None
     assert last.correlation_id == last.workflow_id == run.id
     again = app.workflow("publish", key="monday")
     for n in (1, 2, 3):
@@ -179,7 +178,6 @@ def test_handlers_and_programs_add_jobs_while_it_runs(app: App, press: Press) ->
     assert run.wait(timeout=5).total == 7
     joined = next(node for node in app.workflows.graph(run.id).nodes if node.label == "joined")
     job = app.jobs.get(joined.job_id)
-    assert job is not None
     assert (job.correlation_id, job.workflow_id) == ("c-9", run.id)
     result = app._session.run(app._session.store.jobs.result(joined.job_id, "default"))
     assert result is not None
@@ -207,7 +205,6 @@ def test_a_workflow_started_by_a_job_is_its_child(app: App, press: Press) -> Non
     workflow = asyncio.run(_followed(app, run))
     assert workflow.parent_id == parent.id
     job = app.jobs.get(app.workflows.graph(run.id).nodes[0].job_id)
-    assert job is not None
     assert (job.parent_id, job.correlation_id, job.workflow_id) == (parent.id, "c-1", run.id)
 
 
@@ -232,7 +229,8 @@ def test_a_workflow_is_started_in_a_transaction_of_the_callers(app: App, press: 
 
     with pytest.raises(RuntimeError):
         in_vain()
-    assert app.workflows.get(started[0].id) is None
+    with pytest.raises(NotFound):
+        app.workflows.get(started[0].id)
     with app._store.transaction() as connection:
         wf = app.workflow("tx", connection=connection)
         a = wf.add(press.fetch, 1)

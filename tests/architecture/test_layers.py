@@ -13,7 +13,7 @@ pytestmark = pytest.mark.req("ARCH")
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
-PURE = ("model", "forms", "timing", "signing", "verification", "statistics", "why", "why_reasons")
+PURE = ("model", "forms", "recurrence", "signing", "verification", "statistics", "why", "why_reasons")
 """The files of a feature that decide, as the engine does, and touch nothing."""
 
 

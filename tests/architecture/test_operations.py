@@ -22,9 +22,9 @@ SRC = Path(holdfast.__file__).parent
 NAMESPACES = {
     *("agents", "approvals", "audit", "connectors", "dead_letters", "events", "executors", "health", "jobs", "limits"),
     *("operations", "pauses", "payload_rules", "queues", "reservations", "retention", "schedules", "subscriptions"),
-    *("templates", "tenants", "tokens", "usage", "webhooks", "workflows"),
+    *("templates", "tenants", "tokens", "usage", "webhooks", "workers", "workflows"),
 }
-VERBS = {
+ACTIONS = {
     *("aclose", "aenqueue", "aenqueue_many", "approval_notifier", "asend_event", "atick", "close", "command"),
     *("enqueue", "enqueue_many", "job", "on", "prepare", "redact", "report", "repository", "run_worker", "schedule"),
     *("send_event", "tenant", "tick", "worker", "workflow"),
@@ -59,7 +59,7 @@ def _async_name(name: str) -> str:
 
 def test_the_public_names_of_an_app() -> None:
     app = App("sqlite:///:memory:")
-    assert {name for name in dir(app) if name[0] != "_"} == NAMESPACES | VERBS | {"artifacts"}
+    assert {name for name in dir(app) if name[0] != "_"} == NAMESPACES | ACTIONS | {"artifacts", "hooks"}
     app.close()
 
 

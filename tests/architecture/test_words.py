@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.req("ARCH")
 
 PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
-ALLOWED = {"stores", "config.py", "cli", "testing"}
+ALLOWED = {"stores", "config.py", "cli", "integrations", "testing"}
 ALLOWED_FILES = {"commands.py", "store.py", "activity.py", "sqlite.py", "sqlite_purge.py"}
 """Of a feature: its part of the command line, and its operations on each database."""
 ASSEMBLY = {PACKAGE / "features" / name for name in ("assembly.py", "postgres.py", "sqlite.py")}

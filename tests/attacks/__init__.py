@@ -10,22 +10,22 @@ from tests.attacks.on_dead_letters import DEAD_LETTERS
 from tests.attacks.on_endpoints import ENDPOINTS
 from tests.attacks.on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.attacks.on_limits import LIMITS
+from tests.attacks.on_pauses import PAUSES
 from tests.attacks.on_payloads import PAYLOADS
-from tests.attacks.on_people import GATES, STEPS, WAYS_OUT, WORDS
+from tests.attacks.on_people import APPROVALS, STEPS, WAYS_OUT, WORDS
 from tests.attacks.on_retention import RETENTION
 from tests.attacks.on_schedules import SCHEDULES
 from tests.attacks.on_state import FENCE, INVARIANTS, ROWS
 from tests.attacks.on_subscriptions import DELIVERIES, EXECUTORS, RETRIES
-from tests.attacks.on_switches import SWITCHES
 from tests.attacks.on_tenants import TENANTS
 from tests.attacks.on_tokens import TOKENS
 from tests.attacks.on_workflows import WORKFLOWS
 
-_ON_PEOPLE = (*WAYS_OUT, *GATES, *WORDS, *STEPS)
+_ON_PEOPLE = (*WAYS_OUT, *APPROVALS, *WORDS, *STEPS)
 _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
 _ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
 _ON_GOVERNANCE = (
-    *(*DEAD_LETTERS, *AUDIT, *SWITCHES, *TOKENS, *TENANTS, *RETENTION, *PAYLOADS),
+    *(*DEAD_LETTERS, *AUDIT, *PAUSES, *TOKENS, *TENANTS, *RETENTION, *PAYLOADS),
     *(*ENDPOINTS, *CONNECTORS),
 )
 _ALL = (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING, *_ON_GOVERNANCE)

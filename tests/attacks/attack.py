@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NOW = "(select now from present)"
-EVENT = "(job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
+EVENT = "(job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
 # SQLite keeps times as microseconds since 1970.
 LATER: dict[str, object] = {"sqlite": 4102444800000000, "postgres": "2100-01-01"}
 STATE = "(id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"

@@ -7,7 +7,7 @@ from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
 
 _COLUMNS = ", ".join(Seal.__slots__)
 _FORKED = f"insert into seal ({_COLUMNS}) select {_COLUMNS.replace('number', 'number + 1')} from seal where number = 1"
-_ACTION = "insert into action (tenant, at, actor, verb, subject, name"
+_ACTION = "insert into action (tenant, at, actor, type, subject, name"
 
 AUDIT = [
     both(

@@ -6,7 +6,7 @@ from tests.attacks.attack import NOW, both, only_postgres
 
 # The small world: the dead letter that is there anyway with its group, an operation that runs and one that is over.
 _RUNS, _OVER = "'00000000-0000-7000-8000-0000000000b1'", "'00000000-0000-7000-8000-0000000000b2'"
-_COLUMNS = "(id, tenant, verb, wanted, reason, total, capped, done, next_at, created_by, created_at, updated_at"
+_COLUMNS = "(id, tenant, action, wanted, reason, total, capped, done, next_at, created_by, created_at, updated_at"
 _START = f"insert into operation {_COLUMNS}"
 BEGUN = (
     f"{_START}) values ({_RUNS}, 'default', 'discard', '{{\"kind\": \"none\"}}', 'old', 9, (1 = 0), 3, :later, 'ada',"
@@ -62,7 +62,7 @@ DEAD_LETTERS = [
         f"update operation set wanted = '{{}}' where id = {_RUNS}",
         says=_COUNTED,
     ),
-    both("have another verb done", f"update operation set verb = 'cancel' where id = {_RUNS}", says=_COUNTED),
+    both("have another action done", f"update operation set action = 'cancel' where id = {_RUNS}", says=_COUNTED),
     both("lift the rate of an operation", f"update operation set rate = 1000 where id = {_RUNS}", says=_COUNTED),
     both("say that less was done", f"update operation set done = 0 where id = {_RUNS}", says=_COUNTED),
     both(

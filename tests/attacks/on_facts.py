@@ -14,7 +14,7 @@ _FACTS = {
     "kind": ("'evil'", "'evil'"),
     "queue": ("'evil'", "'evil'"),
     "priority": ("9", "9"),
-    "process_after": (NOW, NOW),
+    "run_at": (NOW, NOW),
     "deadline_at": (NOW, NOW),
     "max_retries": ("9", "9"),
     "max_crashes": ("9", "9"),
@@ -123,15 +123,15 @@ _WRITTEN = ("immutable: the ledger is written by triggers only", "event is writt
 
 LEDGER = [
     both("sign for somebody else", "update event set actor = 'nobody' where job_id = :running", says=_LEDGER),
-    both("rewrite what happened", "update event set verb = 'succeed', to_state = 'succeeded'", says=_LEDGER),
+    both("rewrite what happened", "update event set type = 'succeed', to_state = 'succeeded'", says=_LEDGER),
     both("renumber the ledger", "update event set seq = seq + 100000", says=_LEDGER),
-    both("delete one event", "delete from event where job_id = :running and verb = 'take'", says=_KEPT),
+    both("delete one event", "delete from event where job_id = :running and type = 'take'", says=_KEPT),
     both("delete a ledger", "delete from event where job_id = :cleaned", says=_KEPT),
     both("delete all ledgers", "delete from event", says=_KEPT),
     only_postgres("truncate the ledger", "truncate event", says="event: rows are never changed (truncate refused)"),
     both(
         "invent a rescheduling",
-        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
         ' \'{"rescheduled": "now"}\')',
         says=_WRITTEN,
@@ -139,7 +139,7 @@ LEDGER = [
     both(
         "tell a rescheduling twice",
         'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued',
-        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
         ' \'{"rescheduled": "now"}\')',
         says=_WRITTEN,
@@ -148,13 +148,13 @@ LEDGER = [
         "tell a rescheduling without a word",
         'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued',
         "update job_state set note = null where id = :queued",
-        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
+        "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
         f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm')",
         says=_WRITTEN,
     ),
     both(
         "invent a move",
-        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'move', 'queued', 'queued', 0, {NOW}, 'm',"
         ' \'{"to":"first"}\')',
         says=_WRITTEN,
@@ -162,7 +162,7 @@ LEDGER = [
     both(
         "tell a move twice",
         'update job_state set note = \'{"moved": {"to": "first"}}\' where id = :queued',
-        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'move', 'queued', 'queued', 0, {NOW}, 'm',"
         ' \'{"to":"first"}\')',
         says=_WRITTEN,
@@ -170,7 +170,7 @@ LEDGER = [
     both(
         "call a move a rescheduling",
         'update job_state set note = \'{"moved": {"to": "first"}}\' where id = :queued',
-        "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)"
+        "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
         ' \'{"moved": {"to": "first"}}\')',
         says=_WRITTEN,
@@ -200,7 +200,7 @@ LEDGER = [
     ),
     only_sqlite(
         "replace an event",
-        "insert or replace into event select seq, job_id, tenant, kind, verb, from_state, to_state, attempt, at,"
+        "insert or replace into event select seq, job_id, tenant, kind, type, from_state, to_state, attempt, at,"
         " 'mallory', meta from event where job_id = :running",
         says=_WRITTEN[0],
     ),

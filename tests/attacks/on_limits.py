@@ -41,7 +41,7 @@ LIMITS = [
         "update dispatch set limited = (1 = 0)",
         says="something is limited, reserved or paused",
     ),
-    both("take the switch away", "delete from dispatch", says="dispatch has one row"),
+    both("delete the dispatch row", "delete from dispatch", says="dispatch has one row"),
     both(
         "let a job count against something else",
         "update job set uses = null, kind = 'x' where id = :queued",

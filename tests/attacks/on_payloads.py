@@ -43,10 +43,10 @@ PAYLOADS = [
     both(
         "enqueue more than is allowed",
         f"""{_ENQUEUE} '{{"note": "{"x" * 300}"}}')""",
-        says=("payload over limit", "a rule allows 300"),
+        says=("payload over limit", "its rule allows 300"),
     ),
     only_sqlite(
-        "enqueue data as a verb would",
+        "enqueue data as an operation would",
         f"update clock set floor = (select max(n) from job_state), now = {NOW}",
         f"""{_ENQUEUE} '{{"secret": "x"}}')""",
         "update clock set now = null, floor = null",
@@ -70,12 +70,12 @@ PAYLOADS = [
     both(
         "give a reference to no job",
         "insert into reference (job_id, tenant, source_ref) values (:unknown, 'default', 's3://x')",
-        says=("given once, with its job", "there is no job"),
+        says=("given once, with its job", "no job"),
     ),
     both(
         "give a reference to another tenant's job",
         "insert into reference (job_id, tenant, source_ref) values (:queued, 'acme', 's3://x')",
-        says=("given once, with its job", "there is no job"),
+        says=("given once, with its job", "no job"),
     ),
     only_postgres("forget all references", "truncate reference", says="rows are never changed"),
     both(

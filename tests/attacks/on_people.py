@@ -1,6 +1,6 @@
-"""Attacks on what was asked, said and told: gates, votes, tokens, steps and events (CX-5, CX-6, CX-7, HF-6).
+"""Attacks on what was asked, said and told: approvals, votes, tokens, steps and events (CX-5, CX-6, CX-7, HF-6).
 
-`:asking` waits for `:gate`, which wants two of ada and bob, and boss later; ada has approved, with the token `used`;
+`:asking` waits for `:approval`, which needs both ada and bob, and boss later; ada has approved with the token `used`;
 `fresh` is another. `:asked` went on when `:decided` was approved. `:running` has a step that is over (1) and `:waiting`
 one that waits for an event (2). `:told` is an event.
 """
@@ -9,38 +9,47 @@ from __future__ import annotations
 
 from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
 
-_UNDECIDED = "illegal transition waiting_for_approval -> queued: its gate was not decided so"
-_UNDENIED = "illegal transition waiting_for_approval -> failed: its gate was not decided so"
-_GATE = ("immutable: a decided gate and what was asked never change", "a decided gate and what was asked never change")
-_TIMES = ("immutable: the times of a gate are kept as they were asked for", "its times are kept as they were asked for")
-_AMOUNTS = ("illegal transition of a gate: what was said", "what was said does not amount to it")
-_OPENED = ("immutable: a gate is opened by the job that waits for it", "a gate is opened by the job that waits for it")
-_WORD = ("immutable: one word a person who may", "one word a person who may, while the gate is open")
+_UNDECIDED = "illegal transition waiting_for_approval -> queued: its approval was not decided so"
+_UNDENIED = "illegal transition waiting_for_approval -> failed: its approval was not decided so"
+_DECIDED = (
+    "immutable: a decided approval and what was asked never change",
+    "a decided approval and what was asked never change",
+)
+_TIMES = (
+    "immutable: the times of an approval are kept as they were asked for",
+    "its times are kept as they were asked for",
+)
+_AMOUNTS = ("illegal transition of an approval: what was said", "what was said does not amount to it")
+_OPENED = (
+    "immutable: an approval is opened by the job that waits for it",
+    "an approval is opened by the job that waits for it",
+)
+_WORD = ("immutable: one word a person who may", "one word a person who may, while the approval is open")
 _SAID = ("immutable: what people said is never changed", "vote: rows are never changed (update refused)")
 _USED = ("immutable: a token is used once", "a token is used once, and is otherwise not changed")
 _OVER = ("immutable: a step that is over is not written again", "is over, and is not written again")
 _TOLD = ("immutable: what was told is never changed", "app_event: rows are never changed (update refused)")
 _APPROVAL = (
-    "immutable: an approval is over when its gate is decided",
-    "an approval is over when its gate is decided",
+    "immutable: an approval is over when its approval is decided",
+    "an approval is over when its approval is decided",
 )
 
 _GO_ON = "state = 'queued', approval_id = null"
 _FAIL = f"state = 'failed', approval_id = null, finished_at = {NOW}, error_code = '{{}}', error_message = 'y'"
-_NEW_GATE = (
+_NEW_APPROVAL = (
     "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at, state, decided_at)"
 )
 _WAITS = "state = 'waiting_for_approval', lease = null, settled_by = :lease"
 _ASK = f"update job_state set {_WAITS}, approval_id = {{}} where id = :running"
 
-# -- leaving a gate without a decision (CX-1, CX-7) --------------------------------------------------------------
+# -- leaving an approval without a decision (CX-1, CX-7) --------------------------------------------------------------
 
 WAYS_OUT = [
     both("approve by the state alone", f"update job_state set {_GO_ON} where id = :asking", says=_UNDECIDED),
     both(
-        "approve and keep the gate",
+        "approve and keep the approval",
         "update job_state set state = 'queued' where id = :asking",
-        says=("immutable: a job that leaves its gate", "a job that leaves its gate names it no more"),
+        says=("immutable: a job that leaves its approval", "a job that leaves its approval names it no more"),
     ),
     both(
         "deny by the state alone",
@@ -48,8 +57,8 @@ WAYS_OUT = [
         says=_UNDENIED,
     ),
     both(
-        "let a gate expire by the state alone",
-        f"update job_state set {_FAIL.format('gate_expired')} where id = :asking",
+        "let an approval expire by the state alone",
+        f"update job_state set {_FAIL.format('approval_expired')} where id = :asking",
         says=_UNDENIED,
     ),
     both(
@@ -58,9 +67,9 @@ WAYS_OUT = [
         says=_UNDENIED,
     ),
     both(
-        "wait for another gate",
+        "wait for another approval",
         "update job_state set approval_id = :decided where id = :asking",
-        says=("immutable: a job waits for one gate", "and for no other"),
+        says=("immutable: a job waits for one approval", "and for no other"),
     ),
     both(
         "ask, and go on by another job's decision",
@@ -75,30 +84,30 @@ WAYS_OUT = [
         says=_UNDECIDED,
     ),
     both(
-        "approve a gate that nobody approved",
-        f"update approval set state = 'approved', decided_at = {NOW} where id = :gate",
+        "approve an approval that nobody approved",
+        f"update approval set state = 'approved', decided_at = {NOW} where id = :approval",
         f"update job_state set {_GO_ON} where id = :asking",
         says=_AMOUNTS,
     ),
     both(
-        "deny a gate that nobody denied",
-        f"update approval set state = 'denied', decided_at = {NOW} where id = :gate",
+        "deny an approval that nobody denied",
+        f"update approval set state = 'denied', decided_at = {NOW} where id = :approval",
         says=_AMOUNTS,
     ),
     both(
-        "let a gate expire before its time",
-        f"update approval set state = 'expired', decided_at = {NOW} where id = :gate",
+        "let an approval expire before its time",
+        f"update approval set state = 'expired', decided_at = {NOW} where id = :approval",
         says=_AMOUNTS,
     ),
     both(
         "take a question back while its job waits",
-        f"update approval set state = 'withdrawn', decided_at = {NOW} where id = :gate",
+        f"update approval set state = 'withdrawn', decided_at = {NOW} where id = :approval",
         says=_AMOUNTS,
     ),
-    both("decide, and not say when", "update approval set state = 'approved' where id = :gate", says=_AMOUNTS),
+    both("decide, and not say when", "update approval set state = 'approved' where id = :approval", says=_AMOUNTS),
 ]
 
-# -- gates (CX-5) ------------------------------------------------------------------------------------------------
+# -- approvals (CX-5) ------------------------------------------------------------------------------------------------
 
 _ASKED = {
     "tenant": ("'acme'", "'acme'"),
@@ -120,74 +129,78 @@ _ASKED = {
     "opened_at": (NOW, NOW),
 }
 
-GATES = [
+APPROVALS = [
     *(
         each(
             f"change the {column} of a question",
-            f"update approval set {column} = {sqlite} where id = :gate",
-            f"update approval set {column} = {postgres} where id = :gate",
-            says=_GATE,
+            f"update approval set {column} = {sqlite} where id = :approval",
+            f"update approval set {column} = {postgres} where id = :approval",
+            says=_DECIDED,
         )
         for column, (sqlite, postgres) in _ASKED.items()
     ),
     both(
-        "open a decided gate again",
+        "open a decided approval again",
         "update approval set state = 'open', decided_at = null where id = :decided",
-        says=_GATE,
+        says=_DECIDED,
     ),
-    both("decide otherwise", "update approval set state = 'denied' where id = :decided", says=_GATE),
-    both("change when it was decided", f"update approval set decided_at = {NOW} where id = :decided", says=_GATE),
-    both("put off the end of a question", "update approval set expires_at = :later where id = :gate", says=_TIMES),
+    both("decide otherwise", "update approval set state = 'denied' where id = :decided", says=_DECIDED),
+    both("change when it was decided", f"update approval set decided_at = {NOW} where id = :decided", says=_DECIDED),
+    both("put off the end of a question", "update approval set expires_at = :later where id = :approval", says=_TIMES),
     both(
-        "bring the end of a question forward", f"update approval set expires_at = {NOW} where id = :gate", says=_TIMES
+        "bring the end of a question forward",
+        f"update approval set expires_at = {NOW} where id = :approval",
+        says=_TIMES,
     ),
     both(
         "escalate before the time",
-        f"update approval set escalated_at = {NOW}, escalate_at = null where id = :gate",
+        f"update approval set escalated_at = {NOW}, escalate_at = null where id = :approval",
         says=_TIMES,
     ),
     both(
         "ask for a job that does not wait",
-        f"{_NEW_GATE} values (:unknown, 'default', :queued, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
+        f"{_NEW_APPROVAL} values (:unknown, 'default', :queued, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
         says=_OPENED,
     ),
     both(
         "ask a second time",
-        f"{_NEW_GATE} values (:unknown, 'default', :asking, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
+        f"{_NEW_APPROVAL} values (:unknown, 'default', :asking, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
         says=_OPENED,
     ),
     both(
         "ask in another tenant's name",
         _ASK.format(":unknown"),
-        f"{_NEW_GATE} values (:unknown, 'acme', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
+        f"{_NEW_APPROVAL} values (:unknown, 'acme', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
         says=_OPENED,
     ),
     both(
         "ask and answer at once",
         _ASK.format(":unknown"),
-        f"{_NEW_GATE} values (:unknown, 'default', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'approved', {NOW})",
+        f"{_NEW_APPROVAL} values (:unknown, 'default', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'approved', {NOW})",
         says=_OPENED,
     ),
     only_sqlite(
-        "replace a gate", "insert or replace into approval select * from approval where id = :gate", says=_OPENED[0]
+        "replace an approval",
+        "insert or replace into approval select * from approval where id = :approval",
+        says=_OPENED[0],
     ),
     only_postgres(
-        "upsert a gate",
-        "insert into approval select * from approval where id = :gate on conflict (id) do update set quorum = 1",
-        says=_GATE[1],
+        "upsert an approval",
+        "insert into approval select * from approval where id = :approval on conflict (id) do update set quorum = 1",
+        says=_DECIDED[1],
     ),
     both(
         "delete a question",
-        "delete from approval where id = :gate",
-        says=("immutable: a gate is never deleted", "approval: rows are never deleted while their job exists"),
+        "delete from approval where id = :approval",
+        says=("immutable: an approval is never deleted", "approval: rows are never deleted while their job exists"),
     ),
     both(
         "delete all decisions",
         "delete from approval where state <> 'open'",
-        says=("immutable: a gate is never deleted", "approval: rows are never deleted while their job exists"),
+        says=("immutable: an approval is never deleted", "approval: rows are never deleted while their job exists"),
     ),
     only_postgres(
-        "truncate the gates", "truncate approval", says="approval: rows are never changed (truncate refused)"
+        "truncate the approvals", "truncate approval", says="approval: rows are never changed (truncate refused)"
     ),
 ]
 
@@ -197,17 +210,17 @@ _VOTE = "insert into vote (approval_id, tenant, person, verdict, how, at)"
 _TOKEN = "insert into approval_token (hash, tenant, approval_id, issued_by, issued_at, used_at)"
 
 WORDS = [
-    both("turn a yes into a no", "update vote set verdict = 'deny' where approval_id = :gate", says=_SAID),
+    both("turn a yes into a no", "update vote set verdict = 'deny' where approval_id = :approval", says=_SAID),
     both("put words into a mouth", "update vote set comment = 'never' where approval_id = :decided", says=_SAID),
-    both("say it was another", "update vote set person = 'bob' where approval_id = :gate", says=_SAID),
+    both("say it was another", "update vote set person = 'bob' where approval_id = :approval", says=_SAID),
     both(
         "vote for somebody who may not",
-        f"{_VOTE} values (:gate, 'default', 'mallory', 'approve', 'sql', {NOW})",
+        f"{_VOTE} values (:approval, 'default', 'mallory', 'approve', 'sql', {NOW})",
         says=_WORD,
     ),
     both(
         "vote for the boss before the time",
-        f"{_VOTE} values (:gate, 'default', 'boss', 'approve', 'sql', {NOW})",
+        f"{_VOTE} values (:approval, 'default', 'boss', 'approve', 'sql', {NOW})",
         says=_WORD,
     ),
     both(
@@ -216,42 +229,47 @@ WORDS = [
         says=_WORD,
     ),
     both(
-        "vote when the time is over", f"{_VOTE} values (:gate, 'default', 'bob', 'approve', 'sql', :later)", says=_WORD
+        "vote when the time is over",
+        f"{_VOTE} values (:approval, 'default', 'bob', 'approve', 'sql', :later)",
+        says=_WORD,
     ),
     both("vote on nothing", f"{_VOTE} values (:unknown, 'default', 'bob', 'approve', 'sql', {NOW})", says=_WORD),
     both(
         "vote from another tenant",
-        f"{_VOTE} values (:gate, 'acme', 'bob', 'approve', 'sql', {NOW})",
+        f"{_VOTE} values (:approval, 'acme', 'bob', 'approve', 'sql', {NOW})",
         says=_WORD,
     ),
     both(
         "vote twice",
-        f"{_VOTE} values (:gate, 'default', 'ada', 'approve', 'sql', {NOW})",
+        f"{_VOTE} values (:approval, 'default', 'ada', 'approve', 'sql', {NOW})",
         says=(_WORD[0], 'duplicate key value violates unique constraint "vote_pkey"'),
     ),
     only_sqlite(
         "replace a vote",
         f"insert or replace into vote (approval_id, tenant, person, verdict, how, at)"
-        f" values (:gate, 'default', 'ada', 'deny', 'sql', {NOW})",
+        f" values (:approval, 'default', 'ada', 'deny', 'sql', {NOW})",
         says=_WORD[0],
     ),
     only_postgres(
         "upsert a vote",
-        "insert into vote select * from vote where approval_id = :gate"
+        "insert into vote select * from vote where approval_id = :approval"
         " on conflict (approval_id, person) do update set verdict = 'deny'",
         says=_SAID[1],
     ),
     both(
         "take a word back",
-        "delete from vote where approval_id = :gate",
-        says=("immutable: what people said is never deleted", "vote: rows are never deleted while their gate exists"),
+        "delete from vote where approval_id = :approval",
+        says=(
+            "immutable: what people said is never deleted",
+            "vote: rows are never deleted while their approval exists",
+        ),
     ),
     only_postgres("truncate the votes", "truncate vote", says="vote: rows are never changed (truncate refused)"),
     both("use a token again", "update approval_token set used_at = null where hash = 'used'", says=_USED),
     both("date the use of a token back", f"update approval_token set used_at = {NOW} where hash = 'used'", says=_USED),
     both("lend a token", "update approval_token set person = 'mallory' where hash = 'fresh'", says=_USED),
     both(
-        "move a token to another gate",
+        "move a token to another approval",
         f"update approval_token set approval_id = :decided, used_at = {NOW} where hash = 'fresh'",
         says=_USED,
     ),
@@ -263,29 +281,32 @@ WORDS = [
     both(
         "issue a token for what is decided",
         f"{_TOKEN} values ('x', 'default', :decided, 'mallory', {NOW}, null)",
-        says=("immutable: a token is issued unused", "a token is issued unused, for an open gate"),
+        says=("immutable: a token is issued unused", "a token is issued unused, for an open approval"),
     ),
     both(
         "issue a token in another tenant",
-        f"{_TOKEN} values ('x', 'acme', :gate, 'mallory', {NOW}, null)",
-        says=("immutable: a token is issued unused", "a token is issued unused, for an open gate"),
+        f"{_TOKEN} values ('x', 'acme', :approval, 'mallory', {NOW}, null)",
+        says=("immutable: a token is issued unused", "a token is issued unused, for an open approval"),
     ),
     only_sqlite(
         "replace a used token",
         f"insert or replace into approval_token (hash, tenant, approval_id, issued_by, issued_at)"
-        f" values ('used', 'default', :gate, 'mallory', {NOW})",
+        f" values ('used', 'default', :approval, 'mallory', {NOW})",
         says="already exists: there is this token",
     ),
     only_postgres(
         "upsert a used token",
-        f"{_TOKEN} values ('used', 'default', :gate, 'mallory', {NOW}, null)"
+        f"{_TOKEN} values ('used', 'default', :approval, 'mallory', {NOW}, null)"
         " on conflict (hash) do update set used_at = null",
         says=_USED[1],
     ),
     both(
         "delete a used token",
         "delete from approval_token where hash = 'used'",
-        says=("immutable: a token is never deleted", "approval_token: rows are never deleted while their gate exists"),
+        says=(
+            "immutable: a token is never deleted",
+            "approval_token: rows are never deleted while their approval exists",
+        ),
     ),
     only_postgres("truncate the tokens", "truncate approval_token", says="rows are never changed (truncate refused)"),
 ]
@@ -293,7 +314,7 @@ WORDS = [
 # -- steps and events (HF-6) -------------------------------------------------------------------------------------
 
 _STEP = "insert into step (job_id, n, tenant, name, kind, value, attempt, started_at, ended_at)"
-_FORGED = '{"gate_id": "x", "state": "approved", "votes": []}'
+_FORGED = '{"approval_id": "x", "state": "approved", "votes": []}'
 
 STEPS = [
     both("change what a step returned", "update step set value = '2' where job_id = :running", says=_OVER),

@@ -116,7 +116,7 @@ INVARIANTS = [
     ),
     both("forget when to retry", "update job_state set due_at = null where id = :waiting", says="due_when_retry"),
     both(
-        "wait for approval without a gate",
+        "wait for approval without an approval",
         "update job_state set state = 'waiting_for_approval', lease = null, settled_by = :lease where id = :running",
         says="approval_when_waiting",
     ),
@@ -184,11 +184,11 @@ _ENDINGS = {
 FENCE = [
     *(
         both(
-            f"{verb} {how}",
+            f"{event_type} {how}",
             f"update job_state set {change}, lease = null, settled_by = {shown} where id = :running",
             says=_TOKEN,
         )
-        for verb, change in _ENDINGS.items()
+        for event_type, change in _ENDINGS.items()
         for how, shown in {
             "without a token": "null",
             "with another's token": ":other",
@@ -210,11 +210,11 @@ FENCE = [
     ),
     *(
         both(
-            f"{verb} under {what} lease",
+            f"{event_type} under {what} lease",
             f"update job_state set state = '{state}', lease = {lease}, attempt = attempt + {begun} where id = :queued",
             says=_LIVE,
         )
-        for verb, state, begun in (("claim", "leased", 0), ("take", "in_progress", 1))
+        for event_type, state, begun in (("claim", "leased", 0), ("take", "in_progress", 1))
         for what, lease in {"an unknown": ":unknown", "an ended": ":ended"}.items()
     ),
     both("take over a running job", "update job_state set lease = :other where id = :running", says=_HANDS),

@@ -27,7 +27,7 @@ TENANTS = [
     both(
         "enqueue for a tenant that is full",
         "insert into job (id, kind, tenant) values (:unknown, 'k', 'full')",
-        says=("tenant full", "tenant full is full: 0 of its jobs wait and 0 may; 1 of kind k refused"),
+        says=("tenant full", "tenant full has 0 waiting jobs and may have 0: 1 of kind k refused"),
     ),
     both(
         "give a tenant another's cap",

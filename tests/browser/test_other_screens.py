@@ -57,7 +57,7 @@ def test_every_detail_is_for_everybody_and_nothing_written_there_runs(open_page:
     scene, schedule = stage.scene, f"/schedules/{quote(NAME, safe='')}"
     group = f"/dead-letters/{scene.group}"
     paths = (
-        *(f"/approvals/{scene.gate}", f"/decide/{scene.token}", group, f"{group}/jobs/{scene.dead}/edit"),
+        *(f"/approvals/{scene.approval}", f"/decide/{scene.token}", group, f"{group}/jobs/{scene.dead}/edit"),
         *(f"/workflows/{scene.workflow}", schedule, f"{schedule}?edit=1"),
     )
     page = open_page("/approvals")
@@ -107,23 +107,23 @@ def test_a_schedule_is_edited_with_a_look_at_its_times(open_page: Open, stage: S
     page = open_page("/schedules", expected=("422",))
     page.get_by_role("link", name=NAME).click()
     page.get_by_role("link", name="Edit").click()
-    page.get_by_label("When").fill("0 99 * * *")
+    page.get_by_label("Timing").fill("0 99 * * *")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("alert")).to_contain_text("invalid_schedule")
-    page.get_by_label("When").fill("0 9 * * MON-FRI")
+    page.get_by_label("Timing").fill("0 9 * * MON-FRI")
     page.get_by_label("Time zone").fill("Asia/Tokyo")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_role("region", name="Next times").locator("tbody tr")).to_have_count(10)
-    expect(page.get_by_role("region", name="Next times")).to_contain_text("09:00:00 JST")
+    expect(page.get_by_role("region", name="Next runs").locator("tbody tr")).to_have_count(10)
+    expect(page.get_by_role("region", name="Next runs")).to_contain_text("09:00:00 JST")
     kept = the(app.schedules.get(NAME))
     assert kept.zone == "Europe/Paris", "a look saves nothing"
     page.get_by_role("button", name="Save").click()
-    expect(page.locator(".said")).to_contain_text("is changed")
+    expect(page.locator(".said")).to_contain_text("Saved schedule")
     kept = the(app.schedules.get(NAME))
     assert (kept.timing, kept.zone) == ("0 9 * * MON-FRI", "Asia/Tokyo")
     page.get_by_role("button", name="Delete").click()
     expect(page.locator("#ask-question")).to_contain_text("Delete schedule")
-    page.get_by_role("button", name="No", exact=True).click()
+    page.get_by_role("button", name="Go back", exact=True).click()
     assert app.schedules.get(NAME) is not None
 
 
@@ -132,7 +132,7 @@ def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stag
     app, group = stage.site.app, f"/dead-letters/{stage.scene.group}"
     page = open_page("/dead-letters")
     page.get_by_role("link", name="ValueError").click()
-    page.get_by_label("At most so many a second").first.fill("500")
+    page.get_by_label("Maximum per second").first.fill("500")
     page.get_by_role("button", name="Redrive", exact=True).first.click()
     page.wait_for_url("**/operations/*")
     app.operations.run(page.url.rsplit("/", 1)[1])
@@ -142,9 +142,9 @@ def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stag
     row = page.locator("tbody tr", has_text=stage.scene.dead)
     row.get_by_placeholder("reason").fill("nobody needs it")
     row.get_by_role("button", name="Discard").click()
-    expect(page.locator("#ask-question")).to_contain_text("for good?")
-    page.get_by_role("button", name="Yes").click()
-    expect(page.locator(".said")).to_contain_text("is discarded")
+    expect(page.locator("#ask-question")).to_contain_text("permanently?")
+    page.get_by_role("button", name="Confirm").click()
+    expect(page.locator(".said")).to_contain_text("discarded")
     assert the(app.jobs.get(stage.scene.dead)).state is State.CANCELLED
 
 
@@ -162,18 +162,18 @@ def test_a_question_is_answered_by_its_form_and_another_by_a_link(open_page: Ope
     page.locator("[name='f:limit']").fill("40")
     page.get_by_role("button", name="Approve").click()
     expect(page.locator(".said")).to_contain_text("is approved")
-    expect(page.get_by_role("region", name="What was said")).to_contain_text("ada")
-    (vote,) = app.approvals.get(stage.scene.gate).votes
+    expect(page.get_by_role("region", name="Decisions")).to_contain_text("ada")
+    (vote,) = app.approvals.get(stage.scene.approval).votes
     assert (vote.person, vote.how, vote.data["limit"]) == ("ada", "dashboard", 40)
 
     app._kinds["pay"].kind.enqueue()
     aside(lambda: work_off(app))
-    (gate,) = app.approvals.list()
-    token = app.approvals.issue_token(gate.id)
+    (approval,) = app.approvals.list()
+    token = app.approvals.issue_token(approval.id)
     link = open_page(f"/decide/{token}", java_script_enabled=False)
-    assert app.approvals.get(gate.id).votes == []
-    link.get_by_label("Who you are").fill("eve")
+    assert app.approvals.get(approval.id).votes == []
+    link.get_by_label("Your name").fill("eve")
     link.get_by_role("button", name="Deny").click()
     expect(link.locator(".said")).to_contain_text("is denied")
-    (vote,) = app.approvals.get(gate.id).votes
+    (vote,) = app.approvals.get(approval.id).votes
     assert (vote.person, vote.how, vote.verdict) == ("eve", "link", "deny")

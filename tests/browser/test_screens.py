@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Unpack
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -11,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from holdfast.engine.states import State
 from holdfast.features.jobs.operations import JobsWanted
-from holdfast.server.rendering import MENU
+from holdfast.server.rendering import MENU, TABS
 from tests.browser import hostile
 from tests.browser.conftest import Open, Site
 from tests.support.waiting import until
@@ -28,7 +29,10 @@ def a_job(site: Site, **wanted: Unpack[JobsWanted]) -> str:
 def pages_of(site: Site) -> list[str]:
     """Every page of the menu, and those that lie below."""
     below = [f"/jobs/{a_job(site, kind=kind)}" for kind in (hostile.KIND, "breaks")]
-    return [*(path for path, _ in MENU), "/jobs?q=nonsense:1", "/operations", f"{below[1]}/edit", *below]
+    names = [f"/queues/{quote(hostile.QUEUE, safe='')}", f"/kinds/{quote(hostile.KIND, safe='')}", "/queues/default"]
+    charts = ["/?by=queue&range=24h", "/?by=kind", "/kinds/breaks?range=7d"]
+    menu = [path for path, _ in (*MENU, *TABS)]
+    return [*menu, *names, *charts, "/jobs?q=nonsense:1", "/operations", f"{below[1]}/edit", *below]
 
 
 def harmed(page: Page) -> bool:
@@ -58,6 +62,11 @@ def test_every_page_is_for_everybody_and_hostile_text_stays_text(open_page: Open
             wrong.append(f"{path}: {found.generate_report()}")
         page.emulate_media(color_scheme="dark")
         wrong += [f"{path}, dark: {each}" for each in page.evaluate(AGAIN)]
+        for width in (768, 390):
+            page.set_viewport_size({"width": width, "height": 800})
+            if not page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"):
+                wrong.append(f"{path} is wider than {width} pixels")
+        page.set_viewport_size({"width": 1360, "height": 800})
         assert not harmed(page), path
     assert not wrong, "\n".join(wrong)
 
@@ -94,10 +103,32 @@ def test_a_list_is_narrowed_and_turned_over_and_its_address_says_how(open_page: 
     page.get_by_role("button", name="Search").click()
     expect(page.locator("h1")).to_have_text("asks")
     expect(page.get_by_label("Timeline").or_(page.locator("svg.bars"))).to_be_visible()
-    assert "Why is it waiting" in page.inner_text("main")
+    assert "Why it is waiting" in page.inner_text("main")
     page.goto(f"{site.address}/")
     page.locator("a.figure", has_text="Waiting").click()
     expect(page).to_have_url(re.compile(r"/jobs\?state=queued$"))
+
+
+@pytest.mark.slow
+def test_a_queue_is_paused_from_its_row_by_keyboard_and_its_page_has_charts(open_page: Open, site: Site) -> None:
+    page = open_page("/queues")
+    row = page.locator("tbody tr", has=page.get_by_role("link", name="default", exact=True))
+    row.locator("summary", has_text="Pause").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("deploy")
+    page.keyboard.press("Enter")
+    expect(page.locator(".said")).to_have_text("Paused queue default of tenant default.")
+    expect(row).to_contain_text("deploy")
+    row.get_by_role("button", name="Resume").press("Enter")
+    expect(page.locator(".said")).to_have_text("Resumed queue default of tenant default.")
+    assert site.app.pauses.list() == []
+    row.get_by_role("link", name="default", exact=True).press("Enter")
+    expect(page.locator("h1")).to_have_text("default")
+    expect(page.locator(".plot canvas")).to_have_count(2)
+    page.get_by_role("navigation", name="Range").get_by_role("link", name="7 days").press("Enter")
+    expect(page).to_have_url(re.compile(r"/queues/default\?range=7d$"))
+    expect(page.locator("figcaption").first).to_contain_text("last 7 days")
 
 
 @pytest.mark.slow
@@ -151,10 +182,9 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("h1")).to_have_text("Cancel this job (waits)?")
     got = site.app.jobs.get(job)
-    assert got is not None
     assert got.state is State.QUEUED
-    page.get_by_role("button", name="Yes").click()
-    assert "It is cancelled" in page.inner_text(".said")
+    page.get_by_role("button", name="Confirm").click()
+    assert "Cancelled." in page.inner_text(".said")
     assert "cancelled" in page.inner_text(".badge >> nth=0")
     page.reload()
     assert page.locator(".said").count() == 0
@@ -162,10 +192,10 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
     page.locator("input[name=id]").first.check()
     page.locator("button[value=cancel]").click()
     expect(page.locator("h1")).to_have_text("Cancel 1 selected job?")
-    page.get_by_role("link", name="No, go back").click()
+    page.get_by_role("link", name="Go back").click()
     expect(page).to_have_url(re.compile(r"/jobs\?state=queued$"))
     page.locator("button[value=cancel]").click()
-    assert "Nothing was selected." in page.inner_text(".said")
+    assert "No jobs selected." in page.inner_text(".said")
 
 
 @pytest.mark.slow
@@ -195,13 +225,13 @@ def test_bulk_redrive_is_confirmed_tracked_and_done(open_page: Open, site: Site)
     page = open_page("/jobs?state=dead_letter&q=kind:breaks")
     dead = page.locator("tbody tr").count()
     assert dead == 3
-    page.get_by_label("All that match").check()
+    page.get_by_label("All matching jobs").check()
     page.get_by_role("button", name="Redrive").click()
-    expect(page.locator("#ask-question")).to_have_text("Redrive all jobs that match?")
-    page.get_by_role("button", name="No").click()
+    expect(page.locator("#ask-question")).to_have_text("Redrive all matching jobs?")
+    page.get_by_role("button", name="Go back").click()
     assert "/jobs?" in page.url
     page.get_by_role("button", name="Redrive").click()
-    page.get_by_role("button", name="Yes").click()
+    page.get_by_role("button", name="Confirm").click()
     page.wait_for_url("**/operations/*")
     operation = page.url.rsplit("/", 1)[1]
     site.app.operations.run(operation)  # as a worker would
@@ -210,4 +240,4 @@ def test_bulk_redrive_is_confirmed_tracked_and_done(open_page: Open, site: Site)
     again = until(lambda: site.app.jobs.list(kind="breaks", state=State.QUEUED), "they wait again")
     assert len(again) == 3
     ledger = site.app._session.run(site.app._session.store.jobs.history(again[0].id, "default"))
-    assert ledger[-1].verb == "redrive"
+    assert ledger[-1].type == "redrive"

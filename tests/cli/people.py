@@ -24,7 +24,7 @@ FORM: dict[str, Any] = {
 
 
 def asked(url: str, name: str = "big-payment", *, tenant: str = "default", **options: Any) -> Approval:
-    """A job `pay` that asks, and waits; answers the gate. Enqueued by `tester`."""
+    """A job `pay` that asks, and waits; answers the approval. Enqueued by `tester`."""
     with closing(App(url, tenant=tenant, name="tests", enqueued_by="tester")) as app:
 
         @app.job("pay")
@@ -34,8 +34,8 @@ def asked(url: str, name: str = "big-payment", *, tenant: str = "default", **opt
 
         handle = pay.enqueue()
         work_off(app)
-        (gate,) = app.approvals.list(job_id=handle.id)
-        return gate
+        (approval,) = app.approvals.list(job_id=handle.id)
+        return approval
 
 
 def begun(url: str, *plan: tuple[str, Any], tenant: str = "default") -> str:

@@ -1,4 +1,4 @@
-"""`holdfast approvals list | show`: the inbox, in pages, and everything about one gate."""
+"""`holdfast approvals list | show`: the inbox, in pages, and everything about one approval."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVIL = "a\x1b]0;owned\x07\x1b[2Jb\rc\u202ed\x9b1m"
 def ids(holdfast: Holdfast, *options: str) -> list[str]:
     result = holdfast("approvals", "list", "--json", *options)
     assert result.exit_code == 0, result.stderr
-    return [gate["id"] for gate in document(result)]
+    return [approval["id"] for approval in document(result)]
 
 
 def words(line: str) -> str:
@@ -61,12 +61,12 @@ def test_each_filter(holdfast: Holdfast, store: Store) -> None:
 
 
 def test_pages_follow_each_other(holdfast: Holdfast, store: Store) -> None:
-    everything = [asked(store.url, f"gate {n}").id for n in range(3)]
+    everything = [asked(store.url, f"approval {n}").id for n in range(3)]
     first = holdfast("approvals", "list", "--limit", "2", "--json")
-    assert [gate["id"] for gate in document(first)] == everything[:2]
+    assert [approval["id"] for approval in document(first)] == everything[:2]
     assert f"There are more: --after {everything[1]}" in first.stderr
     last = holdfast("approvals", "list", "--limit", "2", "--after", everything[1], "--json")
-    assert [gate["id"] for gate in document(last)] == everything[2:]
+    assert [approval["id"] for approval in document(last)] == everything[2:]
     assert last.stderr == ""
 
 
@@ -98,9 +98,9 @@ def test_what_cannot_be_listed(holdfast: Holdfast, options: tuple[str, ...]) -> 
     assert error_of(result)["code"] in {"invalid_id", "usage"}
 
 
-def test_everything_about_a_gate(holdfast: Holdfast, store: Store) -> None:
+def test_everything_about_a_approval(holdfast: Holdfast, store: Store) -> None:
     forward(store)
-    gate = asked(
+    approval = asked(
         store.url,
         data={"to": "ACME"},
         form=FORM,
@@ -112,9 +112,9 @@ def test_everything_about_a_gate(holdfast: Holdfast, store: Store) -> None:
         escalate_to=["boss"],
     )
     answer = ("--field", "limit=5", "--field", "reason=spring", "--comment", "fine")
-    assert holdfast("approvals", "approve", gate.id, "--by", "ada", *answer).exit_code == 0
+    assert holdfast("approvals", "approve", approval.id, "--by", "ada", *answer).exit_code == 0
     forward(store, 90)
-    shown = holdfast("approvals", "show", gate.id)
+    shown = holdfast("approvals", "show", approval.id)
     assert shown.exit_code == 0
     facts = dict(line.split(None, 1) for line in shown.stdout.splitlines()[1:9])
     assert facts["summary"] == "Pay 12,000"
@@ -126,46 +126,46 @@ def test_everything_about_a_gate(holdfast: Holdfast, store: Store) -> None:
     assert "0 so far, the next " in facts["reminders"]
     assert facts["escalation"].startswith("not yet; ")
     lines = list(map(words, shown.stdout.splitlines()))
-    assert f"job pay {gate.job_id} waiting_for_approval, enqueued by tester" in lines
+    assert f"job pay {approval.job_id} waiting_for_approval, enqueued by tester" in lines
     assert '"to": "ACME"' in lines
     assert "limit whole number yes at least 1, at most 1000 in euros" in lines
     assert "reason text yes" in lines
     assert "urgent yes or no no" in lines
     assert "colour text or nothing no red, green" in lines
     assert lines[-1].endswith('ada approve cli fine {"limit": 5, "reason": "spring"}')
-    wanted = f"  holdfast approvals approve {gate.id} --by WHO --field 'limit=…' --field 'reason=…'\n"
+    wanted = f"  holdfast approvals approve {approval.id} --by WHO --field 'limit=…' --field 'reason=…'\n"
     assert wanted in shown.stderr
-    assert f"  holdfast approvals deny {gate.id} --by WHO --comment '…'\n" in shown.stderr
+    assert f"  holdfast approvals deny {approval.id} --by WHO --comment '…'\n" in shown.stderr
 
 
-def test_a_gate_as_json_and_when_it_is_decided(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, data={"n": 7}, approvers=["ada"], expires_in="1h", on_deny="resume")
-    told = document(holdfast("approvals", "show", gate.id, "--json"))
-    assert set(told) == {"gate", "votes", "job"}
-    assert (told["gate"]["data"], told["gate"]["approvals"], told["votes"]) == ({"n": 7}, 0, [])
-    assert told["job"]["id"] == gate.job_id
-    holdfast("approvals", "deny", gate.id, "--by", "ada")
-    shown = holdfast("approvals", "show", gate.id)
+def test_a_approval_as_json_and_when_it_is_decided(holdfast: Holdfast, store: Store) -> None:
+    approval = asked(store.url, data={"n": 7}, approvers=["ada"], expires_in="1h", on_deny="resume")
+    told = document(holdfast("approvals", "show", approval.id, "--json"))
+    assert set(told) == {"approval", "votes", "job"}
+    assert (told["approval"]["data"], told["approval"]["approvals"], told["votes"]) == ({"n": 7}, 0, [])
+    assert told["job"]["id"] == approval.job_id
+    holdfast("approvals", "deny", approval.id, "--by", "ada")
+    shown = holdfast("approvals", "show", approval.id)
     assert "To decide it" not in shown.stderr
     assert "expires" not in shown.stdout
     assert "decided" in shown.stdout
-    assert document(holdfast("approvals", "show", gate.id, "--json"))["votes"][0]["person"] == "ada"
+    assert document(holdfast("approvals", "show", approval.id, "--json"))["votes"][0]["person"] == "ada"
 
 
 def test_a_form_without_named_fields_is_shown_as_it_is(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, form={"type": "object", "minProperties": 1})
-    shown = holdfast("approvals", "show", gate.id)
+    approval = asked(store.url, form={"type": "object", "minProperties": 1})
+    shown = holdfast("approvals", "show", approval.id)
     assert '"minProperties": 1' in shown.stdout
     assert "--data '{…}'" in shown.stderr
 
 
-def test_a_gate_that_is_not_there(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url)
-    for found in (UNKNOWN, gate.job_id):
+def test_a_approval_that_is_not_there(holdfast: Holdfast, store: Store) -> None:
+    approval = asked(store.url)
+    for found in (UNKNOWN, approval.job_id):
         result = holdfast("approvals", "show", found, "--json")
         assert (result.exit_code, error_of(result)["code"]) == (3, "not_found")
-    assert "approvals list --job" in holdfast("approvals", "show", gate.job_id).stderr
-    bad = holdfast("approvals", "show", gate.id[:8], "--json")
+    assert "approvals list --job" in holdfast("approvals", "show", approval.job_id).stderr
+    bad = holdfast("approvals", "show", approval.id[:8], "--json")
     assert (bad.exit_code, error_of(bad)["code"]) == (2, "invalid_id")
 
 
@@ -179,25 +179,25 @@ def test_text_is_printed_to_the_letter(
         monkeypatch.setenv("COLUMNS", "1000")
     text = " ".join(HOSTILE)
     form = {"properties": {text: {"type": text, "enum": [text], "description": text}}, "required": [text]}
-    gate = asked(store.url, text, summary=text, data={text: text}, approvers=[text, "ada"], quorum=2, form=form)
+    approval = asked(store.url, text, summary=text, data={text: text}, approvers=[text, "ada"], quorum=2, form=form)
     word = ("--by", text, "--comment", text, "--data", json.dumps({text: text}))
-    told = holdfast("approvals", "approve", gate.id, *word)
+    told = holdfast("approvals", "approve", approval.id, *word)
     assert told.exit_code == 0, told.stderr
     listed = ANSI.sub("", holdfast("approvals", "list", "--name", text).stdout)
     assert listed.count(text) == 3
-    shown = holdfast("approvals", "show", gate.id)
+    shown = holdfast("approvals", "show", approval.id)
     assert shown.exit_code == 0
     assert ANSI.sub("", shown.stdout).count(text) == 9  # and in documents, where JSON writes it in its own way
-    assert document(holdfast("approvals", "show", gate.id, "--json"))["gate"]["data"] == {text: text}
+    assert document(holdfast("approvals", "show", approval.id, "--json"))["approval"]["data"] == {text: text}
 
 
 @pytest.mark.req("DP-22")
 def test_control_characters_are_shown_not_sent(holdfast: Holdfast, store: Store) -> None:
     form = {"properties": {EVIL: {"type": [EVIL], "enum": [EVIL], "description": EVIL, "pattern": EVIL}}}
-    gate = asked(store.url, summary=EVIL, data={EVIL: EVIL}, form=form, quorum=2)
-    told = holdfast("approvals", "approve", gate.id, "--comment", EVIL, "--data", "{}")
+    approval = asked(store.url, summary=EVIL, data={EVIL: EVIL}, form=form, quorum=2)
+    told = holdfast("approvals", "approve", approval.id, "--comment", EVIL, "--data", "{}")
     assert told.exit_code == 0
-    for command in (("list",), ("show", gate.id)):
+    for command in (("list",), ("show", approval.id)):
         for as_json in ((), ("--json",)):
             printed = holdfast("approvals", *command, *as_json).output
             assert not set(printed) & set("\x1b\x07\r\u202e\x9b"), command
@@ -207,12 +207,12 @@ def test_control_characters_are_shown_not_sent(holdfast: Holdfast, store: Store)
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_into_a_pipe_it_goes_in_lines(store: Store) -> None:
-    gate = asked(store.url, summary="Pay " + "and pay " * 30, approvers=[f"person {n}" for n in range(9)])
+    approval = asked(store.url, summary="Pay " + "and pay " * 30, approvers=[f"person {n}" for n in range(9)])
     done = run("approvals", "list", url=store.url)
     header, row = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert header.startswith("id ")
-    assert row.startswith(gate.id)
+    assert row.startswith(approval.id)
     assert "person 8" in row
     assert "\x1b" not in done.stdout
 
@@ -220,9 +220,9 @@ def test_into_a_pipe_it_goes_in_lines(store: Store) -> None:
 @pytest.mark.req("DP-22")
 def test_a_large_question_is_cut_for_people_only(holdfast: Holdfast, store: Store) -> None:
     data: Any = {"x": "y" * 60_000}
-    gate = asked(store.url, data=data, summary="z" * 2_000)
-    shown = holdfast("approvals", "show", gate.id).stdout
+    approval = asked(store.url, data=data, summary="z" * 2_000)
+    shown = holdfast("approvals", "show", approval.id).stdout
     assert len(shown) < 8_000
     assert "--json prints them" in shown
-    assert document(holdfast("approvals", "show", gate.id, "--json"))["gate"]["data"] == data
+    assert document(holdfast("approvals", "show", approval.id, "--json"))["approval"]["data"] == data
     assert len(holdfast("approvals", "list").stdout) < 1_000

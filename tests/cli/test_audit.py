@@ -29,7 +29,7 @@ def test_a_trail_from_the_shell(holdfast: Holdfast, store: Store, tmp_path: Path
     anchor = holdfast("audit", "anchor").stdout.strip()
     assert anchor == document(holdfast("audit", "anchor", "--json"))["anchor"]
     (done,) = document(holdfast("audit", "actions", "--subject", "limit", "--json"))
-    assert (done["actor"], done["verb"], done["name"], done["changed"]) == (
+    assert (done["actor"], done["type"], done["name"], done["changed"]) == (
         "ada",
         "add",
         "queue mail",
@@ -52,7 +52,7 @@ def test_a_trail_from_the_shell(holdfast: Holdfast, store: Store, tmp_path: Path
     assert holdfast("audit", "show", "01a1de74-eb8c-70f1-843b-cac5f6817387").exit_code == 3
 
     with closing(open_by_hand(store.url)) as owner, unguarded(owner, "event"):
-        owner.execute("update event set actor = 'nobody' where verb = 'succeed'")
+        owner.execute("update event set actor = 'nobody' where type = 'succeed'")
     broken = holdfast("audit", "verify")
     assert (broken.exit_code, "event 3 is not as it was sealed" in broken.stdout) == (1, True)
     report = json.loads(holdfast("audit", "verify", "--json").stdout)

@@ -26,63 +26,67 @@ COMMANDS = (
     ("top",),
     ("health",),
     ("doctor",),
+    ("probe",),
+    ("roles",),
     ("events",),
     ("why",),
     ("bench",),
     ("demo",),
-    *(("pause",), ("resume",), ("switches",)),
+    *(("pause",), ("resume",), ("pauses",)),
     *(("serve",), ("dev",), ("tokens",)),
-    *(("tokens", verb) for verb in ("issue", "list", "revoke")),
+    *(("tokens", name) for name in ("issue", "list", "revoke")),
     ("jobs",),
-    *(("jobs", verb) for verb in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
+    *(("jobs", name) for name in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
     ("dead-letters",),
-    *(("dead-letters", verb) for verb in ("list", "show", "note", "redrive", "discard")),
+    *(("dead-letters", name) for name in ("list", "show", "note", "redrive", "discard")),
     ("operations",),
-    *(("operations", verb) for verb in ("start", "list", "show", "cancel", "wait")),
+    *(("operations", name) for name in ("start", "list", "show", "cancel", "wait")),
     ("approvals",),
-    *(("approvals", verb) for verb in ("list", "show", "approve", "deny", "token")),
+    *(("approvals", name) for name in ("list", "show", "approve", "deny", "token")),
     ("agents",),
-    *(("agents", verb) for verb in ("list", "show", "register", "disable", "enable")),
+    *(("agents", name) for name in ("list", "show", "register", "disable", "enable")),
     ("schedules",),
-    *(("schedules", verb) for verb in ("list", "show", "create", "edit", "pause", "resume", "run", "preview")),
-    *(("schedules", verb) for verb in ("history", "delete")),
+    *(("schedules", name) for name in ("list", "show", "create", "edit", "pause", "resume", "run", "preview")),
+    *(("schedules", name) for name in ("history", "delete")),
     ("templates",),
-    *(("templates", verb) for verb in ("list", "show", "versions", "put", "remove", "enqueue")),
+    *(("templates", name) for name in ("list", "show", "versions", "put", "remove", "enqueue")),
+    ("workers",),
+    *(("workers", name) for name in ("list", "drain", "stop")),
     ("workflows",),
-    *(("workflows", verb) for verb in ("list", "show", "graph", "cancel", "resume")),
+    *(("workflows", name) for name in ("list", "show", "graph", "cancel", "resume")),
     ("limits",),
-    *(("limits", verb) for verb in ("list", "show", "set", "remove")),
+    *(("limits", name) for name in ("list", "show", "set", "remove")),
     ("reservations",),
-    *(("reservations", verb) for verb in ("list", "release")),
+    *(("reservations", name) for name in ("list", "release")),
     ("queues",),
-    *(("queues", verb) for verb in ("list", "age")),
+    *(("queues", name) for name in ("list", "age")),
     ("subscriptions",),
-    *(("subscriptions", verb) for verb in ("list", "show", "create", "pause", "resume", "delete")),
+    *(("subscriptions", name) for name in ("list", "show", "create", "pause", "resume", "delete")),
     ("consumers",),
-    *(("consumers", verb) for verb in ("list", "reset", "remove")),
+    *(("consumers", name) for name in ("list", "reset", "remove")),
     ("connectors",),
-    *(("connectors", verb) for verb in ("list", "show", "set", "remove")),
+    *(("connectors", name) for name in ("list", "show", "set", "remove")),
     ("endpoints",),
-    *(("endpoints", verb) for verb in ("list", "show", "add", "change", "rotate", "disable", "enable", "remove")),
-    *(("endpoints", verb) for verb in ("test", "deliveries", "resend", "secret")),
+    *(("endpoints", name) for name in ("list", "show", "add", "change", "rotate", "disable", "enable", "remove")),
+    *(("endpoints", name) for name in ("test", "deliveries", "resend", "secret")),
     ("executors",),
-    *(("executors", verb) for verb in ("list", "add", "remove")),
+    *(("executors", name) for name in ("list", "add", "remove")),
     ("rules",),
-    *(("rules", verb) for verb in ("list", "show", "set", "delete", "check")),
+    *(("rules", name) for name in ("list", "show", "set", "delete", "check")),
     ("keys",),
-    *(("keys", verb) for verb in ("list", "generate", "rotate")),
+    *(("keys", name) for name in ("list", "generate", "rotate")),
     ("tenants",),
-    *(("tenants", verb) for verb in ("list", "show", "set", "delete", "fair", "registered-only")),
+    *(("tenants", name) for name in ("list", "show", "set", "delete", "fair", "registered-only")),
     ("retention",),
-    *(("retention", verb) for verb in ("list", "set", "delete", "preview", "run", "orphans")),
+    *(("retention", name) for name in ("list", "set", "delete", "preview", "run", "orphans")),
     ("usage",),
     ("audit",),
-    *(("audit", verb) for verb in ("verify", "show", "actions", "export", "anchor", "seal")),
+    *(("audit", name) for name in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
 GROUPS = (
     ("tokens",),
     *(("jobs",), ("approvals",), ("agents",), ("schedules",), ("templates",), ("workflows",)),
-    *(("dead-letters",), ("operations",)),
+    *(("workers",), ("dead-letters",), ("operations",)),
     *(("limits",), ("reservations",), ("queues",), ("subscriptions",), ("consumers",), ("executors",)),
     *(("rules",), ("keys",)),
     ("tenants",),
@@ -198,6 +202,16 @@ def test_the_package_itself_needs_no_library_of_the_command_line() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.slow
+@pytest.mark.req("ARCH")
+def test_the_command_line_needs_no_library_of_the_service() -> None:
+    script = (
+        "import sys; sys.modules.update(dict.fromkeys(['starlette', 'fastapi', 'uvicorn', 'jinja2']));"
+        "import holdfast.cli.commands"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize(
     ("arguments", "code"),
@@ -245,7 +259,7 @@ def test_called_with_nothing_it_helps(bare: Holdfast) -> None:
         ("events",),
         ("send-event", "paid"),
         ("approvals", "list"),
-        *(("approvals", verb, UNKNOWN) for verb in ("show", "approve", "deny", "token")),
+        *(("approvals", name, UNKNOWN) for name in ("show", "approve", "deny", "token")),
     ],
     ids=" ".join,
 )
@@ -263,7 +277,7 @@ def test_looking_puts_no_tables_into_somebody_elses_file(bare: Holdfast, tmp_pat
     assert result.exit_code == 1
     assert error_of(result) == {
         "code": "not_migrated",
-        "message": "the tables of Holdfast are not in this database",
+        "message": "the Holdfast tables are not in this database",
         "fix": "Run: holdfast migrate",
     }
 

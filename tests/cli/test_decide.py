@@ -23,8 +23,8 @@ pytestmark = pytest.mark.req("CX-5", "CX-7", "DP-3")
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 
-def votes(store: Store, gate_id: str) -> list[Vote]:
-    return store.run(store.approvals.votes(gate_id, "*"))
+def votes(store: Store, approval_id: str) -> list[Vote]:
+    return store.run(store.approvals.votes(approval_id, "*"))
 
 
 def refused(result: Result) -> tuple[int, str]:
@@ -35,104 +35,104 @@ def later(store: Store, span: timedelta) -> None:
     store.run(store.clock.set(span, None))
 
 
-def issued(holdfast: Holdfast, gate_id: str, *options: str) -> str:
-    result = holdfast("approvals", "token", gate_id, *options)
+def issued(holdfast: Holdfast, approval_id: str, *options: str) -> str:
+    result = holdfast("approvals", "token", approval_id, *options)
     assert result.exit_code == 0, result.stderr
     (token,) = result.stdout.splitlines()
     return token
 
 
 def test_a_yes_by_whoever_sits_here(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url)
-    told = holdfast("approvals", "approve", gate.id.upper(), "--comment", "fine [red]with[/red] me")
+    approval = asked(store.url)
+    told = holdfast("approvals", "approve", approval.id.upper(), "--comment", "fine [red]with[/red] me")
     assert told.exit_code == 0
     header, row = told.stdout.splitlines()
     assert header.split() == ["id", "state", "answer"]
-    assert row.split() == [gate.id, "approved", "job", gate.job_id, "goes", "on"]
-    (vote,) = votes(store, gate.id)
+    assert row.split() == [approval.id, "approved", "job", approval.job_id, "goes", "on"]
+    (vote,) = votes(store, approval.id)
     assert (vote.person, vote.verdict, vote.how) == (config.operating_user(), "approve", "cli")
     assert vote.comment == "fine [red]with[/red] me"
-    last = history(store, gate.job_id)[-1]
-    assert (last.verb, last.actor) == ("approve", config.operating_user())
+    last = history(store, approval.job_id)[-1]
+    assert (last.type, last.actor) == ("approve", config.operating_user())
 
 
 def test_a_no_and_why(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, form=FORM)
-    told = holdfast("approvals", "deny", gate.id, "--by", "bob", "--comment", "too much")
+    approval = asked(store.url, form=FORM)
+    told = holdfast("approvals", "deny", approval.id, "--by", "bob", "--comment", "too much")
     assert (told.exit_code, told.stdout.splitlines()[1].split()[1:]) == (
         0,
-        ["denied", "job", gate.job_id, "has", "failed"],
+        ["denied", "job", approval.job_id, "has", "failed"],
     )
-    assert state_of(store, gate.job_id) is State.FAILED
-    assert history(store, gate.job_id)[-1].meta["error_message"] == "denied by bob: too much"
+    assert state_of(store, approval.job_id) is State.FAILED
+    assert history(store, approval.job_id)[-1].meta["error_message"] == "denied by bob: too much"
     other = asked(store.url, on_deny="resume")
     assert holdfast("approvals", "deny", other.id, "--comment", " ").stdout.endswith("goes on\n")
     assert votes(store, other.id)[0].comment is None
 
 
-def test_as_json_it_is_the_gate(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url)
-    told = document(holdfast("approvals", "deny", gate.id, "--by", "ada", "--json"))
-    assert (told["id"], told["state"], told["approvals"], told["quorum"]) == (gate.id, "denied", 0, 1)
+def test_as_json_it_is_the_approval(holdfast: Holdfast, store: Store) -> None:
+    approval = asked(store.url)
+    told = document(holdfast("approvals", "deny", approval.id, "--by", "ada", "--json"))
+    assert (told["id"], told["state"], told["approvals"], told["quorum"]) == (approval.id, "denied", 0, 1)
     assert told["decided_at"].endswith("Z")
 
 
 def test_still_open_it_says_how_many_more(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, approvers=["ada", "bob", "eve"], quorum=3)
-    told = holdfast("approvals", "approve", gate.id, "--by", "ada")
+    approval = asked(store.url, approvers=["ada", "bob", "eve"], quorum=3)
+    told = holdfast("approvals", "approve", approval.id, "--by", "ada")
     assert told.exit_code == 0
-    assert told.stdout.splitlines()[1] == f"{gate.id}  open   1 of 3 approvals: 2 more needed"
-    as_json = document(holdfast("approvals", "approve", gate.id, "--by", "bob", "--json"))
+    assert told.stdout.splitlines()[1] == f"{approval.id}  open   1 of 3 approvals: 2 more needed"
+    as_json = document(holdfast("approvals", "approve", approval.id, "--by", "bob", "--json"))
     assert (as_json["state"], as_json["approvals"], as_json["quorum"]) == ("open", 2, 3)
-    assert state_of(store, gate.job_id) is State.WAITING_FOR_APPROVAL
-    assert "goes on" in holdfast("approvals", "approve", gate.id, "--by", "eve").stdout
+    assert state_of(store, approval.job_id) is State.WAITING_FOR_APPROVAL
+    assert "goes on" in holdfast("approvals", "approve", approval.id, "--by", "eve").stdout
 
 
 @pytest.mark.slow
 def test_what_is_refused_has_its_code(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, approvers=["ada", "bob", "tester"], quorum=2, not_requester=True)
+    approval = asked(store.url, approvers=["ada", "bob", "tester"], quorum=2, not_requester=True)
 
     def approve(*options: str) -> tuple[int, str]:
-        return refused(holdfast("approvals", "approve", gate.id, *options, "--json"))
+        return refused(holdfast("approvals", "approve", approval.id, *options, "--json"))
 
     assert approve("--by", "mallory") == (4, "not_an_approver")
     assert approve("--by", "tester") == (4, "requester_may_not_decide")
     assert approve("--by", " ") == (2, "invalid_name")
-    assert holdfast("approvals", "approve", gate.id, "--by", "ada").exit_code == 0
+    assert holdfast("approvals", "approve", approval.id, "--by", "ada").exit_code == 0
     assert approve("--by", "ada") == (4, "already_voted")
-    assert holdfast("approvals", "deny", gate.id, "--by", "bob").exit_code == 0
+    assert holdfast("approvals", "deny", approval.id, "--by", "bob").exit_code == 0
     assert approve("--by", "bob") == (4, "already_decided")
-    told = holdfast("approvals", "deny", gate.id, "--by", "bob")
+    told = holdfast("approvals", "deny", approval.id, "--by", "bob")
     assert (told.exit_code, told.stdout) == (4, "")
     assert "error: the decision does not count: it has been decided already [already_decided]" in told.stderr
-    assert len(votes(store, gate.id)) == 2
+    assert len(votes(store, approval.id)) == 2
 
 
 def test_what_is_not_there(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url)
-    for verb in ("approve", "deny", "token"):
-        assert refused(holdfast("approvals", verb, UNKNOWN, "--json")) == (3, "not_found")
-        assert refused(holdfast("approvals", verb, gate.id, "--tenant", "acme", "--json")) == (3, "not_found")
-        assert refused(holdfast("approvals", verb, "no-id", "--json")) == (2, "invalid_id")
-    assert votes(store, gate.id) == []
-    assert holdfast("approvals", "approve", gate.id, "--all-tenants").exit_code == 0
+    approval = asked(store.url)
+    for event_type in ("approve", "deny", "token"):
+        assert refused(holdfast("approvals", event_type, UNKNOWN, "--json")) == (3, "not_found")
+        assert refused(holdfast("approvals", event_type, approval.id, "--tenant", "acme", "--json")) == (3, "not_found")
+        assert refused(holdfast("approvals", event_type, "no-id", "--json")) == (2, "invalid_id")
+    assert votes(store, approval.id) == []
+    assert holdfast("approvals", "approve", approval.id, "--all-tenants").exit_code == 0
 
 
 def test_after_its_time(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, expires_in="1h", form=FORM)
+    approval = asked(store.url, expires_in="1h", form=FORM)
     later(store, timedelta(hours=2))
     assert "over" in holdfast("approvals", "list").stdout
     # Also with an empty form: there is no use in filling it in.
-    assert refused(holdfast("approvals", "approve", gate.id, "--json")) == (4, "gate_expired")
+    assert refused(holdfast("approvals", "approve", approval.id, "--json")) == (4, "approval_expired")
     store.run(store.approvals.attend())
-    assert refused(holdfast("approvals", "approve", gate.id, "--json")) == (4, "already_decided")
-    assert document(holdfast("approvals", "list", "--state", "expired", "--json"))[0]["id"] == gate.id
+    assert refused(holdfast("approvals", "approve", approval.id, "--json")) == (4, "already_decided")
+    assert document(holdfast("approvals", "list", "--state", "expired", "--json"))[0]["id"] == approval.id
 
 
 def test_of_a_job_that_was_cancelled(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url)
-    assert holdfast("jobs", "cancel", gate.job_id).exit_code == 0
-    assert refused(holdfast("approvals", "approve", gate.id, "--json")) == (4, "already_decided")
+    approval = asked(store.url)
+    assert holdfast("jobs", "cancel", approval.job_id).exit_code == 0
+    assert refused(holdfast("approvals", "approve", approval.id, "--json")) == (4, "already_decided")
     assert "withdrawn" in holdfast("approvals", "list", "--state", "withdrawn").stdout
 
 
@@ -152,18 +152,18 @@ def test_of_a_job_that_was_cancelled(holdfast: Holdfast, store: Store) -> None:
     ],
 )
 def test_a_form_is_filled_in(holdfast: Holdfast, sqlite_store: Store, given: tuple[str, ...], data: Any) -> None:
-    gate = asked(sqlite_store.url, form=FORM)
-    told = holdfast("approvals", "approve", gate.id, *given, "--url", sqlite_store.url)
+    approval = asked(sqlite_store.url, form=FORM)
+    told = holdfast("approvals", "approve", approval.id, *given, "--url", sqlite_store.url)
     assert told.exit_code == 0, told.stderr
-    assert votes(sqlite_store, gate.id)[0].data == data
+    assert votes(sqlite_store, approval.id)[0].data == data
 
 
 def test_a_form_from_a_file(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
-    gate = asked(store.url, form=FORM)
+    approval = asked(store.url, form=FORM)
     path = tmp_path / "answer.json"
     path.write_text('{"limit": 5, "reason": "☃"}')
-    assert holdfast("approvals", "approve", gate.id, "--data", f"@{path}").exit_code == 0
-    assert votes(store, gate.id)[0].data == {"limit": 5, "reason": "☃"}
+    assert holdfast("approvals", "approve", approval.id, "--data", f"@{path}").exit_code == 0
+    assert votes(store, approval.id)[0].data == {"limit": 5, "reason": "☃"}
 
 
 @pytest.mark.parametrize(
@@ -186,25 +186,25 @@ def test_a_form_from_a_file(holdfast: Holdfast, store: Store, tmp_path: Path) ->
     ],
 )
 def test_what_does_not_fit_the_form(holdfast: Holdfast, sqlite_store: Store, given: tuple[str, ...], code: str) -> None:
-    gate = asked(sqlite_store.url, form=FORM)
-    result = holdfast("approvals", "approve", gate.id, *given, "--url", sqlite_store.url, "--json")
+    approval = asked(sqlite_store.url, form=FORM)
+    result = holdfast("approvals", "approve", approval.id, *given, "--url", sqlite_store.url, "--json")
     assert refused(result) == (2, code)
-    assert votes(sqlite_store, gate.id) == []
+    assert votes(sqlite_store, approval.id) == []
     if code == "form_invalid":
-        assert f"holdfast approvals show {gate.id}" in error_of(result)["fix"]
+        assert f"holdfast approvals show {approval.id}" in error_of(result)["fix"]
 
 
 def test_data_without_a_form_is_kept_as_it_was_given(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url)
+    approval = asked(store.url)
     given = ("--field", "n=7", "--field", "text=seven", "--field", 'quoted="7"', "--field", "list=[1]")
-    assert holdfast("approvals", "approve", gate.id, *given).exit_code == 0
-    assert votes(store, gate.id)[0].data == {"n": 7, "text": "seven", "quoted": "7", "list": [1]}
+    assert holdfast("approvals", "approve", approval.id, *given).exit_code == 0
+    assert votes(store, approval.id)[0].data == {"n": 7, "text": "seven", "quoted": "7", "list": [1]}
 
 
 @pytest.mark.req("CX-6")
 def test_a_token_is_shown_once_and_decides_once(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, approvers=["ada", "bob"], quorum=2)
-    result = holdfast("approvals", "token", gate.id, "--for", "ada", "--expires-in", "2d")
+    approval = asked(store.url, approvers=["ada", "bob"], quorum=2)
+    result = holdfast("approvals", "token", approval.id, "--for", "ada", "--expires-in", "2d")
     (token,) = result.stdout.splitlines()
     assert token.startswith("hfa_")
     assert "not shown again" in result.stderr
@@ -212,56 +212,61 @@ def test_a_token_is_shown_once_and_decides_once(holdfast: Holdfast, store: Store
     told = holdfast("approvals", "approve", "-", input=f"{token}\n")
     assert told.exit_code == 0, told.stderr
     assert token not in told.output
-    assert (votes(store, gate.id)[0].person, votes(store, gate.id)[0].how) == ("ada", "cli")
+    assert (votes(store, approval.id)[0].person, votes(store, approval.id)[0].how) == ("ada", "cli")
     again = holdfast("approvals", "approve", "-", "--json", input=token)
     assert refused(again) == (4, "token_used")
     assert token not in again.output
     # Whoever holds it, it is Bob's word.
-    theirs = issued(holdfast, gate.id, "--for", "bob")
+    link = issued(holdfast, approval.id, "--for", "bob", "--service", "https://jobs.example.com/")
+    base, _, theirs = link.rpartition("/")
+    assert base == "https://jobs.example.com/decide"
     assert holdfast("approvals", "deny", theirs, "--by", "mallory").exit_code == 0
-    assert votes(store, gate.id)[1].person == "bob"
-    for command in (("show", gate.id), ("list", "--state", "all")):
+    assert votes(store, approval.id)[1].person == "bob"
+    for command in (("show", approval.id), ("list", "--state", "all")):
         assert token not in holdfast("approvals", *command, "--json").output
 
 
 @pytest.mark.req("CX-6")
 def test_a_token_of_nobody_is_used_by_somebody(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url)
-    told = document(holdfast("approvals", "token", gate.id, "--json"))
-    assert (told["gate_id"], told["person"], told["expires_in"]) == (gate.id, None, None)
+    approval = asked(store.url)
+    told = document(holdfast("approvals", "token", approval.id, "--json"))
+    assert (told["approval_id"], told["person"], told["expires_in"]) == (approval.id, None, None)
     nameless = holdfast("approvals", "approve", told["token"], "--json")
     assert refused(nameless) == (4, "person_required")
     assert "--by" in error_of(nameless)["fix"]
     assert holdfast("approvals", "approve", told["token"], "--by", "ada").exit_code == 0
-    assert votes(store, gate.id)[0].person == "ada"
+    assert votes(store, approval.id)[0].person == "ada"
 
 
 @pytest.mark.req("CX-6")
 def test_tokens_that_do_not_count(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, approvers=["ada"])
-    short = issued(holdfast, gate.id, "--for", "ada", "--expires-in", "1h")
+    approval = asked(store.url, approvers=["ada"])
+    short = issued(holdfast, approval.id, "--for", "ada", "--expires-in", "1h")
     forged = short[:-1] + ("x" if short[-1] != "x" else "y")
     assert refused(holdfast("approvals", "approve", forged, "--json")) == (4, "token_unknown")
     later(store, timedelta(hours=2))
     assert refused(holdfast("approvals", "approve", short, "--json")) == (4, "token_expired")
-    for_another = holdfast("approvals", "token", gate.id, "--for", "mallory", "--json")
+    for_another = holdfast("approvals", "token", approval.id, "--for", "mallory", "--json")
     assert refused(for_another) == (4, "not_an_approver")
     assert "no token is issued" in error_of(for_another)["message"]
-    assert refused(holdfast("approvals", "token", gate.id, "--expires-in", "soon", "--json")) == (2, "invalid_duration")
+    assert refused(holdfast("approvals", "token", approval.id, "--expires-in", "soon", "--json")) == (
+        2,
+        "invalid_duration",
+    )
     # What is nearly a token is not repeated: it may be most of one.
     for broken in (short[:-30], short.removeprefix("h"), ""):
         result = holdfast("approvals", "approve", "-", "--json", input=broken)
         assert refused(result) == (2, "invalid_id")
         assert not broken or broken[:20] not in result.output
     assert holdfast("approvals", "approve", "-", "--data", "-", input="x").exit_code == 2
-    assert votes(store, gate.id) == []
+    assert votes(store, approval.id) == []
 
 
 @pytest.mark.slow
 @pytest.mark.req("CX-6", "DP-22")
 def test_a_token_through_pipes(store: Store) -> None:
-    gate = asked(store.url, form=FORM)
-    made = run("approvals", "token", gate.id, "--for", "ada", url=store.url)
+    approval = asked(store.url, form=FORM)
+    made = run("approvals", "token", approval.id, "--for", "ada", url=store.url)
     given = ("--field", "limit=5", "--field", "reason=x", "--json")
     done = run("approvals", "approve", "-", *given, url=store.url, input=made.stdout.encode())
     assert (done.returncode, done.stderr) == (0, "")

@@ -45,7 +45,7 @@ def test_the_whole_of_it_from_the_shell(holdfast: Holdfast, url: str, monkeypatc
             "endpoints", "change", "ops", "--on", "job.failed", "--kind", "pay*", "--queue", "hooks", "--json"
         ).stdout
     )
-    assert changed["options"] == {"queue": "hooks"}
+    assert changed["job_options"] == {"queue": "hooks"}
     assert (changed["wants"], changed["kind"], changed["secrets"]) == (["job.failed"], "pay*", ["NEW", "OPS"])
     assert "moved" in holdfast("endpoints", "disable", "ops", "--reason", "moved").stdout
     assert "disabled" in holdfast("endpoints", "list").stdout

@@ -16,8 +16,8 @@ from tests.support.stores import put_one, work
 pytestmark = pytest.mark.req("DP-12")
 
 
-def verbs(events: list[dict[str, object]]) -> list[object]:
-    return [event["verb"] for event in events]
+def event_types(events: list[dict[str, object]]) -> list[object]:
+    return [event["type"] for event in events]
 
 
 def test_pages_by_cursor(holdfast: Holdfast, store: Store) -> None:
@@ -25,7 +25,7 @@ def test_pages_by_cursor(holdfast: Holdfast, store: Store) -> None:
     work(store)
     first = document(holdfast("events", "--limit", "2", "--json"))
     rest = document(holdfast("events", "--after", first[-1]["cursor"], "--json"))
-    assert verbs(first + rest) == ["enqueue", "take", "succeed"]
+    assert event_types(first + rest) == ["enqueue", "take", "succeed"]
     assert document(holdfast("events", "--after", rest[-1]["cursor"], "--json")) == []
     told = holdfast("events")
     assert len(told.stdout.splitlines()) == 3
@@ -36,8 +36,11 @@ def test_pages_by_cursor(holdfast: Holdfast, store: Store) -> None:
 def test_a_consumer_goes_on_where_it_stopped(holdfast: Holdfast, store: Store) -> None:
     put_one(store)
     work(store)
-    assert verbs(document(holdfast("events", "--consumer", "mail", "--limit", "2", "--json"))) == ["enqueue", "take"]
-    assert verbs(document(holdfast("events", "--consumer", "mail", "--json"))) == ["succeed"]
+    assert event_types(document(holdfast("events", "--consumer", "mail", "--limit", "2", "--json"))) == [
+        "enqueue",
+        "take",
+    ]
+    assert event_types(document(holdfast("events", "--consumer", "mail", "--json"))) == ["succeed"]
     assert document(holdfast("events", "--consumer", "mail", "--json")) == []
     assert len(document(holdfast("events", "--consumer", "other", "--json"))) == 3
 

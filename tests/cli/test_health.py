@@ -12,8 +12,8 @@ from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.connections import database_path
 from tests.cli.conftest import Holdfast, document
 from tests.cli.people import asked
+from tests.support.pauses import pause
 from tests.support.stores import BROKEN, forward, put_one, tries, work
-from tests.support.switches import pause
 
 
 @pytest.mark.req("DP-19")
@@ -44,7 +44,7 @@ def test_health_is_an_exit_code(holdfast: Holdfast, store: Store) -> None:
 @pytest.mark.req("DP-19", "CX-5")
 def test_health_tells_what_waits_for_people(holdfast: Holdfast, store: Store) -> None:
     well = document(holdfast("health", "--json"))
-    assert (well["gate_open"], well["oldest_gate_age_s"]) == (0, None)
+    assert (well["approvals_open"], well["oldest_approval_age_s"]) == (0, None)
     assert "oldest asked" not in holdfast("health").stdout
     forward(store)
     asked(store.url)
@@ -52,11 +52,11 @@ def test_health_tells_what_waits_for_people(holdfast: Holdfast, store: Store) ->
     told = holdfast("health")
     assert told.exit_code == 0
     lines = [line.split() for line in told.stdout.splitlines()]
-    assert ["open", "gates", "1"] in lines
+    assert ["open", "approvals", "1"] in lines
     assert ["oldest", "asked", "1", "m", "30", "s", "ago"] in lines
     ill = document(holdfast("health", "--json"))
-    assert (ill["verdict"], ill["gate_open"], ill["oldest_gate_age_s"]) == ("ok", 1, 90.0)
-    assert document(holdfast("health", "--tenant", "acme", "--json"))["gate_open"] == 0
+    assert (ill["verdict"], ill["approvals_open"], ill["oldest_approval_age_s"]) == ("ok", 1, 90.0)
+    assert document(holdfast("health", "--tenant", "acme", "--json"))["approvals_open"] == 0
 
 
 @pytest.mark.req("DP-22")

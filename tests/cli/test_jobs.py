@@ -104,7 +104,7 @@ def test_the_way_of_a_job_can_be_read(holdfast: Holdfast, store: Store) -> None:
     shown = holdfast("jobs", "show", job_id)
     assert shown.exit_code == 0
     lines = [line.split() for line in shown.stdout.splitlines()]
-    way = lines[lines.index(["Way"]) + 2 : lines.index(["Attempts"]) - 1]
+    way = lines[lines.index(["Timeline"]) + 2 : lines.index(["Attempts"]) - 1]
     assert [words[words.index("→") - 1 :] for words in way] == [
         ["enqueue", "→", "queued", "tester"],
         ["queued", "→", "in_progress", "1", "worker-1"],
@@ -127,11 +127,22 @@ def test_the_story_as_json(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store, payload={"n": 7}, retry=tries(1))
     work(store, BROKEN)
     told = document(holdfast("jobs", "show", job_id, "--json"))
-    keys = {"job", "history", "attempts", "artifacts", "checkpoints", "result", "agent", "steps", "gate", "made_from"}
+    keys = {
+        "job",
+        "history",
+        "attempts",
+        "artifacts",
+        "checkpoints",
+        "result",
+        "agent",
+        "steps",
+        "approval",
+        "made_from",
+    }
     keys |= {"parents", "chain", "group", "remade", "references"}
     assert set(told) == keys
     assert (told["job"]["id"], told["job"]["state"], told["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
-    assert [event["verb"] for event in told["history"]] == ["enqueue", "take", "fail", "bury"]
+    assert [event["type"] for event in told["history"]] == ["enqueue", "take", "fail", "bury"]
     assert told["history"][0]["at"].endswith("Z")
     assert [attempt["outcome"] for attempt in told["attempts"]] == ["failed"]
     assert told["result"] is None
@@ -154,7 +165,7 @@ def test_a_job_that_is_not_there(holdfast: Holdfast, store: Store, command: str)
         result = holdfast("jobs", command, job_id, "--json")
         assert (result.exit_code, error_of(result)["code"]) == (3, "not_found")
     assert holdfast("jobs", command, theirs, "--all-tenants").exit_code == 0
-    assert holdfast("jobs", command, theirs[:8]).exit_code == 2
+    assert holdfast("jobs", command, theirs[:8]).exit_code == 3
 
 
 @pytest.mark.slow
@@ -223,3 +234,29 @@ def test_progress_is_a_fact_and_no_checkpoint(holdfast: Holdfast, store: Store) 
     assert RESERVED not in shown
     assert '"place": 7' in shown
     assert RESERVED in document(holdfast("jobs", "show", taken.id, "--json"))["checkpoints"]
+
+
+@pytest.mark.req("CX-14", "CX-2")
+def test_a_delayed_job_says_so_and_is_found_by_the_beginning_of_its_id(holdfast: Holdfast, store: Store) -> None:
+    late, other = put(store, spec(delay=3600), spec())
+    listed = {line.split()[0]: line for line in holdfast("jobs", "list").stdout.splitlines()[1:]}
+    assert "delayed until" in listed[late]
+    assert "delayed" not in listed[other]
+    for length in range(6, 36):
+        found = holdfast("jobs", "show", late[:length], "--json")
+        if not other.startswith(late[:length]):
+            assert document(found)["job"]["id"] == late
+        else:
+            assert found.exit_code == 2
+            assert "several job ids begin with" in found.stderr
+    assert holdfast("jobs", "show", "ffffff").exit_code == 3
+    assert holdfast("jobs", "cancel", late[:-1]).exit_code == 0
+
+
+@pytest.mark.req("SC-9")
+def test_times_are_previewed_without_a_database(bare: Holdfast) -> None:
+    told = bare(
+        "schedules", "preview", "--timing", "0 9 * * MON", "--count", "2", "--url", "sqlite:////nowhere/jobs.db"
+    )
+    assert told.exit_code == 0, told.output
+    assert told.stdout.count(" 09:00") >= 2

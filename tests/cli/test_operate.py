@@ -28,7 +28,7 @@ def test_cancel_keeps_the_reason(holdfast: Holdfast, store: Store) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split() == [job_id, "cancelled", "cancelled"]
     last = history(store, job_id)[-1]
-    assert (last.verb, last.meta["reason"]) == ("cancel", "wrong [red]month[/red]")
+    assert (last.type, last.meta["reason"]) == ("cancel", "wrong [red]month[/red]")
     assert last.actor
     assert "wrong [red]month[/red]" in holdfast("jobs", "history", job_id).stdout
 
@@ -96,7 +96,7 @@ def test_reschedule(holdfast: Holdfast, store: Store) -> None:
     assert told.exit_code == 0
     assert told.stdout.splitlines()[1].split() == [job_id, "queued", "rescheduled"]
     last = history(store, job_id)[-1]
-    assert (last.verb, last.meta["reason"], last.meta["max_retries"]) == ("reschedule", "at noon", 8)
+    assert (last.type, last.meta["reason"], last.meta["max_retries"]) == ("reschedule", "at noon", 8)
     assert last.actor == last.meta["by"]
     assert "reschedule" in holdfast("jobs", "history", job_id).stdout
     assert holdfast("jobs", "reschedule", job_id).exit_code == 0
@@ -138,7 +138,7 @@ def test_move(holdfast: Holdfast, store: Store) -> None:
     assert told.exit_code == 0
     assert told.stdout.splitlines()[1].split() == [c, "queued", "moved"]
     last = history(store, c)[-1]
-    assert (last.verb, last.meta["to"], last.meta["reason"]) == ("move", "first", "the auditors are here")
+    assert (last.type, last.meta["to"], last.meta["reason"]) == ("move", "first", "the auditors are here")
     assert holdfast("jobs", "move", c, "--after", b).exit_code == 0
     assert holdfast("jobs", "move", b, "--before", a.upper()).exit_code == 0
     assert holdfast("jobs", "move", a, "--last").exit_code == 0

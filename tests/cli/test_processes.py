@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.run_worker import AT_ONCE, ONCE_MORE
-from holdfast.cli.supervisor.child import Reports
 from holdfast.cli.supervisor.supervisor import LONGEST_PAUSE, pause_after
+from holdfast.cli.supervisor.worker_process import Reports
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.crew import Crew, gone
@@ -126,7 +126,7 @@ def test_a_second_signal_hands_back_at_once(store: Store, crew: Crew) -> None:
         hear(process, ONCE_MORE)  # or it might take both for one
         code, _, messages = stop(process)
     assert code == 0, messages
-    handed_back = next(event for event in history(store, job_id) if event.verb == "snooze")
+    handed_back = next(event for event in history(store, job_id) if event.type == "snooze")
     assert handed_back.meta["reason"] == "worker_stopped"
     found = job(store, job_id)  # the other worker may have made it due again before it left
     assert (found.attempt, found.retries, found.crashes) == (1, 0, 0)
@@ -163,7 +163,7 @@ def test_a_third_signal_kills_and_says_so(store: Store, crew: Crew) -> None:
             process.send_signal(signal.SIGTERM)
         _, messages = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "did not leave in time" in messages
+    assert "did not stop in time" in messages
     assert gone(crew.begun[0])
 
 
@@ -192,10 +192,10 @@ def test_settings_that_cannot_work_are_said_once(sqlite_url: str, crew: Crew) ->
 @pytest.mark.req("DP-22")
 def test_it_gives_up_when_no_child_ever_came_up(crew: Crew) -> None:
     nobody = "postgresql://nobody@127.0.0.1:1/none"
-    done = call("worker", "crew:app", "--processes", "2", url=nobody, cwd=crew.folder)
+    done = call("worker", "crew:app", "--processes", "2", "--burst", url=nobody, cwd=crew.folder)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("[store_unavailable]") == 3
-    assert "error: no worker came up in 3 tries [workers_failed]" in done.stderr
+    assert done.stderr.count("ended with exit code 1") == 3
+    assert "error: no worker started in 3 attempts [workers_failed]" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -88,7 +88,9 @@ def test_a_changed_handler_is_picked_up_and_a_broken_one_waited_out(store: Store
         until(lambda: answer(store) == 2, "the change is in force")
         assert says(said, "answer.py changed")
         part.write_text("NUMBER = (\n")
-        until(lambda: says(said, "[import_failed]") and says(said, "waiting for a change"), "the error is shown")
+        until(
+            lambda: says(said, "[import_failed]") and says(said, "waiting for a file to change"), "the error is shown"
+        )
         assert says(said, "SyntaxError")
         waiting = put_one(store, "ask")
         assert process.poll() is None
@@ -121,7 +123,7 @@ def test_a_program_that_is_broken_from_the_start_is_watched_where_it_is_broken(
     part = project / "parts" / "answer.py"
     part.write_text("NUMBER = (\n")
     with developing(project, sqlite_store) as (_, said):
-        until(lambda: says(said, "waiting for a change"), "the error is shown")
+        until(lambda: says(said, "waiting for a file to change"), "the error is shown")
         part.write_text("NUMBER = 4\n")
         assert answer(sqlite_store) == 4
 

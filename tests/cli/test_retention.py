@@ -28,7 +28,7 @@ def test_retention(holdfast: Holdfast, store: Store) -> None:
     assert rows[1][:5] == ["default", "*", "*", "1", "h"]
     forward(store, 4000)
     (due, later) = document(holdfast("retention", "preview", "--json"))
-    assert (due["verb"], due["due"], due["capped"], later["verb"], later["due"]) == ("clean", 1, False, "purge", 0)
+    assert (due["action"], due["due"], due["capped"], later["action"], later["due"]) == ("clean", 1, False, "purge", 0)
     assert " 1 " in holdfast("retention", "preview").stdout.splitlines()[1]
     assert document(holdfast("retention", "run", "--json")) == {"clean": 1, "purge": 0, "prune": 0, "delete": 0}
     assert "0 cleaned" in holdfast("retention", "run").stderr

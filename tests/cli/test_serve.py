@@ -50,7 +50,7 @@ def test_serve_any_database_and_stop_with_streams_open(sqlite_store: Store, tmp_
         assert address.endswith("/jobs/")
         plain = address.removesuffix("jobs/")  # where a proxy that cuts off the prefix would ask
         with httpx2.Client(base_url=plain, headers={"Accept": "text/html"}, timeout=60) as http:
-            assert http.get("/healthz").text == "ok\n"
+            assert http.get("/livez").text == "ok\n"
             sent = http.get("/")
             assert (sent.status_code, sent.headers["location"]) == (303, "/jobs/login")
             assert http.get("/api/v1/tokens").status_code == 401
@@ -68,8 +68,8 @@ def test_serve_any_database_and_stop_with_streams_open(sqlite_store: Store, tmp_
                     + body
                 )
                 with socket.create_connection((http.base_url.host, http.base_url.port or 0)) as half:
-                    half.sendall(b"GET /healthz HT")
-                    until(lambda: http.get("/healthz").status_code == 200, "it still answers")
+                    half.sendall(b"GET /livez HT")
+                    until(lambda: http.get("/livez").status_code == 200, "it still answers")
                     assert stopped(process) == 0
                 waiting.settimeout(10)
                 assert b" 200 " in waiting.recv(100), "who waits is answered, with no jobs"

@@ -98,13 +98,13 @@ def test_a_job_that_asks(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     expires = at(store, 3600)
     job_id = begun(store.url, ("approval", "big-payment"))
-    gate_id = document(holdfast("approvals", "list", "--json"))[0]["id"]
-    assert why(holdfast, job_id) == f"asks: big-payment (gate {gate_id}), 0 of 2 approvals, expires {expires}"
+    approval_id = document(holdfast("approvals", "list", "--json"))[0]["id"]
+    assert why(holdfast, job_id) == f"asks: big-payment (approval {approval_id}), 0 of 2 approvals, expires {expires}"
     assert listed(holdfast, job_id).endswith(" asks: big-payment")
     assert steps(holdfast, job_id) == ["1 approval big-payment asked 1"]
     for person in ("ada", "bob"):
         assert f"{0 if person == 'ada' else 1} of 2 approvals" in why(holdfast, job_id)
-        holdfast("approvals", "approve", gate_id, "--by", person, "--comment", f"{person} agrees")
+        holdfast("approvals", "approve", approval_id, "--by", person, "--comment", f"{person} agrees")
     assert steps(holdfast, job_id) == ["1 approval big-payment done 1 0 ms approved by ada, bob: bob agrees"]
 
 
@@ -128,14 +128,14 @@ def test_jobs_that_wait_for_no_call_of_their_own(holdfast: Holdfast, store: Stor
 
 
 def test_the_steps_as_json(holdfast: Holdfast, store: Store) -> None:
-    gate = asked(store.url, summary="Pay?")
-    told = document(holdfast("jobs", "show", gate.job_id, "--json"))
-    assert (told["gate"]["id"], told["gate"]["approvals"]) == (gate.id, 0)
+    approval = asked(store.url, summary="Pay?")
+    told = document(holdfast("jobs", "show", approval.job_id, "--json"))
+    assert (told["approval"]["id"], told["approval"]["approvals"]) == (approval.id, 0)
     assert [(step["n"], step["kind"], step["name"], step["ended_at"]) for step in told["steps"]] == [
         (1, "approval", "big-payment", None)
     ]
     waits = document(holdfast("jobs", "show", begun(store.url, ("event", ("go", {"n": 7}, None))), "--json"))
-    assert (waits["steps"][0]["wanted"], waits["gate"]) == ({"n": 7}, None)
+    assert (waits["steps"][0]["wanted"], waits["approval"]) == ({"n": 7}, None)
 
 
 @pytest.mark.req("DP-22")
@@ -183,7 +183,7 @@ def test_redrive_from_a_step(
     told = holdfast("jobs", "redrive", job_id, *given)
     assert (told.exit_code, told.stdout.splitlines()[1].split()) == (0, [job_id, "queued", "redriven"])
     last = history(store, job_id)[-1]
-    assert (last.verb, last.meta.get("reason")) == ("redrive", reason)
+    assert (last.type, last.meta.get("reason")) == ("redrive", reason)
     assert go_on(store.url, *MENDED) == done
     assert state_of(store, job_id) is State.SUCCEEDED
 

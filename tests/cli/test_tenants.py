@@ -13,7 +13,16 @@ from tests.support.tenants import fill, served
 def test_tenants(holdfast: Holdfast, store: Store) -> None:
     assert "There is no tenant." in holdfast("tenants", "list").stderr
     told = holdfast(
-        "tenants", "set", "acme", "--max-pending", "3", "--max-running", "2", "--rate", "10/m", "--title", "A"
+        "tenants",
+        "set",
+        "acme",
+        "--max-pending",
+        "3",
+        "--max-running",
+        "2",
+        "--rate",
+        "10/m",
+        *("--burst", "10", "--title", "A"),
     )
     assert told.exit_code == 0
     fill(store, 3, "acme")

@@ -70,8 +70,8 @@ def test_a_line_is_one_line() -> None:
     assert plain("a\nb\tc\x7f\u202e\udc80") == "a\nb\tc\\x7f\\u202e\\udc80"
 
 
-def event(verb: str, target: State, at: datetime = NOON, source: State | None = None, **meta: object) -> Event:
-    return Event(1, "id", "t", "k", verb, source, target, 1, at, "ada", dict(meta))
+def event(event_type: str, target: State, at: datetime = NOON, source: State | None = None, **meta: object) -> Event:
+    return Event(1, "id", "t", "k", event_type, source, target, 1, at, "ada", dict(meta))
 
 
 def test_what_is_special_about_a_step() -> None:

@@ -55,14 +55,14 @@ def test_a_server_that_is_just_restarted_is_waited_for(store: Store, shop: Path,
         proxy.cut(b"select name, digest", times=times)
         done = run("worker", "shop:app", "--burst", url=proxy.url, cwd=shop)
         assert (done.returncode, proxy.cuts) == (0, times), done.stderr
-    assert done.stderr.count("not begun, trying again") == times
+    assert done.stderr.count("Not started, retrying") == times
     assert state_of(store, job_id) == State.SUCCEEDED
 
 
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
 def test_a_server_that_is_not_there_is_said_to_be_away(shop: Path) -> None:
-    done = run("worker", "shop:app", url="postgresql://nobody:geheim@127.0.0.1:1/none", cwd=shop)
+    done = run("worker", "shop:app", "--burst", url="postgresql://nobody:geheim@127.0.0.1:1/none", cwd=shop)
     assert (done.returncode, done.stdout) == (1, "")
     assert "error: the database cannot be reached" in done.stderr
     assert "geheim" not in done.stderr
@@ -105,7 +105,7 @@ def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
     # Due at once: a duty that was under way may have seen to it already.
     assert found.state in (State.RETRY_WAITING, State.QUEUED)
     assert (found.retries, found.crashes) == (0, 0)
-    (handed_back,) = [event for event in history(store, job_id) if event.verb == "snooze"]
+    (handed_back,) = [event for event in history(store, job_id) if event.type == "snooze"]
     assert handed_back.meta["reason"] == "worker_stopped"
 
 
@@ -127,7 +127,7 @@ def test_a_thread_that_will_not_end_does_not_keep_the_process(store: Store, shop
 @pytest.mark.parametrize(
     ("target", "code", "says"),
     [
-        ("nowhere:app", "module_not_found", "there is no module 'nowhere'"),
+        ("nowhere:app", "module_not_found", "module 'nowhere' not found"),
         ("shop:nothing", "app_not_found", "It has these apps: app."),
         ("shop:number", "not_an_app", "shop:number is an int, not an App"),
         ("shop:add", "not_an_app", "shop:add is a Kind, not an App"),

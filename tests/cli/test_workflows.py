@@ -49,8 +49,8 @@ def test_the_life_of_a_workflow_from_the_shell(holdfast: Holdfast, store: Store)
 
 
 def test_what_is_not_there_and_what_is_held(holdfast: Holdfast, store: Store) -> None:
-    for verb in ("show", "graph", "cancel", "resume"):
-        result = holdfast("workflows", verb, NOBODY, "--json")
+    for operation in ("show", "graph", "cancel", "resume"):
+        result = holdfast("workflows", operation, NOBODY, "--json")
         assert (result.exit_code, error_of(result)["code"]) == (3, "workflow_not_found")
     first, second = (Flow(store, {"a": "", "b": "a"}) for _ in range(2))
     first.start()

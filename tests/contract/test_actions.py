@@ -16,10 +16,10 @@ from holdfast.stores.action_triggers import RECORDED
 from tests.support.audit import flaws, seal, verify
 from tests.support.by_hand import ByHand
 from tests.support.endpoints import draft, endpoint
+from tests.support.pauses import pause, resume
 from tests.support.people import approve, asking, keep_token
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import new_id, put_one, work
-from tests.support.switches import pause, resume
 
 pytestmark = pytest.mark.req("CX-4", "HF-4")
 
@@ -42,7 +42,7 @@ NOT_RECORDED = {
 
 def did(store: Store, **wanted: Any) -> list[tuple[str, str, str, str]]:
     found = store.run(store.audit.actions(ActionFilter(tenant=EVERY_TENANT, **wanted)))
-    return [(each.actor, each.verb, each.subject, each.name) for each in reversed(found)]
+    return [(each.actor, each.type, each.subject, each.name) for each in reversed(found)]
 
 
 def test_every_table_that_people_set_something_in_is_recorded(store: Store, by_hand: ByHand) -> None:
@@ -155,7 +155,7 @@ def test_what_changed_is_told_and_secrets_are_not(store: Store) -> None:
     )
     found = run(store.audit.actions(ActionFilter(tenant="default")))
     assert [each.changed for each in found if each.subject == "limit"] == [
-        {"concurrency": [5, None], "rate": [None, 10], "per": [None, 1], "burst": [None, 10]},
+        {"concurrency": [5, None], "rate": [None, 10], "per": [None, 1], "burst": [None, 1]},
         {"concurrency": 5},
     ]
     told = [each.changed for each in found if each.subject == "subscription"]

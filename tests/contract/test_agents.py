@@ -157,7 +157,7 @@ def stored(store: Store, answer: Enqueued) -> tuple[int, int, object]:
 def test_a_label_changes_nothing(store: Store, way: Way) -> None:
     assert stored(store, way(store, spec(agent="nobody", retry=KINDS))) == (1, 0, Backoff(base=7).to_json())
     assert stored(store, way(store, spec(agent="nobody", retry=GIVEN, retry_given=True))) == (8, 9, None)
-    assert stored(store, way(store, spec(agent="nobody"))) == (4, 3, None)
+    assert stored(store, way(store, spec(agent="nobody"))) == (9, 3, None)
 
 
 @pytest.mark.req("CX-9", "CX-10")
@@ -187,7 +187,7 @@ def test_what_an_agent_does_not_say_is_its_kinds(store: Store, way: Way) -> None
 @pytest.mark.req("CX-9")
 @every_way
 def test_an_agent_can_ask_for_the_usual_backoff(store: Store, way: Way) -> None:
-    register(store, retry="exponential")
+    register(store, retry="patient")
     assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (1, 0, None)
 
 
@@ -248,8 +248,8 @@ def test_a_job_may_wait_as_long_as_its_agent_allows(store: Store, way: Way) -> N
     assert deadline(deadline_at=now + timedelta(seconds=30)) == timedelta(seconds=30)
     assert deadline(deadline_at=now + timedelta(days=1)) == timedelta(seconds=60)
     assert deadline(delay=5.0) == timedelta(seconds=65)  # from when it may be begun
-    assert deadline(process_after=now + timedelta(hours=1)) == timedelta(seconds=3660)
-    assert deadline(process_after=now - timedelta(hours=1)) == timedelta(seconds=60)
+    assert deadline(run_at=now + timedelta(hours=1)) == timedelta(seconds=3660)
+    assert deadline(run_at=now - timedelta(hours=1)) == timedelta(seconds=60)
 
 
 def test_of_many_only_those_are_refused_that_must_be(store: Store) -> None:
@@ -313,7 +313,7 @@ def test_another_tenants_agent_is_not_mine(store: Store) -> None:
     assert store.run(store.agents.get("planner", "default")) is None
     assert store.run(store.agents.list("default")) == []
     mine = put_one(store, agent="planner", payload={"a": 1})
-    assert job(store, mine).max_retries == 4
+    assert job(store, mine).max_retries == 9
     assert store.run(store.agents.disable("planner", "mine now", "eve", "default")) is None
     assert store.run(store.agents.enable("planner", "default")) is None
     assert store.run(store.agents.resume("planner", 10, "default")) == 0

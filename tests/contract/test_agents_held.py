@@ -24,7 +24,7 @@ from tests.support.stores import (
     spec,
     state_of,
     take,
-    verbs_of,
+    types_of,
     work,
 )
 
@@ -52,7 +52,9 @@ def test_enabling_brings_them_back_to_their_places(store: Store) -> None:
     later = put_one(store)
     assert enable(store) == 5
     assert claimed(store) == [*ids[:5], later]
-    assert {verb for each in ids[:5] for verb in verbs_of(store, each)} == {"enqueue", "take"}, "no step of theirs"
+    assert {event_type for each in ids[:5] for event_type in types_of(store, each)} == {"enqueue", "take"}, (
+        "no step of theirs"
+    )
 
 
 def test_what_nobody_has_claimed_since_is_there_at_once(store: Store) -> None:
@@ -244,4 +246,4 @@ def test_it_can_be_given_the_same_time_again(store: Store) -> None:
     assert claim(store, open_lease(store)) == []
     (two,) = store.run(store.jobs.reschedule([job_id], again, "now", "ada", "default"))
     assert not two.refused
-    assert verbs_of(store, job_id) == ["enqueue", "reschedule", "reschedule"]
+    assert types_of(store, job_id) == ["enqueue", "reschedule", "reschedule"]

@@ -33,7 +33,7 @@ def test_what_has_waited_long_comes_before_what_is_new(store: Store) -> None:
     assert age(store) == 0, "once for each span"
     assert [job(store, each).priority for each in (old, moved, elsewhere, foreign, high, fresh)] == [2, -1, 0, 0, 9, 1]
     event = history(store, old)[-1]
-    assert (event.verb, event.actor, event.meta) == ("move", "aging", {"to": "aging", "priority": 2, "times": 1})
+    assert (event.type, event.actor, event.meta) == ("move", "aging", {"to": "aging", "priority": 2, "times": 1})
     forward(store, 600)
     assert age(store) == 2
     assert [job(store, each).priority for each in (old, fresh)] == [5, 5], "up to the queue's most"

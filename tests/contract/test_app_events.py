@@ -31,7 +31,7 @@ from tests.support.stores import (
     spec,
     state_of,
     take,
-    verbs_of,
+    types_of,
 )
 
 pytestmark = pytest.mark.req("HF-6")
@@ -61,7 +61,7 @@ def test_a_job_that_waits_goes_on_with_the_event(store: Store) -> None:
     }
     assert (step.over, step.ended_at, step.error) == (True, now, None)
     last = history(store, job_id)[-1]
-    assert (last.verb, last.actor, last.meta) == ("due", "till", {"event": "paid"})
+    assert (last.type, last.actor, last.meta) == ("due", "till", {"event": "paid"})
 
 
 def test_the_data_is_kept_to_the_letter(store: Store, by_hand: ByHand) -> None:
@@ -246,7 +246,7 @@ def test_a_wait_is_fulfilled_once(store: Store) -> None:
     assert send(store, data={"n": 1}).woke == 1
     assert send(store, data={"n": 2}).woke == 0
     assert heard(store, job_id) == {"n": 1}
-    assert verbs_of(store, job_id).count("due") == 1
+    assert types_of(store, job_id).count("due") == 1
 
 
 # -- jobs that are not where they were -------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_a_job_that_was_cancelled_stays_so(store: Store) -> None:
     store.run(store.jobs.operate("cancel", [gone], None, "ada", "default"))
     assert send(store).woke == 1
     assert (state_of(store, gone), state_of(store, mine)) == (State.CANCELLED, State.QUEUED)
-    assert verbs_of(store, gone)[-1] == "cancel"
+    assert types_of(store, gone)[-1] == "cancel"
 
 
 def test_a_job_in_backoff_is_not_woken_early_and_finds_it_later(store: Store) -> None:
@@ -334,7 +334,7 @@ def test_what_was_sent_since_the_job_was_made_counts(store: Store) -> None:
     new = send(store, data={"n": 1})
     forward(store, 10)
     apply(store, held.lease, waits(held))
-    assert (heard(store, job_id), verbs_of(store, job_id)[-2:]) == ({"n": 1}, ["snooze", "due"])
+    assert (heard(store, job_id), types_of(store, job_id)[-2:]) == ({"n": 1}, ["snooze", "due"])
     apply(store, second_held.lease, waits(second_held, since=100.0))
     apply(store, third_held.lease, waits(third_held, since=99.9))
     assert [steps(store, each)[0].value["id"] for each in (second, third)] == [old.id, new.id]

@@ -41,7 +41,7 @@ async def test_a_whole_life_on_a_loop(store: Store) -> None:
     listed = await store.arun(store.jobs.list(JobFilter(tenant="default")))
     assert [each.id for each in listed] == [each.id for each in reversed(specs)]
     history = await store.arun(store.jobs.history(claims[0].id, "default"))
-    assert [event.verb for event in history] == ["enqueue", "take", "succeed"]
+    assert [event.type for event in history] == ["enqueue", "take", "succeed"]
     await store.aclose()
 
 

@@ -19,9 +19,9 @@ from tests.attacks.attack import LATER, Attack
 from tests.attacks.on_agents import REGISTERED
 from tests.attacks.on_dead_letters import BEGUN
 from tests.attacks.on_limits import LIMITED
+from tests.attacks.on_pauses import PAUSED
 from tests.attacks.on_payloads import RULED
 from tests.attacks.on_retention import RETAINED
-from tests.attacks.on_switches import SWITCHED
 from tests.attacks.on_tenants import CAPPED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.connectors import connect
@@ -116,7 +116,7 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     connect(store)
     assert store.run(store.webhooks.note_delivery(sent(names["endpoint"], names["running"]), "default"))
     assert store.run(store.audit.seal("tests")) > 0
-    for statement in (*LIMITED, *SWITCHED, *CAPPED, *RETAINED, *BEGUN, *RULED):
+    for statement in (*LIMITED, *PAUSED, *CAPPED, *RETAINED, *BEGUN, *RULED):
         by_hand.execute(statement, _used(names, statement))
     return names
 
@@ -163,7 +163,13 @@ def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, s
     decided = asking(store)
     assert approve(store, decided.id).state == "approved"
     told = send(store, key="k").id
-    people = {"asking": asked.job_id, "gate": asked.id, "asked": decided.job_id, "decided": decided.id, "told": told}
+    people = {
+        "asking": asked.job_id,
+        "approval": asked.id,
+        "asked": decided.job_id,
+        "decided": decided.id,
+        "told": told,
+    }
     return people | {"waiting": waiting(store, "shipped", n=2)}
 
 
@@ -215,7 +221,7 @@ def test_the_database_refuses(scenes: Callable[[str], Scene], attacker: str, nam
 
 
 @pytest.mark.req("DP-2", "DP-20")
-def test_the_owner_cannot_switch_the_triggers_off_for_its_session(owned_postgres_url: str) -> None:
+def test_the_owner_cannot_pause_the_triggers_off_for_its_session(owned_postgres_url: str) -> None:
     with closing(PostgresByHand(owned_postgres_url)) as by_hand:
         refusal = by_hand.refusal("set session_replication_role = replica")
         assert refusal is not None
@@ -237,15 +243,19 @@ def test_a_cleaned_job_can_be_purged_whole(store: Store, by_hand: ByHand) -> Non
 
 @pytest.mark.req("DP-16")
 def test_with_a_job_goes_what_it_asked_and_did(store: Store, by_hand: ByHand) -> None:
-    """In the same transaction, and after its state: its steps, and its gates before what was said of them."""
+    """In the same transaction, and after its state: its steps, and its approvals before what was said of them."""
     asked = asking(store, quorum=2)
     keep_token(store, asked.id, "h")
     approve(store, asked.id)
     store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
     by_hand.execute("update job_state set state = 'cleaned' where id = :id", {"id": asked.job_id})
     put_one(store)  # the newest row of SQLite's ledger has to stay
-    names = {"job": asked.job_id, "gate": asked.id}
-    tables = {"approval": "id = :gate", "vote": "approval_id = :gate", "approval_token": "approval_id = :gate"}
+    names = {"job": asked.job_id, "approval": asked.id}
+    tables = {
+        "approval": "id = :approval",
+        "vote": "approval_id = :approval",
+        "approval_token": "approval_id = :approval",
+    }
     for table, which in tables.items():
         assert "deleted while" in (by_hand.refusal(f"delete from {table} where {which}", _used(names, which)) or "")
     by_hand.begin()

@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
+from holdfast.stores.postgres.errors import OURS
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.stores import forward, history, job, new_id, open_lease
@@ -105,7 +106,7 @@ def test_a_refusal_to_enqueue_is_an_answer(shell: Shell) -> None:
 def test_every_option_of_enqueue(shell: Shell) -> None:
     parent = shell.enqueue()
     answer = shell.ask(
-        "select * from holdfast.enqueue('k', '[1]', queue => 'q', priority => 7, process_after => '2031-01-02Z',"
+        "select * from holdfast.enqueue('k', '[1]', queue => 'q', priority => 7, run_at => '2031-01-02Z',"
         " deadline_at => '2032-01-02Z', tags => array['x', 'y'], parent_id => %s, external_ref => 'ext',"
         " agent => 'a', max_retries => 2, backoff => '{\"base\": 5}', enqueued_by => 'ada',"
         " source_system => 'billing', for_tenant => 'default')",
@@ -153,8 +154,9 @@ def test_fail_tries_again_by_the_jobs_own_policy_until_it_is_buried(shell: Shell
 @pytest.mark.req("CX-9")
 @pytest.mark.parametrize("policy", ["[]", '"x"'])
 def test_a_backoff_that_is_no_object_is_refused(shell: Shell, policy: str) -> None:
-    with pytest.raises(psycopg.Error, match="backoff_object"):
-        shell.ask("select * from holdfast.enqueue('k', backoff => %s)", policy)
+    answer = shell.ask("select * from holdfast.enqueue('k', backoff => %s)", policy)
+    assert (answer["refused"], answer["reason"]) == (True, "broken_invariant")
+    assert "backoff_object" in answer["detail"]
 
 
 @pytest.mark.req("CX-9")
@@ -249,8 +251,93 @@ def test_reading_by_hand(shell: Shell) -> None:
     assert str(shell.ask("select * from holdfast.get_job(%s)", first)["id"]) == first
     assert str(shell.ask("select * from holdfast.list_jobs(want => 1)")["id"]) == second
     assert str(shell.ask("select * from holdfast.list_jobs('queued', 'send_receipt', %s)", second)["id"]) == first
-    assert shell.ask("select * from holdfast.history(%s)", first)["verb"] == "enqueue"
+    assert shell.ask("select * from holdfast.history(%s)", first)["type"] == "enqueue"
     health = shell.ask("select holdfast.health() as h")["h"]
     assert (health["backlog"], health["in_progress"], health["lease_active"]) == (2, 0, 0)
     assert set(health) >= {"dead_letter_open", "oldest_queued_age_s"}
-    assert (health["gate_open"], health["oldest_gate_age_s"]) == (0, None)
+    assert (health["approvals_open"], health["oldest_approval_age_s"]) == (0, None)
+
+
+# -- refusals leave the caller's transaction as it was --------------------------------------------------------------
+
+
+REFUSED = {
+    "paused": ("select holdfast.pause('queue', 'mail', 'repairs', refuse_enqueue => true)", "queue => 'mail'"),
+    "tenant_full": ("""select holdfast.set_tenant('default', '{"max_pending": 0}')""", ""),
+    "payload_forbidden": (
+        "select holdfast.set_payload_rule('k', signal_only => true, forbidden => array['card'])",
+        """payload => '{"card": 1}'""",
+    ),
+    "broken_invariant": ("select 1", "enqueued_by => ' '"),
+    "payload_too_deep": ("select 1", f"payload => '{'[' * 300}{']' * 300}'"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_refused_enqueue_leaves_the_callers_transaction_usable(shell: Shell, reason: str) -> None:
+    prepare, arguments = REFUSED[reason]
+    shell.ask(prepare)
+    call = f"select * from holdfast.enqueue('k'{', ' if arguments else ''}{arguments}"
+    with shell.connection.transaction():
+        refused = shell.ask(call + ")")
+        assert (refused["id"], refused["created"], refused["refused"], refused["reason"]) == (None, False, True, reason)
+        assert refused["detail"]
+        kept = shell.ask("select * from holdfast.enqueue('other', queue => 'free', for_tenant => 'elsewhere')")
+        assert kept["created"], "the transaction goes on"
+    assert job(shell.store, str(kept["id"]), tenant="elsewhere").state is State.QUEUED
+    with pytest.raises(psycopg.Error) as raised:
+        shell.ask(call + ", strict => true)")
+    assert raised.value.sqlstate
+    assert shell.ask("select holdfast.refusal_reason(%s) as reason", raised.value.sqlstate)["reason"] == reason
+
+
+def test_reasons_in_sql_are_the_codes_of_python(shell: Shell) -> None:
+    for state, (_, code) in OURS.items():
+        found = shell.ask("select holdfast.refusal_reason(%s) as reason", state)["reason"]
+        assert found in (code, None), state
+
+
+@pytest.mark.req("DP-6")
+def test_a_listed_executor_claims_by_sql_and_others_are_told(shell: Shell) -> None:
+    shell.ask("select holdfast.add_executor('reports')")
+    shell.enqueue()
+    refused = shell.claim()
+    assert (refused["refused"], refused["reason"], refused["id"]) == (True, "executor_refused", None)
+    taken = shell.ask("select * from holdfast.claim('default', 'my-worker', executor => 'reports')")
+    assert (taken["refused"], taken["attempt"]) == (False, 1)
+    ended = shell.ask("select * from holdfast.succeed(%s, %s)", taken["id"], taken["lease"])
+    assert (ended["state"], ended["refused"]) == ("succeeded", False)
+    left = shell.ask("select count(*) from holdfast.list_jobs('in_progress')")
+    assert left["count"] == 0
+
+
+@pytest.mark.req("DP-24")
+def test_references_causation_and_the_filters_of_list_jobs(shell: Shell) -> None:
+    made = shell.ask(
+        "select * from holdfast.enqueue('report', queue => 'slow', tags => array['monthly'], correlation_id => 'c-1',"
+        " causation_id => 'event-7', source_ref => 's3://in', target_ref => 's3://out', payload_ref => 's3://body')"
+    )
+    shell.enqueue()
+    row = shell.ask("select * from holdfast.get_job(%s)", made["id"])
+    assert (row["source_ref"], row["target_ref"], row["payload_ref"]) == ("s3://in", "s3://out", "s3://body")
+    assert row["causation_id"] == "event-7"
+    for only in (
+        *("in_queue => 'slow'", "with_tag => 'monthly'", "with_correlation => 'c-1'", "of_kind => 'report'"),
+        *("created_from => %s", "created_until => %s"),
+    ):
+        times = [row["created_at"]] if "%s" in only else []
+        found = shell.connection.execute(f"select id from holdfast.list_jobs({only})", times).fetchall()
+        expected = {"created_from": 2, "created_until": 0}.get(only.split(" ")[0], 1)
+        assert len(found) == expected, only
+
+
+@pytest.mark.req("DP-26")
+def test_redrive_by_sql_takes_a_time(shell: Shell) -> None:
+    job_id = shell.enqueue()
+    taken = shell.claim()
+    shell.ask("select * from holdfast.fail(%s, %s, 'broken', 'it is', permanent => true)", job_id, taken["lease"])
+    answer = shell.ask("select * from holdfast.redrive(%s, 'later', delay => '2 hours')", job_id)
+    assert (answer["state"], answer["refused"]) == ("queued", False)
+    row = shell.ask("select due_at - now() as wait from holdfast.get_job(%s)", job_id)
+    assert 7000 < row["wait"].total_seconds() <= 7200
+    assert shell.claim()["reason"] == "nothing_to_do"

@@ -58,7 +58,7 @@ def test_a_claim_that_begins_is_one_step_with_its_attempt(store: Store) -> None:
     assert (claimed.attempt, claimed.lease, found.attempt) == (1, lease, 1)
     assert (found.state, found.started_at) == (State.IN_PROGRESS, now)
     taken = history(store, job_id)[-1]
-    assert (taken.verb, taken.from_state, taken.to_state) == ("take", State.QUEUED, State.IN_PROGRESS)
+    assert (taken.type, taken.from_state, taken.to_state) == ("take", State.QUEUED, State.IN_PROGRESS)
     assert (taken.attempt, taken.actor) == (1, "worker-7")
     (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
     assert (attempt.attempt, attempt.worker, attempt.started_at) == (1, "worker-7", now)

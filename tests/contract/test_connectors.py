@@ -43,7 +43,7 @@ def test_settings_are_kept_changed_and_removed_for_one_tenant(store: Store) -> N
     with pytest.raises(HoldfastError):
         run(store.connectors.set(drafted(), "ada", "*"))
     told = [
-        (each.actor, each.verb)
+        (each.actor, each.type)
         for each in run(store.audit.actions(ActionFilter(tenant="default", subject="connector")))
     ]
     assert told[::-1] == [("ada", "add"), ("bob", "change"), ("eve", "remove")]

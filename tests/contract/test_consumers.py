@@ -36,8 +36,8 @@ def test_any_size_of_page_gives_every_event_once_and_in_order(store: Store, page
     found = read_events(store, page=page)
     assert [event.seq for event in found] == sorted({event.seq for event in found})
     for job_id in {event.job_id for event in found}:
-        own = [(event.seq, event.verb, event.attempt) for event in found if event.job_id == job_id]
-        assert own == [(event.seq, event.verb, event.attempt) for event in history(store, job_id)]
+        own = [(event.seq, event.type, event.attempt) for event in found if event.job_id == job_id]
+        assert own == [(event.seq, event.type, event.attempt) for event in history(store, job_id)]
     assert len(found) == 9 + 3 * (3 + 1 + 2) + 3 * 2
 
 

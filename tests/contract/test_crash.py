@@ -28,7 +28,7 @@ from tests.support.stores import (
     state_of,
     take,
     tries,
-    verbs_of,
+    types_of,
 )
 
 DIED = Crashed("process_died", "killed by signal 11 (SIGSEGV)", {"signal": 11})
@@ -46,7 +46,7 @@ def test_a_crash_is_counted_apart_and_tried_again(store: Store) -> None:
     found = job(store, job_id)
     assert (found.state, found.crashes, found.retries) == (State.RETRY_WAITING, 1, 0)
     assert found.due_at == now + timedelta(seconds=7)
-    assert verbs_of(store, job_id) == ["enqueue", "take", "crash", "retry"]
+    assert types_of(store, job_id) == ["enqueue", "take", "crash", "retry"]
     died = history(store, job_id)[2]
     assert (died.actor, died.meta["error_code"], died.meta["signal"]) == ("worker-1", "process_died", 11)
     (attempt,) = attempts(store, job_id)
@@ -64,7 +64,7 @@ def test_at_the_crash_limit_it_is_a_dead_letter(store: Store) -> None:
     assert (found.state, found.crashes, found.retries) == (State.DEAD_LETTER, 2, 0)
     assert found.finished_at is not None
     assert found.error_code == "process_died"
-    assert verbs_of(store, job_id)[-2:] == ["crash", "bury"]
+    assert types_of(store, job_id)[-2:] == ["crash", "bury"]
 
 
 @pytest.mark.req("CX-10")
@@ -80,7 +80,7 @@ def test_a_handler_that_calls_its_error_so_has_failed_all_the_same(store: Store)
     settle(store, take(store), Failed("process_died", "not true"))
     found = job(store, job_id)
     assert (found.crashes, found.retries) == (0, 1)
-    assert verbs_of(store, job_id) == ["enqueue", "take", "fail", "retry"]
+    assert types_of(store, job_id) == ["enqueue", "take", "fail", "retry"]
 
 
 @pytest.mark.req("CX-10", "DP-7")

@@ -49,7 +49,7 @@ def test_every_fact_comes_back_as_it_was_given(store: Store) -> None:
         payload=EVERYTHING,
         queue="reports",
         priority=-7,
-        process_after=datetime(2031, 5, 6, 7, 8, 9, 123456, UTC),
+        run_at=datetime(2031, 5, 6, 7, 8, 9, 123456, UTC),
         deadline_at=datetime(2032, 1, 1, tzinfo=UTC),
         retry=Retry(max_attempts=8, backoff=GENTLE, max_crashes=1),
         key="r-1",
@@ -66,13 +66,13 @@ def test_every_fact_comes_back_as_it_was_given(store: Store) -> None:
     )
     put(store, asked)
     found = job(store, asked.id)
-    same = ("id", "kind", "queue", "priority", "process_after", "deadline_at", "content_key", "tags", "agent",
+    same = ("id", "kind", "queue", "priority", "run_at", "deadline_at", "content_key", "tags", "agent",
             "correlation_id", "causation_id", "parent_id", "workflow_id", "external_ref", "enqueued_by",
             "source_system")  # fmt: skip
     assert {name: getattr(found, name) for name in same} == {name: getattr(asked, name) for name in same}
     assert (found.payload, found.idempotency_key, found.backoff) == (EVERYTHING, "r-1", GENTLE.to_json())
     assert (found.max_retries, found.max_crashes, found.created_at) == (7, 1, now)
-    assert (found.state, found.attempt, found.due_at) == (State.QUEUED, 0, asked.process_after)
+    assert (found.state, found.attempt, found.due_at) == (State.QUEUED, 0, asked.run_at)
 
 
 @pytest.mark.req("SC-2", "CX-2")
@@ -101,7 +101,7 @@ def test_nothing_to_enqueue_is_no_error(store: Store) -> None:
 @pytest.mark.req("DP-11", "CX-4")
 def test_who_enqueued_is_the_actor_of_the_first_event(store: Store) -> None:
     (event,) = history(store, put_one(store, enqueued_by="ada"))
-    assert (event.verb, event.name, event.actor) == ("enqueue", "job.enqueue", "ada")
+    assert (event.type, event.name, event.actor) == ("enqueue", "job.enqueue", "ada")
     assert (event.from_state, event.to_state, event.attempt) == (None, State.QUEUED, 0)
 
 

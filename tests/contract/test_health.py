@@ -18,6 +18,7 @@ from holdfast.features.limits.model import Rule
 from tests.support.audit import seal
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.owners import ROLES, OwnedDatabases, as_role
+from tests.support.pauses import pause, resume
 from tests.support.people import asks
 from tests.support.retention import keep, sweep
 from tests.support.schedules import add, placed
@@ -36,7 +37,6 @@ from tests.support.stores import (
     work,
 )
 from tests.support.subscriptions import subscribe
-from tests.support.switches import pause, resume
 
 pytestmark = pytest.mark.req("DP-19")
 
@@ -97,7 +97,7 @@ def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) ->
     apply(store, lease, asks(asking, new_id(), expires_in=30.0))
     assert codes(store) == []
     forward(store, 31)
-    assert codes(store) == codes(store, "*") == ["gates_overdue"]
+    assert codes(store) == codes(store, "*") == ["approvals_overdue"]
     run(store.approvals.attend())
     assert codes(store) == []
     # Schedules, consumers, subscriptions.

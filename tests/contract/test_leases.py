@@ -21,7 +21,7 @@ from tests.support.stores import (
     spec,
     state_of,
     take,
-    verbs_of,
+    types_of,
 )
 
 pytestmark = pytest.mark.req("DP-7")
@@ -48,7 +48,7 @@ def test_what_is_held_can_be_started(store: Store) -> None:
         State.LEASED,
     ]
     assert (job(store, ids[0]).started_at, job(store, ids[2]).started_at) == (now, None)
-    assert verbs_of(store, ids[0]) == ["enqueue", "claim", "start"]
+    assert types_of(store, ids[0]) == ["enqueue", "claim", "start"]
     assert [event.actor for event in history(store, ids[0])] == ["tester", "worker-7", "worker-7"]
 
 
@@ -71,7 +71,7 @@ def test_what_is_held_can_be_handed_back_at_no_cost(store: Store) -> None:
     assert release(store, lease, first, second) == [first]
     found = job(store, first)
     assert (found.state, found.attempt, found.retries, found.crashes) == (State.QUEUED, 0, 0, 0)
-    assert verbs_of(store, first) == ["enqueue", "claim", "release"]
+    assert types_of(store, first) == ["enqueue", "claim", "release"]
     assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second], "it kept its place"
 
 
@@ -82,12 +82,12 @@ def test_what_has_begun_cannot_be_handed_back(store: Store) -> None:
     assert state_of(store, job_id) == State.IN_PROGRESS
 
 
-@pytest.mark.parametrize("verb", ["start", "release"])
-def test_a_lease_nobody_knows_is_refused(store: Store, verb: str) -> None:
+@pytest.mark.parametrize("operation", ["start", "release"])
+def test_a_lease_nobody_knows_is_refused(store: Store, operation: str) -> None:
     job_id = put_one(store)
     claim(store, open_lease(store), begin=False)
     with pytest.raises(StaleLease):
-        (start if verb == "start" else release)(store, new_id(), job_id)
+        (start if operation == "start" else release)(store, new_id(), job_id)
     assert state_of(store, job_id) == State.LEASED
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.outcome import Failed, Snoozed
-from holdfast.engine.states import TRANSITIONS, State, Transition, Verb
+from holdfast.engine.states import TRANSITIONS, EventType, State, Transition
 from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
 from tests.support.ledger import check_ledger, read_events
-from tests.support.people import asking, gate
+from tests.support.people import approval, asking
 from tests.support.stores import (
     BROKEN,
     FINAL,
@@ -49,7 +49,7 @@ def test_a_long_life_leaves_one_event_a_step(store: Store) -> None:
     settle(store, take(store), FINAL)
     store.run(store.jobs.operate("redrive", [job_id], "fixed", "bob", "default"))
     work(store)
-    found = [(event.verb, event.to_state.value, event.attempt, event.actor) for event in history(store, job_id)]
+    found = [(event.type, event.to_state.value, event.attempt, event.actor) for event in history(store, job_id)]
     assert found == [
         ("enqueue", "queued", 0, "ada"),
         ("claim", "leased", 0, "worker-1"),
@@ -79,7 +79,7 @@ def test_meta_says_why(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     settle(store, take(store), Failed("smtp_down", "no answer", traceback="Traceback…", after=2.5))
-    meta = {event.verb: event.meta for event in history(store, job_id)}
+    meta = {event.type: event.meta for event in history(store, job_id)}
     due = job(store, job_id).due_at
     assert due is not None
     assert meta == {
@@ -98,11 +98,11 @@ def test_every_verb_of_the_table_that_a_store_can_do_is_recorded_as_such(store: 
     put(store, spec(delay=1, deadline_at=forward(store, 3)))
     forward(store, 10)
     store.run(store.leases.expire())
-    seen = {Transition(event.from_state, Verb(event.verb), event.to_state) for event in read_events(store)}
+    seen = {Transition(event.from_state, EventType(event.type), event.to_state) for event in read_events(store)}
     assert seen <= set(TRANSITIONS)
-    assert {step.verb for step in seen} >= {
-        *(Verb.ENQUEUE, Verb.CLAIM, Verb.TAKE, Verb.SUCCEED, Verb.FAIL, Verb.SNOOZE),
-        *(Verb.BURY, Verb.CANCEL, Verb.CLEAN, Verb.ASK, Verb.EXPIRE),
+    assert {step.type for step in seen} >= {
+        *(EventType.ENQUEUE, EventType.CLAIM, EventType.TAKE, EventType.SUCCEED, EventType.FAIL, EventType.SNOOZE),
+        *(EventType.BURY, EventType.CANCEL, EventType.CLEAN, EventType.ASK, EventType.EXPIRE),
     }
 
 
@@ -123,7 +123,7 @@ STEPS_BY_HAND = {
         " error_message = 'y'",
         "expire",
     ),
-    # A job leaves waiting_for_approval by what people said, or by time (tests/contract/test_gates.py), not by hand.
+    # A job leaves waiting_for_approval by what people said, or by time (tests/contract/test_approvals.py), not by hand.
     "a cancel": (State.LEASED, "state = 'cancelled', lease = null, finished_at = (select now from present)", "cancel"),
     "a release": (State.LEASED, "state = 'queued', lease = null", "release"),
     "a discard": (State.DEAD_LETTER, "state = 'cancelled'", "discard"),
@@ -133,34 +133,34 @@ STEPS_BY_HAND = {
 @pytest.mark.req("CX-1")
 @pytest.mark.parametrize("step", STEPS_BY_HAND)
 def test_a_legal_step_by_hand_is_recorded_and_named(store: Store, by_hand: ByHand, step: str) -> None:
-    """After the test the whole ledger is replayed: the verb must fit the step."""
-    state, change, verb = STEPS_BY_HAND[step]
+    """After the test the whole ledger is replayed: the operation must fit the step."""
+    state, change, event_type = STEPS_BY_HAND[step]
     brought = bring(store, by_hand, state)
     job_id = brought.id
-    if brought.gate is not None:
-        decide_by_hand(by_hand, brought.gate, "approve" if verb == "approve" else "deny")
+    if brought.approval is not None:
+        decide_by_hand(by_hand, brought.approval, "approve" if event_type == "approve" else "deny")
     count = len(history(store, job_id))
     by_hand.execute(f"update job_state set {change} where id = :id", {"id": job_id})
     events = history(store, job_id)
     assert len(events) == count + 1
-    assert (events[-1].verb, events[-1].from_state) == (verb, state)
+    assert (events[-1].type, events[-1].from_state) == (event_type, state)
     assert events[-1].actor not in ("", "tester", "worker-1")
 
 
 @pytest.mark.req("CX-1", "CX-7")
-def test_a_gate_whose_time_is_over_can_be_closed_by_hand(store: Store, by_hand: ByHand) -> None:
+def test_a_approval_whose_time_is_over_can_be_closed_by_hand(store: Store, by_hand: ByHand) -> None:
     forward(store)
     asked = asking(store, expires_in=10.0)
-    close = "update approval set state = 'expired', decided_at = (select now from present) where id = :gate"
-    assert by_hand.refusal(close, {"gate": asked.id}) is not None
+    close = "update approval set state = 'expired', decided_at = (select now from present) where id = :approval"
+    assert by_hand.refusal(close, {"approval": asked.id}) is not None
     forward(store, 10)
-    by_hand.execute(close, {"gate": asked.id})
+    by_hand.execute(close, {"approval": asked.id})
     by_hand.execute(
         "update job_state set state = 'failed', approval_id = null, finished_at = (select now from present),"
-        " error_code = 'gate_expired', error_message = 'n' where id = :id",
+        " error_code = 'approval_expired', error_message = 'n' where id = :id",
         {"id": asked.job_id},
     )
-    assert history(store, asked.job_id)[-1].verb == "expire"
+    assert history(store, asked.job_id)[-1].type == "expire"
 
 
 @pytest.mark.req("CX-11")
@@ -171,8 +171,8 @@ def test_a_job_that_is_cancelled_by_hand_takes_its_question_back(store: Store, b
         " where id = :id",
         {"id": asked.job_id},
     )
-    assert gate(store, asked.id).state == "withdrawn"
-    assert history(store, asked.job_id)[-1].verb == "cancel"
+    assert approval(store, asked.id).state == "withdrawn"
+    assert history(store, asked.job_id)[-1].type == "cancel"
 
 
 QUIET = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.job import EVERY_TENANT, Claim
+from holdfast.engine.job import EVERY_TENANT, Claim, Exchange
 from holdfast.engine.order import Move
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
@@ -29,7 +29,7 @@ from tests.support.stores import (
     put_one,
     settle,
     spec,
-    verbs_of,
+    types_of,
 )
 
 pytestmark = pytest.mark.req("SC-16")
@@ -254,7 +254,7 @@ def test_a_parked_job_can_be_cancelled_moved_and_expire_but_not_rescheduled(stor
     assert held.id == two
     forward(store, 2 * 366 * 86_400)
     assert store.run(store.leases.expire()) == 1
-    assert verbs_of(store, three) == ["enqueue", "expire"]
+    assert types_of(store, three) == ["enqueue", "expire"]
 
 
 def test_a_rate_hands_out_tokens_as_time_goes_by(store: Store) -> None:
@@ -279,9 +279,37 @@ def test_a_rate_hands_out_tokens_as_time_goes_by(store: Store) -> None:
     assert len(claim(store, lease, 9)) == 1
 
 
+@pytest.mark.parametrize("scope", ["kind", "queue"])
+def test_a_claim_says_when_the_next_token_comes_in_and_a_late_worker_loses_none(store: Store, scope: str) -> None:
+    """Five per second, evenly: one at a time. A worker that comes late each time has five per second all the same."""
+    forward(store)
+    limit(store, scope, "call", rate="5/s")
+    put(store, *(spec("call", queue="call" if scope == "queue" else "default") for _ in range(8)))
+    lease = open_lease(store, ttl=1e6)
+    request = ClaimRequest(lease=lease, queues=("call", "default"), want=9)
+
+    def exchange() -> Exchange:
+        store.run(store.limits.wake())
+        return store.run(store.leases.exchange([], request))
+
+    first = exchange()
+    assert len(first.claims) == 1
+    assert first.next_in == pytest.approx(0.2, abs=0.001)
+    for late in (0.02, 0.0, 0.04, 0.02):  # late compared to when the token came in
+        before = exchange()
+        assert before.claims == []
+        assert before.next_in is not None
+        forward(store, before.next_in + late)
+        taken = exchange()
+        assert len(taken.claims) == 1
+        assert taken.next_in == pytest.approx(0.2 - late, abs=0.001)
+    forward(store, 3600)
+    assert len(exchange().claims) == 1, "no more than the burst is saved up"
+
+
 def test_a_rate_for_a_queue_and_one_for_each_key(store: Store) -> None:
     forward(store)
-    limit(store, "queue", "default", rate=(3, 60))
+    limit(store, "queue", "default", rate=(3, 60), burst=3)
     limit(store, "key", EACH, rate=(1, 60))
     a1, _, b1, c1 = put(store, *(spec(uses=(f"key:{key}",)) for key in "aabc"))
     lease = open_lease(store, ttl=1e6)

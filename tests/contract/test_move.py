@@ -28,7 +28,7 @@ from tests.support.stores import (
     put_one,
     spec,
     take,
-    verbs_of,
+    types_of,
     work,
 )
 from tests.support.ways import bring
@@ -99,8 +99,8 @@ def test_where_it_stands_already_is_fine_and_told_each_time(store: Store) -> Non
     moved(store, a, first=True)
     moved(store, c, last=True)
     assert [job(store, each).position for each in (a, b, c)] == places
-    assert verbs_of(store, b) == ["enqueue", *["move"] * 5]
-    assert verbs_of(store, a) == verbs_of(store, c) == ["enqueue", "move"]
+    assert types_of(store, b) == ["enqueue", *["move"] * 5]
+    assert types_of(store, a) == types_of(store, c) == ["enqueue", "move"]
     check_ledger(store)
 
 
@@ -126,7 +126,7 @@ def test_move_in_every_state(store: Store, by_hand: ByHand, state: State) -> Non
         if state in (S.QUEUED, S.RETRY_WAITING):
             assert verdict == Verdict(job_id, state, False, None)
             last = history(store, job_id)[-1]
-            assert (last.verb, last.from_state, last.to_state, last.actor) == ("move", state, state, "ada")
+            assert (last.type, last.from_state, last.to_state, last.actor) == ("move", state, state, "ada")
         else:
             assert verdict == Verdict(job_id, state, True, "not_waiting")
             assert by_hand.contents() == before
@@ -178,7 +178,7 @@ def test_the_ledger_says_who_where_and_why(store: Store) -> None:
         "reason": "the auditors are here",
         "times": 1,
     }
-    assert verbs_of(store, a) == ["enqueue"]
+    assert types_of(store, a) == ["enqueue"]
 
 
 def test_what_is_not_due_has_its_place_for_when_it_is(store: Store) -> None:
@@ -215,7 +215,7 @@ def test_moved_and_rescheduled_in_turn(store: Store) -> None:
     moved(store, job_id, first=True)
     moved(store, job_id, priority=3)
     store.run(store.jobs.reschedule([job_id], Reschedule(), None, "ada", "default"))
-    assert verbs_of(store, job_id) == ["enqueue", "move", "reschedule", "move", "move", "reschedule"]
+    assert types_of(store, job_id) == ["enqueue", "move", "reschedule", "move", "move", "reschedule"]
     assert take(store).id == job_id
 
 
@@ -230,7 +230,7 @@ def test_a_full_gap_is_numbered_anew_and_nothing_else(store: Store, by_hand: ByH
     assert {each: job(store, each).position for each in far if each != last} == {
         each: place for each, place in far.items() if each != last
     }
-    assert {verb for each in ids[:-1] for verb in verbs_of(store, each)} == {"enqueue"}
+    assert {event_type for each in ids[:-1] for event_type in types_of(store, each)} == {"enqueue"}
     assert claimed(store) == expected
 
 
@@ -283,7 +283,7 @@ def test_a_tenant_names_its_own_jobs_in_the_queue_of_all(store: Store, by_hand: 
     crowd(by_hand, order_of(store))
     assert not move(store, theirs[0], after=theirs[1], tenant="acme").refused
     assert order_of(store) == [theirs[1], theirs[0], *ours]
-    assert [verb for each in ours for verb in verbs_of(store, each)] == ["enqueue"] * 2
+    assert [event_type for each in ours for event_type in types_of(store, each)] == ["enqueue"] * 2
     assert not move(store, theirs[1], after=ours[0], tenant="*").refused
     assert order_of(store) == [theirs[0], ours[0], theirs[1], ours[1]]
 
@@ -292,10 +292,10 @@ def test_a_tenant_names_its_own_jobs_in_the_queue_of_all(store: Store, by_hand: 
 def test_a_move_by_hand_is_told_as_well(store: Store, by_hand: ByHand) -> None:
     job_id = put_one(store)
     by_hand.execute('update job_state set note = \'{"moved": {"to": "first"}}\' where id = :id', {"id": job_id})
-    assert verbs_of(store, job_id) == ["enqueue", "move"]
+    assert types_of(store, job_id) == ["enqueue", "move"]
     assert history(store, job_id)[-1].meta == {"to": "first"}
     assert by_hand.refusal("update job_state set priority = 3 where id = :id", {"id": job_id}) is not None
-    assert verbs_of(store, job_id) == ["enqueue", "move"]
+    assert types_of(store, job_id) == ["enqueue", "move"]
 
 
 def test_before_itself_is_where_it_is(store: Store) -> None:

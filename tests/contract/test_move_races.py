@@ -12,7 +12,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.order import crowd, move, order_of
-from tests.support.stores import claim, job, open_lease, put, settle, spec, state_of, verbs_of
+from tests.support.stores import claim, job, open_lease, put, settle, spec, state_of, types_of
 from tests.support.threads import together
 
 pytestmark = pytest.mark.req("SC-3")
@@ -104,7 +104,7 @@ def test_nobody_sees_a_half_moved_queue(store: Store, by_hand: ByHand) -> None:
     moves, looks = together(move_about, look)
     assert moves == 60
     assert looks > 0
-    assert verbs_of(store, mover).count("move") == 60
+    assert types_of(store, mover).count("move") == 60
 
 
 def test_a_job_that_is_being_claimed_is_waited_for_and_refused(store: Store, by_hand: ByHand) -> None:
@@ -136,4 +136,4 @@ def test_a_job_that_is_being_claimed_is_waited_for_and_refused(store: Store, by_
     assert verdict is not None
     assert (verdict.refused, verdict.reason, verdict.state) == (True, "not_waiting", State.IN_PROGRESS)
     assert state_of(store, other) is State.QUEUED
-    assert verbs_of(store, taken) == ["enqueue", "take"]
+    assert types_of(store, taken) == ["enqueue", "take"]

@@ -32,7 +32,7 @@ from tests.support.stores import (
     settle,
     spec,
     state_of,
-    verbs_of,
+    types_of,
 )
 
 pytestmark = pytest.mark.req("DP-15")
@@ -52,9 +52,11 @@ def dead(store: Store, count: int, kind: str = "pay", *, tenant: str = TENANT, *
     return ids
 
 
-def start(store: Store, verb: Any = "redrive", *, tenant: str = TENANT, how: Any = None, **wanted: Any) -> Operation:
-    given = {"reason": "wrong month" if verb == "discard" else None} | (how or {})
-    new = Starting(new_id(), verb, **given)
+def start(
+    store: Store, operation: Any = "redrive", *, tenant: str = TENANT, how: Any = None, **wanted: Any
+) -> Operation:
+    given = {"reason": "wrong month" if operation == "discard" else None} | (how or {})
+    new = Starting(new_id(), operation, **given)
     return store.run(store.operations.start(new, JobFilter(tenant=tenant, **wanted), "ada", tenant))
 
 
@@ -93,7 +95,7 @@ def test_all_that_match_and_no_others_are_redriven(store: Store) -> None:
     assert {state_of(store, each) for each in ids} == {State.QUEUED}
     assert {state_of(store, each) for each in others} == {State.DEAD_LETTER}
     event = history(store, ids[0])[-1]
-    assert (event.verb, event.actor, event.meta) == ("redrive", "ada", {"operation": started.id, "max_retries": 7})
+    assert (event.type, event.actor, event.meta) == ("redrive", "ada", {"operation": started.id, "max_retries": 7})
     assert store.run(store.operations.list(TENANT)) == [over]
     assert store.run(store.operations.list(TENANT, running=True)) == []
     assert store.run(store.operations.list("b")) == []
@@ -108,7 +110,7 @@ def test_what_dies_again_meanwhile_is_not_redriven_again(store: Store) -> None:
     later = dead(store, 1)
     assert work_off(store) == [1]
     assert look(store, started).state == "done"
-    assert sorted(verbs_of(store, each).count("redrive") for each in ids) == [1] * len(ids)
+    assert sorted(types_of(store, each).count("redrive") for each in ids) == [1] * len(ids)
     assert state_of(store, later[0]) is State.DEAD_LETTER, "it was not there when the operation began"
 
 
@@ -168,7 +170,7 @@ def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
     (group,) = store.run(store.dead_letters.groups(GroupFilter(tenant=TENANT)))
     store.run(store.dead_letters.note(group.fingerprint, "known", "carol", TENANT))
     acts = store.run(store.audit.actions(ActionFilter(tenant=TENANT)))
-    assert [(each.actor, each.verb, each.subject) for each in reversed(acts)] == [
+    assert [(each.actor, each.type, each.subject) for each in reversed(acts)] == [
         ("ada", "add", "operation"),
         ("bob", "change", "operation"),
         ("carol", "change", "dead_letter_group"),
@@ -190,9 +192,9 @@ def test_active_jobs_are_cancelled_and_finished_ones_passed_over(store: Store, m
     assert {state_of(store, each) for each in ended} == {State.SUCCEEDED}
     put_one(store, "pay")
     assert start(store, "cancel", state=State.QUEUED).total == 1
-    for verb, state in (("cancel", State.SUCCEEDED), ("redrive", State.QUEUED)):
+    for operation, state in (("cancel", State.SUCCEEDED), ("redrive", State.QUEUED)):
         with pytest.raises(InvalidSetting):
-            start(store, verb, state=state)
+            start(store, operation, state=state)
 
 
 def test_a_batch_that_is_not_committed_has_not_been(store: Store) -> None:
@@ -228,5 +230,5 @@ def test_many_who_work_at_once_do_each_job_once(store_url: str, store: Store) ->
     assert [each.state for each in over] == ["done", "done"]
     assert sum(each.done for each in over) == 60
     assert handled >= 60
-    resolved = [sum(verb in ("redrive", "discard") for verb in verbs_of(store, each)) for each in ids]
+    resolved = [sum(operation in ("redrive", "discard") for operation in types_of(store, each)) for each in ids]
     assert resolved == [1] * 60

@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from holdfast.stores.requests import OperatorVerb
+from holdfast.stores.requests import OperatorAction
 from tests.support.by_hand import ByHand
 from tests.support.stores import (
     FINAL,
@@ -23,7 +23,7 @@ from tests.support.stores import (
     spec,
     state_of,
     take,
-    verbs_of,
+    types_of,
     work,
 )
 from tests.support.ways import bring
@@ -32,9 +32,9 @@ S = State
 
 
 def operate(
-    store: Store, verb: OperatorVerb, *ids: str, reason: str | None = None, tenant: str = "default"
+    store: Store, operation: OperatorAction, *ids: str, reason: str | None = None, tenant: str = "default"
 ) -> list[Verdict]:
-    return store.run(store.jobs.operate(verb, ids, reason, "ada", tenant))
+    return store.run(store.jobs.operate(operation, ids, reason, "ada", tenant))
 
 
 @pytest.mark.req("CX-11", "DP-3")
@@ -49,7 +49,7 @@ def test_cancel_in_every_state(store: Store, by_hand: ByHand, state: State) -> N
         found = job(store, job_id)
         assert (found.state, found.finished_at, found.due_at) == (S.CANCELLED, now, None)
         last = history(store, job_id)[-1]
-        assert (last.verb, last.actor, last.meta) == ("cancel", "ada", {"reason": "changed my mind"})
+        assert (last.type, last.actor, last.meta) == ("cancel", "ada", {"reason": "changed my mind"})
     else:
         assert verdict == Verdict(job_id, state, True, "already_finished")
         assert by_hand.contents() == before
@@ -67,7 +67,7 @@ def test_redrive_in_every_state(store: Store, by_hand: ByHand, state: State) -> 
         assert (found.state, found.retries, found.crashes, found.finished_at) == (S.QUEUED, 0, 0, None)
         assert (found.error_code, found.error_message, found.due_at) == (None, None, None)
         last = history(store, job_id)[-1]
-        assert (last.verb, last.actor, last.meta) == ("redrive", "ada", {"reason": "the bug is fixed"})
+        assert (last.type, last.actor, last.meta) == ("redrive", "ada", {"reason": "the bug is fixed"})
     else:
         assert verdict == Verdict(job_id, state, True, "not_dead")
         assert by_hand.contents() == before
@@ -84,7 +84,7 @@ def test_discard_in_every_state(store: Store, by_hand: ByHand, state: State) -> 
         found = job(store, job_id)
         assert (found.state, found.error_code) == (S.CANCELLED, "broken")
         last = history(store, job_id)[-1]
-        assert (last.verb, last.actor, last.meta) == ("discard", "ada", {"reason": "a test order"})
+        assert (last.type, last.actor, last.meta) == ("discard", "ada", {"reason": "a test order"})
     else:
         assert verdict == Verdict(job_id, state, True, "not_dead")
         assert by_hand.contents() == before
@@ -105,7 +105,7 @@ def test_a_redriven_job_has_all_its_tries_again(store: Store) -> None:
     operate(store, "redrive", job_id)
     (claimed,) = work(store)
     assert (claimed.id, claimed.attempt, claimed.retries) == (job_id, 2, 0)
-    assert verbs_of(store, job_id) == ["enqueue", "take", "fail", "bury", "redrive", "take", "succeed"]
+    assert types_of(store, job_id) == ["enqueue", "take", "fail", "bury", "redrive", "take", "succeed"]
 
 
 @pytest.mark.req("DP-3")
@@ -119,19 +119,19 @@ def test_one_answer_for_each_id_in_the_order_asked(store: Store) -> None:
         Verdict(first, S.SUCCEEDED, True, "already_finished"),
         Verdict(second, S.CANCELLED, False, None),
     ]
-    assert verbs_of(store, second) == ["enqueue", "cancel"]
+    assert types_of(store, second) == ["enqueue", "cancel"]
     assert operate(store, "cancel") == []
 
 
 @pytest.mark.req("JF-1", "DP-3")
-@pytest.mark.parametrize("verb", ["cancel", "redrive", "discard"])
-def test_a_job_of_another_tenant_is_not_found(store: Store, by_hand: ByHand, verb: OperatorVerb) -> None:
-    job_id = bring(store, by_hand, S.QUEUED if verb == "cancel" else S.DEAD_LETTER).id
+@pytest.mark.parametrize("operation", ["cancel", "redrive", "discard"])
+def test_a_job_of_another_tenant_is_not_found(store: Store, by_hand: ByHand, operation: OperatorAction) -> None:
+    job_id = bring(store, by_hand, S.QUEUED if operation == "cancel" else S.DEAD_LETTER).id
     before = by_hand.contents()
-    verdicts = operate(store, verb, job_id, reason="mine now", tenant="acme")
+    verdicts = operate(store, operation, job_id, reason="mine now", tenant="acme")
     assert verdicts == [Verdict(job_id, None, True, "not_found")]
     assert by_hand.contents() == before
-    (verdict,) = operate(store, verb, job_id, reason="for everybody", tenant="*")
+    (verdict,) = operate(store, operation, job_id, reason="for everybody", tenant="*")
     assert not verdict.refused
 
 

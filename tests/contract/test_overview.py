@@ -126,14 +126,17 @@ def test_a_worker_for_every_tenant_counts_for_each(store: Store) -> None:
 
 
 def asks(store: Store, *, tenant: str = "default", **options: Any) -> str:
-    """A job that waits for people; answers the gate's id."""
-    gate_id = new_id()
+    """A job that waits for people; answers the approval's id."""
+    approval_id = new_id()
     put_one(store, tenant=tenant)
-    gate = Question(**({"summary": "May it?"} | options)).to_json(gate_id, "may", None)
+    approval = Question(**({"summary": "May it?"} | options)).to_json(approval_id, "may", None)
     settle(
-        store, take(store, tenant=tenant), Paused(Pause(1, "may", "approval", gate=gate).to_json(), []), tenant=tenant
+        store,
+        take(store, tenant=tenant),
+        Paused(Pause(1, "may", "approval", approval=approval).to_json(), []),
+        tenant=tenant,
     )
-    return gate_id
+    return approval_id
 
 
 @pytest.mark.req("DP-19", "CX-5")
@@ -143,31 +146,31 @@ def test_health_counts_what_waits_for_people(store: Store) -> None:
     forward(store, 40)
     asks(store)
     forward(store, 2)
-    assert (health(store).gate_open, health(store).oldest_gate_age_s) == (2, 42.0)
-    assert (health(store, "acme").gate_open, health(store, "*").gate_open) == (1, 3)
+    assert (health(store).approvals_open, health(store).oldest_approval_age_s) == (2, 42.0)
+    assert (health(store, "acme").approvals_open, health(store, "*").approvals_open) == (1, 3)
     assert health(store).verdict == "ok"
     store.run(store.approvals.decide(first, Ballot("deny", "ada", "tests"), "default"))
-    assert (health(store).gate_open, health(store).oldest_gate_age_s) == (1, 2.0)
+    assert (health(store).approvals_open, health(store).oldest_approval_age_s) == (1, 2.0)
     store.run(store.approvals.decide(theirs, Ballot("deny", "ada", "tests"), "acme"))
-    assert (health(store, "acme").gate_open, health(store, "acme").oldest_gate_age_s) == (0, None)
+    assert (health(store, "acme").approvals_open, health(store, "acme").oldest_approval_age_s) == (0, None)
 
 
 @pytest.mark.req("CX-5", "CX-7")
-def test_a_gate_says_how_many_have_approved(store: Store) -> None:
-    gate_id = asks(store, quorum=3)
+def test_a_approval_says_how_many_have_approved(store: Store) -> None:
+    approval_id = asks(store, quorum=3)
 
     def found() -> list[tuple[int, int]]:
         read = [
-            store.run(store.approvals.get(gate_id, "default")),
+            store.run(store.approvals.get(approval_id, "default")),
             *store.run(store.approvals.list(ApprovalFilter(tenant="*"))),
         ]
-        return [(gate.approvals, gate.missing) for gate in read if gate is not None]
+        return [(approval.approvals, approval.missing) for approval in read if approval is not None]
 
     assert found() == [(0, 3)] * 2
     for person in ("ada", "bob"):
-        store.run(store.approvals.decide(gate_id, Ballot("approve", person, "tests"), "default"))
+        store.run(store.approvals.decide(approval_id, Ballot("approve", person, "tests"), "default"))
     assert found() == [(2, 1)] * 2
-    store.run(store.approvals.decide(gate_id, Ballot("deny", "eve", "tests"), "default"))
+    store.run(store.approvals.decide(approval_id, Ballot("deny", "eve", "tests"), "default"))
     assert found() == [(2, 0)]
 
 

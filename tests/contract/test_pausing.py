@@ -18,7 +18,20 @@ from holdfast.errors import Refused
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.by_hand import ByHand
-from tests.support.people import approve, asks, entry, gate, gates, paused, running, save, send, sleeps, steps, waits
+from tests.support.people import (
+    approval,
+    approvals,
+    approve,
+    asks,
+    entry,
+    paused,
+    running,
+    save,
+    send,
+    sleeps,
+    steps,
+    waits,
+)
 from tests.support.stores import (
     apply,
     claim,
@@ -32,7 +45,7 @@ from tests.support.stores import (
     spec,
     state_of,
     take,
-    verbs_of,
+    types_of,
 )
 
 pytestmark = pytest.mark.req("HF-6", "CX-5")
@@ -75,7 +88,7 @@ def test_a_sleep_lets_go_and_comes_back_in_time(store: Store, end: Settle) -> No
     assert (found.state, found.due_at, found.retries, found.error_code) == (State.RETRY_WAITING, wakes, 0, None)
     (step,) = steps(store, job_id)
     assert (step.kind, step.name, step.wake_at, step.over, step.attempt) == ("sleep", "nap", wakes, False, 1)
-    assert verbs_of(store, job_id) == ["enqueue", "take", "snooze"]
+    assert types_of(store, job_id) == ["enqueue", "take", "snooze"]
     assert history(store, job_id)[-1].meta["sleeps"] == "nap"
     assert store.run(store.leases.promote()) == 0
     again = rouse(store, held, 90.5)
@@ -198,8 +211,8 @@ def test_a_stale_wait_writes_nothing(store: Store, by_hand: ByHand, end: Settle)
 def test_of_two_ends_of_one_attempt_the_first_counts(store: Store, end: Settle) -> None:
     job_id, held = running(store)
     end(store, held.lease, sleeps(held, 5.0), decide(held, Succeeded("1"), 1.0), asks(held, new_id()))
-    assert verbs_of(store, job_id)[2:] == ["snooze"]
-    assert gates(store) == []
+    assert types_of(store, job_id)[2:] == ["snooze"]
+    assert approvals(store) == []
 
 
 # -- among other ends ---------------------------------------------------------------------------------------------
@@ -243,9 +256,9 @@ def test_a_batch_of_all_kinds_of_ends(store: Store, end: Settle) -> None:
         due = {1: now + timedelta(seconds=10), 2: now + timedelta(seconds=20)}.get(n)
         assert n not in (1, 2) or found.due_at == due
         if n == 3:
-            opened = gate(store, ask_ids[each.id])
+            opened = approval(store, ask_ids[each.id])
             assert (opened.job_id, opened.tenant, opened.n, opened.state) == (each.id, each.tenant, 8, "open")
-    assert len(gates(store, tenant="*", limit=100)) == sum(n == 3 for n in chosen.values())
+    assert len(approvals(store, tenant="*", limit=100)) == sum(n == 3 for n in chosen.values())
 
 
 # -- for people ---------------------------------------------------------------------------------------------------
@@ -254,7 +267,7 @@ def test_a_batch_of_all_kinds_of_ends(store: Store, end: Settle) -> None:
 def test_what_is_asked_is_kept_as_it_was_asked(store: Store, end: Settle) -> None:
     now = forward(store)
     job_id, held = running(store)
-    gate_id = new_id()
+    approval_id = new_id()
     question: dict[str, Any] = {
         "summary": "Pay 12,000 to “ACME” → now?",
         "data": {"to": "ACME", "sum": 12000.5, "lines": [1, None]},
@@ -269,8 +282,8 @@ def test_what_is_asked_is_kept_as_it_was_asked(store: Store, end: Settle) -> Non
         "escalate_after": 120.0,
         "escalate_to": ("boss",),
     }
-    end(store, held.lease, asks(held, gate_id, n=4, name="pay", **question))
-    opened = gate(store, gate_id)
+    end(store, held.lease, asks(held, approval_id, n=4, name="pay", **question))
+    opened = approval(store, approval_id)
     for name in question.keys() - {"expires_in", "remind_every", "escalate_after"}:
         assert getattr(opened, name) == question[name], name
     assert (opened.tenant, opened.job_id, opened.n, opened.name) == ("default", job_id, 4, "pay")
@@ -282,35 +295,35 @@ def test_what_is_asked_is_kept_as_it_was_asked(store: Store, end: Settle) -> Non
     assert (found.state, found.due_at, found.finished_at) == (State.WAITING_FOR_APPROVAL, None, None)
     (step,) = steps(store, job_id)
     assert (step.n, step.kind, step.name, step.over, step.wake_at) == (4, "approval", "pay", False, None)
-    assert history(store, job_id)[-1].meta == {"gate": "pay", "gate_id": gate_id}
-    assert verbs_of(store, job_id)[-1] == "ask"
+    assert history(store, job_id)[-1].meta == {"approval": "pay", "approval_id": approval_id}
+    assert types_of(store, job_id)[-1] == "ask"
 
 
 def test_whoever_tells_people_is_given_a_job(store: Store, end: Settle) -> None:
-    """In the queue of the job that asked, as its child; it says which gate, and carries no token."""
+    """In the queue of the job that asked, as its child; it says which approval, and carries no token."""
     forward(store)
     told: list[dict[str, Any]] = []
     for correlation in (None, "order-7"):
         job_id, held = running(store, tenant="acme", correlation_id=correlation)
-        gate_id = new_id()
-        end(store, held.lease, asks(held, gate_id, notify="tell_people"))
+        approval_id = new_id()
+        end(store, held.lease, asks(held, approval_id, notify="tell_people"))
         (notice,) = claim(store, open_lease(store), 5, queues=[held.queue])
         assert (notice.kind, notice.tenant, notice.parent_id) == ("tell_people", "acme", job_id)
         assert notice.correlation_id == (correlation or job_id)
         found = job(store, notice.id)
-        assert (found.enqueued_by, found.source_system) == ("gate release", "holdfast")
+        assert (found.enqueued_by, found.source_system) == ("approval release", "holdfast")
         told.append(found.payload)
-        assert found.payload == {"notice": {"gate_id": gate_id, "what": "asked", "number": 0}}
+        assert found.payload == {"notice": {"approval_id": approval_id, "what": "asked", "number": 0}}
     assert len(told) == 2
 
 
-def test_asking_again_and_again_leaves_one_open_gate(store: Store) -> None:
+def test_asking_again_and_again_leaves_one_open_approval(store: Store) -> None:
     _, held = running(store)
     for n in range(3):
-        gate_id = new_id()
-        apply(store, held.lease, asks(held, gate_id, n=n))
-        assert [each.id for each in gates(store)] == [gate_id]
-        approve(store, gate_id)
+        approval_id = new_id()
+        apply(store, held.lease, asks(held, approval_id, n=n))
+        assert [each.id for each in approvals(store)] == [approval_id]
+        approve(store, approval_id)
         held = take(store, queues=[held.queue])
 
 
@@ -330,7 +343,7 @@ def test_a_wait_that_is_over_by_then_goes_on_at_once(store: Store, end: Settle, 
     end(store, again.lease, waits(again, until=known.wake_at))
     found = job(store, job_id)
     assert (found.state, found.due_at) == (State.QUEUED, None)
-    assert verbs_of(store, job_id)[-2:] == ["snooze", "due"]
+    assert types_of(store, job_id)[-2:] == ["snooze", "due"]
     third = take(store, queues=[held.queue])
     assert third.attempt == 3
     (step,) = steps(store, job_id)

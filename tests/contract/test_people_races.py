@@ -21,7 +21,7 @@ from holdfast.features.approvals.model import Answer
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import all_jobs
-from tests.support.people import approve, asks, attend, ballot, gates, save, say, send, steps, votes, waits
+from tests.support.people import approvals, approve, asks, attend, ballot, save, say, send, steps, votes, waits
 from tests.support.people import deny as say_no
 from tests.support.people import entry as done
 from tests.support.stores import apply, claim, forward, history, new_id, open_lease, put, spec
@@ -71,8 +71,8 @@ def begun(store: Store, count: int, lease: str | None = None) -> list[Claim]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["settle", "turn"])
-def test_no_wake_up_is_lost(store: Store, others: list[Store], verb: str) -> None:
+@pytest.mark.parametrize("operation", ["settle", "turn"])
+def test_no_wake_up_is_lost(store: Store, others: list[Store], operation: str) -> None:
     """A job lets go to wait in the very moment in which the event is sent: it hears of it before, or after."""
     held = begun(store, ROUNDS)
     lease = held[0].lease
@@ -82,7 +82,7 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], verb: str) -> Non
         ended = [waits(each, f"paid-{n}", {"n": n})]
         return (
             others[0].run(others[0].leases.exchange(ended, request)).stale
-            if verb == "turn"
+            if operation == "turn"
             else apply(others[0], lease, *ended)
         )
 
@@ -151,7 +151,7 @@ def test_a_step_is_saved_under_the_fence_or_not_at_all(store: Store, others: lis
 
 @pytest.mark.slow
 def test_of_all_who_end_a_question_one_does(store: Store, others: list[Store]) -> None:
-    """Approve, deny, cancel, its own expiry and the deadline, on one gate after another."""
+    """Approve, deny, cancel, its own expiry and the deadline, on one approval after another."""
     rounds = 60
     start = forward(store)
     hour = [start + timedelta(hours=n + 1) for n in range(rounds)]
@@ -183,11 +183,14 @@ def test_of_all_who_end_a_question_one_does(store: Store, others: list[Store]) -
             "deny": not no[n].refused,
             "cancel": not stop[n].refused,
         }
-        ways = [event.verb for event in history(store, each.id)][3:]  # after enqueue, take, ask
+        ways = [event.type for event in history(store, each.id)][3:]  # after enqueue, take, ask
         # Whoever was told that it counts finds it in the ledger; a job that goes on may still be cancelled.
-        assert [verb for verb, counted in told.items() if counted and verb not in ways] == [], (told, ways)
+        assert [operation for operation, counted in told.items() if counted and operation not in ways] == [], (
+            told,
+            ways,
+        )
         assert ways[1:] in ([], ["cancel"], ["expire"]), ways
-        (found,) = gates(store, state=None, job_id=each.id)
+        (found,) = approvals(store, state=None, job_id=each.id)
         states = {"approve": "approved", "deny": "denied", "cancel": "withdrawn"}
         assert found.state == states.get(ways[0], found.state)
         assert ways[0] != "expire" or found.state == ("withdrawn" if n % 3 == 1 else "expired")
@@ -201,12 +204,12 @@ def test_a_quorum_is_counted_once_each(store: Store, others: list[Store]) -> Non
     """Four people at once where three are needed: three words, one decision."""
     held = begun(store, 25)
     ids = [new_id() for _ in held]
-    apply(store, held[0].lease, *(asks(each, gate, quorum=3) for each, gate in zip(held, ids, strict=True)))
-    sides = in_step(*([partial(approve, one, gate, f"p{n}") for gate in ids] for n, one in enumerate(others)))
-    for gate, answers in zip(ids, zip(*sides, strict=True), strict=True):
+    apply(store, held[0].lease, *(asks(each, approval, quorum=3) for each, approval in zip(held, ids, strict=True)))
+    sides = in_step(*([partial(approve, one, approval, f"p{n}") for approval in ids] for n, one in enumerate(others)))
+    for approval, answers in zip(ids, zip(*sides, strict=True), strict=True):
         assert sorted(str(each.reason) for each in answers) == ["None"] * 3 + ["already_decided"]
         assert sorted(each.state for each in answers if not each.refused) == ["approved", "open", "open"]
-        assert len(votes(store, gate)) == 3
+        assert len(votes(store, approval)) == 3
     assert {job.state for job in all_jobs(store)} == {State.QUEUED}
 
 
@@ -214,14 +217,14 @@ def test_a_quorum_is_counted_once_each(store: Store, others: list[Store]) -> Non
 def test_a_token_is_used_once_however_many_hold_it(store: Store, others: list[Store]) -> None:
     held = begun(store, 25)
     ids = [new_id() for _ in held]
-    apply(store, held[0].lease, *(asks(each, gate, quorum=9) for each, gate in zip(held, ids, strict=True)))
-    for gate in ids:
-        store.run(store.approvals.save_token(gate, f"h {gate}", None, None, "ada", "default"))
+    apply(store, held[0].lease, *(asks(each, approval, quorum=9) for each, approval in zip(held, ids, strict=True)))
+    for approval in ids:
+        store.run(store.approvals.save_token(approval, f"h {approval}", None, None, "ada", "default"))
 
-    def use(one: Store, gate: str, person: str) -> Answer:
-        return say(one, gate, ballot(person, token_hash=f"h {gate}"))
+    def use(one: Store, approval: str, person: str) -> Answer:
+        return say(one, approval, ballot(person, token_hash=f"h {approval}"))
 
-    sides = in_step(*([partial(use, one, gate, f"p{n}") for gate in ids] for n, one in enumerate(others)))
-    for gate, answers in zip(ids, zip(*sides, strict=True), strict=True):
+    sides = in_step(*([partial(use, one, approval, f"p{n}") for approval in ids] for n, one in enumerate(others)))
+    for approval, answers in zip(ids, zip(*sides, strict=True), strict=True):
         assert sorted(str(each.reason) for each in answers) == ["None"] + ["token_used"] * 3
-        assert len(votes(store, gate)) == 1
+        assert len(votes(store, approval)) == 1

@@ -83,18 +83,18 @@ def test_one_row_that_breaks_a_rule_is_enough(store: Store, by_hand: ByHand) -> 
         everybody = statement(TAKE | {"lease": f"coalesce((select id from lease where id = :{unusable}), id)"}, {})
         assert by_hand.refusal(everybody, _used(everybody, names)) is not None, unusable
 
-    for verb, step in (("take", TAKE), ("succeed", SUCCEED)):
-        for column, odd in BREAKS[verb].items():
+    for event_type, step in (("take", TAKE), ("succeed", SUCCEED)):
+        for column, odd in BREAKS[event_type].items():
             sql = statement(step, {column: odd})
             said = by_hand.refusal(sql, _used(sql, names))
-            assert said is not None, (verb, column)
-        assert all(len(history(store, job)) == (1 if verb == "take" else 2) for job in jobs.values())
+            assert said is not None, (event_type, column)
+        assert all(len(history(store, job)) == (1 if event_type == "take" else 2) for job in jobs.values())
         # Nothing is wrong with a note, but it is to be told.
         sql = statement(step, {"note": 'coalesce(note, \'{"by": "hand"}\')'})
         by_hand.execute(sql, _used(sql, names))
         last = [history(store, job)[-1] for job in jobs.values()]
-        assert [(event.verb, event.attempt, event.meta) for event in last] == [
-            (verb, 1, {}), (verb, 1, {}), (verb, 1, {"by": "hand"})
+        assert [(event.type, event.attempt, event.meta) for event in last] == [
+            (event_type, 1, {}), (event_type, 1, {}), (event_type, 1, {"by": "hand"})
         ]  # fmt: skip
 
 
@@ -111,5 +111,5 @@ def test_one_statement_may_do_both(store: Store, by_hand: ByHand) -> None:
     )
     by_hand.execute(f"update job_state set {', '.join(sets)}", {"lease": lease})
 
-    assert [event.verb for event in history(store, taken)] == ["enqueue", "take", "succeed"]
-    assert [event.verb for event in history(store, waiting)] == ["enqueue", "take"]
+    assert [event.type for event in history(store, taken)] == ["enqueue", "take", "succeed"]
+    assert [event.type for event in history(store, waiting)] == ["enqueue", "take"]

@@ -22,7 +22,7 @@ from tests.support.stores import (
     settle,
     state_of,
     take,
-    verbs_of,
+    types_of,
 )
 
 
@@ -60,7 +60,7 @@ def test_saving_does_not_touch_the_state_row_or_the_ledger(store: Store, by_hand
     add(store, held, "log")
     assert {table: by_hand.contents()[table] for table in tables} == before
     assert _row_version(by_hand, job_id) == hidden
-    assert verbs_of(store, job_id) == ["enqueue", "take"]
+    assert types_of(store, job_id) == ["enqueue", "take"]
 
 
 def _row_version(by_hand: ByHand, job_id: str) -> object:

@@ -27,7 +27,7 @@ def queues(store: Store, tenant: str) -> dict[str, QueuePulse]:
 
 def test_queues_and_workers_of_one_tenant_and_of_all(store: Store) -> None:
     run = store.run
-    put(store, *(spec(queue="mail") for _ in range(3)), spec(queue="mail", process_after=LATER))
+    put(store, *(spec(queue="mail") for _ in range(3)), spec(queue="mail", run_at=LATER))
     put(store, spec(queue="mail"), spec(queue="own"), tenant="acme")
     lease = run(store.leases.open("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4)).id
     other = run(store.leases.open("host-2", 30.0, "acme", "crew")).id
@@ -98,7 +98,7 @@ def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch
     assert {event.tenant for event in first.events} == {"default"}
     odd = run(store.audit.recent_events(EventFilter(tenant="*", kind="kind-1")))
     assert [event.kind for event in odd.events] == ["kind-1"] * 3
-    started = run(store.audit.recent_events(EventFilter(tenant="*", verb="take")))
+    started = run(store.audit.recent_events(EventFilter(tenant="*", type="take")))
     assert [event.to_state for event in started.events] == [State.IN_PROGRESS]
     assert run(store.audit.recent_events(EventFilter(tenant="*", since=LATER))).events == []
 
@@ -114,7 +114,7 @@ def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch
 
 @pytest.mark.parametrize("tenant", ["default", "*"])
 def test_queues_and_workers_alone_are_as_the_pulse_has_them(store: Store, tenant: str) -> None:
-    put(store, spec(queue="mail"), spec(queue="mail", process_after=LATER), spec(queue="other"))
+    put(store, spec(queue="mail"), spec(queue="mail", run_at=LATER), spec(queue="other"))
     store.run(store.leases.open("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4))
     pulse, stands = store.run(store.health.statistics(tenant)), store.run(store.health.workers(tenant))
     assert [(each.queue, each.waiting, each.scheduled) for each in stands.queues] == [("mail", 1, 1), ("other", 1, 0)]
@@ -130,7 +130,7 @@ def test_a_queue_all_of_which_is_young_has_an_age_too(store: Store, monkeypatch:
     forward(store)
     put(store, *(spec(queue="old") for _ in range(3)))
     forward(store, 60)
-    put(store, spec(queue="young"), spec(queue="young", process_after=LATER))
+    put(store, spec(queue="young"), spec(queue="young", run_at=LATER))
     forward(store, 5)
     found = queues(store, "default")
     assert found["old"].oldest_age_s == pytest.approx(65, abs=1)

@@ -24,7 +24,7 @@ from tests.support.stores import (
     settle,
     spec,
     state_of,
-    verbs_of,
+    types_of,
 )
 from tests.support.threads import together
 
@@ -128,7 +128,7 @@ def test_reaper_and_settlement_meet(store: Store, seed: int) -> None:
     for each in claims:
         expected = State.RETRY_WAITING if each.id in stale else State.SUCCEEDED
         assert state_of(store, each.id) == expected
-        assert verbs_of(store, each.id).count("succeed") + verbs_of(store, each.id).count("lapse") == 1
+        assert types_of(store, each.id).count("succeed") + types_of(store, each.id).count("lapse") == 1
 
 
 @pytest.mark.req("CX-11", "DP-7")
@@ -141,7 +141,7 @@ def test_cancel_and_settlement_meet(store: Store) -> None:
     for job_id in ids:
         found = job(store, job_id)
         assert found.state == (State.CANCELLED if job_id in stale else State.SUCCEEDED)
-        assert sum(event in ("succeed", "cancel") for event in verbs_of(store, job_id)) == 1
+        assert sum(event in ("succeed", "cancel") for event in types_of(store, job_id)) == 1
 
 
 @pytest.mark.req("DP-8")

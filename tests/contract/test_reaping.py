@@ -22,7 +22,7 @@ from tests.support.stores import (
     state_of,
     take,
     tries,
-    verbs_of,
+    types_of,
 )
 
 pytestmark = pytest.mark.req("DP-8")
@@ -59,7 +59,7 @@ def test_what_was_only_held_goes_back_at_no_cost(store: Store) -> None:
     found = job(store, first)
     assert (found.state, found.attempt, found.retries, found.crashes) == (State.QUEUED, 0, 0, 0)
     last = history(store, first)[-1]
-    assert (last.verb, last.actor, last.meta) == ("lapse", "reaper", {"reason": "lease_lapsed"})
+    assert (last.type, last.actor, last.meta) == ("lapse", "reaper", {"reason": "lease_lapsed"})
     assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second]
 
 
@@ -73,7 +73,7 @@ def test_what_had_begun_counts_as_a_crash_and_is_tried_again(store: Store) -> No
     found = job(store, job_id)
     assert (found.state, found.attempt, found.retries, found.crashes) == (State.RETRY_WAITING, 1, 0, 1)
     assert (found.error_code, found.due_at, found.finished_at) == ("worker_lost", now, None)
-    assert verbs_of(store, job_id) == ["enqueue", "take", "lapse", "retry"]
+    assert types_of(store, job_id) == ["enqueue", "take", "lapse", "retry"]
     (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
     assert (attempt.outcome, attempt.error_code, attempt.ended_at) == ("crashed", "worker_lost", now)
     assert store.run(store.leases.promote()) == 1
@@ -90,11 +90,12 @@ def test_a_job_that_keeps_killing_workers_is_buried(store: Store, limit: int) ->
         assert state_of(store, job_id) == State.QUEUED
     take(store)
     now = forward(store, 60)
-    assert reap(store) == Sweep(1, 0, 1)
+    swept = reap(store)
+    assert (swept, swept.dead) == (Sweep(1, 0, 1), (job_id,))
     found = job(store, job_id)
     assert (found.state, found.crashes, found.attempt) == (State.DEAD_LETTER, limit + 1, limit + 1)
     assert (found.error_code, found.finished_at, found.due_at) == ("worker_lost", now, None)
-    assert verbs_of(store, job_id)[-2:] == ["lapse", "bury"]
+    assert types_of(store, job_id)[-2:] == ["lapse", "bury"]
 
 
 @pytest.mark.req("CX-10", "CX-9")

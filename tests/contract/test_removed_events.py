@@ -49,7 +49,7 @@ def test_the_chain_holds_after_a_purge_and_not_after_a_theft(store: Store, by_ha
     assert (report.ok, report.purged, report.unsealed) == (True, 2 * len(numbers), 1)
     seal(store)
     assert verify(store).ok
-    (action,) = by_hand.execute("select actor, name, first_seq, last_seq from action where verb = 'purge'")
+    (action,) = by_hand.execute("select actor, name, first_seq, last_seq from action where type = 'purge'")
     assert (action[0], action[1], action[2]) == ("retention", "2 jobs", numbers[0])
 
     stolen = [row[0] for row in by_hand.execute("select seq from event where job_id = :id", {"id": kept})]

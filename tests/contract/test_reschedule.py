@@ -25,7 +25,7 @@ from tests.support.stores import (
     settle,
     take,
     tries,
-    verbs_of,
+    types_of,
     work,
 )
 from tests.support.ways import bring
@@ -53,7 +53,7 @@ def test_reschedule_in_every_state(store: Store, by_hand: ByHand, state: State) 
         found = job(store, job_id)
         assert (found.state, found.due_at) == (S.QUEUED, now + timedelta(seconds=90))
         last = history(store, job_id)[-1]
-        assert (last.verb, last.from_state, last.to_state, last.actor) == ("reschedule", state, S.QUEUED, "ada")
+        assert (last.type, last.from_state, last.to_state, last.actor) == ("reschedule", state, S.QUEUED, "ada")
         due = (now + timedelta(seconds=90)).strftime("%Y-%m-%dT%H:%M:%S.")
         assert last.meta.pop("rescheduled").startswith(due)
         assert last.meta == {"by": "ada", "reason": "after lunch"}
@@ -139,8 +139,8 @@ def test_an_answer_for_each_id_in_order_and_nothing_of_another_tenant(store: Sto
         (foreign, True, "not_found"),
         (waiting, False, None),
     ]
-    assert verbs_of(store, foreign) == ["enqueue"]
-    assert verbs_of(store, waiting) == ["enqueue", "reschedule"]
+    assert types_of(store, foreign) == ["enqueue"]
+    assert types_of(store, waiting) == ["enqueue", "reschedule"]
 
 
 def test_the_same_words_are_told_once_and_others_each_time(store: Store) -> None:
@@ -156,9 +156,9 @@ def test_the_same_words_are_told_once_and_others_each_time(store: Store) -> None
 def test_a_rescheduling_by_hand_is_told_as_well(store: Store, by_hand: ByHand) -> None:
     job_id = put_one(store)
     by_hand.execute('update job_state set note = \'{"rescheduled": "now"}\' where id = :id', {"id": job_id})
-    assert verbs_of(store, job_id) == ["enqueue", "reschedule"]
+    assert types_of(store, job_id) == ["enqueue", "reschedule"]
     assert "without a step" in (
         by_hand.refusal("update job_state set priority = 3 where id = :id", {"id": job_id}) or ""
     )
-    assert verbs_of(store, job_id) == ["enqueue", "reschedule"]
+    assert types_of(store, job_id) == ["enqueue", "reschedule"]
     check_ledger(store)

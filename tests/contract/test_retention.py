@@ -47,7 +47,7 @@ from tests.support.stores import (
     state_of,
     take,
     tries,
-    verbs_of,
+    types_of,
     work,
 )
 from tests.support.tokens import issuing, open_session
@@ -115,7 +115,7 @@ def test_what_a_job_carried_is_gone_and_its_ledger_stays(store: Store, by_hand: 
     assert naming(by_hand, CANARY) == {"event"}
     found, after = job(store, job_id), history(store, job_id)
     assert (found.state, found.payload, found.tags) == (State.CLEANED, {}, ("blue",))
-    assert [event.verb for event in after] == [*(event.verb for event in before), "clean"]
+    assert [event.type for event in after] == [*(event.type for event in before), "clean"]
     assert after[-1].actor == "retention"
     assert after[:-1] == before, "nobody changes the ledger"
     (again,) = enqueue(store, spec(key="k-1", payload={"word": CANARY}))
@@ -125,7 +125,7 @@ def test_what_a_job_carried_is_gone_and_its_ledger_stays(store: Store, by_hand: 
 
 @pytest.mark.req("DP-16", "CX-12")
 def test_a_purged_job_is_named_nowhere(store: Store, by_hand: ByHand) -> None:
-    """With keys, tags, gates and votes, the time and the event that made it, its workflow; and the keys are free."""
+    """With keys, tags, approvals, votes, the time and the event that made it, its workflow; and the keys are free."""
     asked = asking(store, quorum=2)
     keep_token(store, asked.id, "h")
     approve(store, asked.id)
@@ -179,14 +179,14 @@ def test_nobody_who_reads_the_ledger_is_robbed(store: Store) -> None:
     keep(store, None, "1h")
     forward(store, 4000)
     assert sweep(store) == {"clean": 3, "purge": 0, "prune": 0, "held": 3}
-    (found,) = [each for each in store.run(store.retention.preview("*")) if each.verb == "purge"]
+    (found,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
     assert (found.due, found.held, found.held_by) == (3, 3, "consumer slow")
     put_one(store)
     last = read_events(store, after=first.cursor)[-1]
     assert store.run(store.ledger.save_cursor("slow", last.cursor, first.cursor, "*"))
     forward(store, 30)
     sweep(store)
-    (found,) = [each for each in store.run(store.retention.preview("*")) if each.verb == "purge"]
+    (found,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
     assert (found.due, found.held_by) == (3, "subscription follow")
     store.run(store.subscriptions.resume("follow", True, "default"))
     forward(store, 30)
@@ -232,7 +232,7 @@ def test_dead_letters_go_only_when_they_are_named(store: Store) -> None:
     assert sweep(store)["clean"] == 0
     keep(store, "1h", "100h", state="dead_letter", tenant="default")
     assert sweep(store)["clean"] == 2
-    assert verbs_of(store, alone)[-3:] == ["bury", "discard", "clean"]
+    assert types_of(store, alone)[-3:] == ["bury", "discard", "clean"]
     found = store.run(store.workflows.get(flow.id, "default"))
     assert found is not None
     assert (found.counts.dead, found.counts.cancelled, found.counts.skipped) == (0, 1, 1)
@@ -265,9 +265,9 @@ def test_small_slices_and_many_sweepers_do_the_same(store: Store, store_url: str
 
 @pytest.mark.req("DP-16")
 def test_policies_are_checked_replaced_and_removed(store: Store) -> None:
-    with pytest.raises(InvalidSetting, match="cleaned before"):
+    with pytest.raises(InvalidSetting, match="clean_after must be shorter"):
         RetentionRule.of(clean_after="2d", purge_after="1d")
-    with pytest.raises(InvalidSetting, match="no state that retention knows"):
+    with pytest.raises(InvalidSetting, match="not a state of retention policies"):
         RetentionRule.of(state="queued")
     declared = RetentionRule.of("mail", purge_after="30d", declared=True)
     assert store.run(store.retention.set(declared, "prog", "acme")).declared
@@ -294,7 +294,7 @@ def test_a_sweep_for_one_tenant_touches_no_other(store: Store) -> None:
 
 @pytest.mark.req("DP-16", "SC-9")
 def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None:
-    """Ended leases, tokens of decided gates, old times of a schedule but the latest, what applications told."""
+    """Ended leases, tokens of decided approvals, old times of a schedule but the latest, what applications told."""
     schedule = add(store)
     due = schedule.next_fire_at
     assert due is not None
@@ -357,7 +357,7 @@ def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: B
     forward(store, 275 * 86_400)
     assert left() == (1, 0, 0, 0, 0)
     assert [each.id for each in run(store.tokens.list("default", True, None, 9))] == [kept.id]
-    pruned = run(store.audit.actions(ActionFilter(tenant=EVERY_TENANT, verb="prune")))
+    pruned = run(store.audit.actions(ActionFilter(tenant=EVERY_TENANT, type="prune")))
     assert sorted((each.subject, each.actor) for each in pruned) == [
         ("operation", "retention"),
         ("reservation", "retention"),
@@ -380,8 +380,8 @@ def test_a_purge_waits_for_what_is_counted_and_for_nothing_else(store: Store) ->
     forward(store, 4000)
     put_one(store)  # the newest row of SQLite's ledger has to stay
     swept = []
-    while (each := store.run(store.retention.sweep())).verb != "idle":
+    while (each := store.run(store.retention.sweep())).action != "idle":
         swept.append(each)
-    assert sum(each.done for each in swept if each.verb == "clean") == 4
-    (purge,) = [each for each in swept if each.verb == "purge"]
+    assert sum(each.done for each in swept if each.action == "clean") == 4
+    (purge,) = [each for each in swept if each.action == "purge"]
     assert (purge.done, purge.held, purge.held_by) == (2, 2, "usage")

@@ -52,7 +52,7 @@ OTHERS = {
     *("webhook.id", "webhook_delivery.id", "webhook_delivery.webhook_id"),
 }
 LABELS |= {"leftover.job_id"}  # goes when what the job had elsewhere is deleted there
-# What one verb of SQLite keeps while it works, and is empty after it.
+# What one operation of SQLite keeps while it works, and is empty after it.
 SCRATCH = {"moved.job_id", "ready.job_id", "round.id"}
 KNOWN = GOES | OF_THE_JOB | LABELS | OTHERS
 

@@ -29,7 +29,7 @@ from tests.support.stores import (
     state_of,
     take,
     tries,
-    verbs_of,
+    types_of,
     work,
 )
 
@@ -69,8 +69,8 @@ def test_each_failure_is_a_job_of_its_own_until_the_limit(store: Store) -> None:
     assert [each.retry_of for each in tried] == [None, *ids[:2]]
     assert [each.state for each in tried] == [State.FAILED, State.FAILED, State.DEAD_LETTER]
     assert [(each.attempt, each.retries) for each in tried] == [(1, 1), (1, 2), (1, 2)]
-    assert verbs_of(store, first) == ["enqueue", "take", "fail"], "never tried again itself"
-    assert verbs_of(store, ids[-1])[-3:] == ["take", "fail", "bury"]
+    assert types_of(store, first) == ["enqueue", "take", "fail"], "never tried again itself"
+    assert types_of(store, ids[-1])[-3:] == ["take", "fail", "bury"]
     assert work(store) == []
 
 
@@ -106,7 +106,7 @@ def test_a_lost_worker_and_a_lost_process_are_counted_over_the_chain(store: Stor
     forward(store, 60)
     store.run(store.leases.reap())
     assert state_of(store, first) is State.FAILED
-    assert verbs_of(store, first)[-1] == "lapse"
+    assert types_of(store, first)[-1] == "lapse"
     second = take(store)
     settle(store, second, DIED)
     third = due(store)

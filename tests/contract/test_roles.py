@@ -22,7 +22,7 @@ KEYS = {"migration": "name", "recall": "lease", "mutex": "n", "owed": "job_id"} 
 KEYS |= dict.fromkeys(("lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" for n in range(8))), "held")
 
 READS = {
-    *("get_job", "list_jobs", "history", "health", "events_after", "events_gone", "app_events_after"),
+    *("refusal_reason", "get_job", "list_jobs", "history", "health", "events_after", "events_gone", "app_events_after"),
     *("chain", "circumstances"),
     "worker_standings",
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
@@ -39,14 +39,14 @@ EXECUTES = {
     *("enqueue", "enqueue_one", "enqueue_many", "enqueue_alike", "every_tenant", "backoff_delay", "save_cursor"),
     "seal_ledger",
     "brought_payloads",
-    *("open_lease", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
+    *("open_lease", "heartbeat", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("exchange", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
     *("due_work", "promote_due", "expire_overdue", "reap_lapsed", "set_aside"),
-    *("save_steps", "send_event", "attend_gates", "keep_gate_token"),
+    *("save_steps", "send_event", "attend_approvals", "keep_approval_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
     *("start_workflow", "add_to_workflow"),
-    *("attend_limits", "age_queues", "reserve", "release_reservation"),
+    *("attend_limits", "wake_limited", "age_queues", "reserve", "release_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
     *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
     "declare_rules",
@@ -60,7 +60,7 @@ RESOLVES = {
     "resume_workflow",
     *("set_limit", "remove_limit", "set_aging"),
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
-    *("add_executor", "remove_executor"),
+    *("add_executor", "remove_executor", "request_stop"),
     *("pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal", "sealed_parts", "reseal_part"),
     *("set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"),
@@ -70,7 +70,15 @@ RESOLVES = {
     *("set_connector", "remove_connector"),
     *("add_webhook", "change_webhook", "enable_webhook", "remove_webhook"),
 }
-APPROVES = {"decide_gate", "approve_gate", "deny_gate", "gate_hashes", "gate_token_of", "keep_gate_token", "said"}
+APPROVES = {
+    "decide_approval",
+    "approve",
+    "deny",
+    "approval_token_hashes",
+    "approval_token_of",
+    "keep_approval_token",
+    "said",
+}
 ALLOWED = {
     OUTSIDER: set[str](),
     VIEWER: READS,

@@ -1,4 +1,4 @@
-"""The same roles through the port: every verb tried by each, and by programs that were granted one (DP-17)."""
+"""The same roles through the port: every operation tried by each, and by programs that were granted one (DP-17)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ READS = {
     *("jobs.get", "jobs.list", "jobs.history", "jobs.attempts", "jobs.artifacts", "jobs.checkpoints", "jobs.result"),
     *(
         "health.get",
-        "health.last_hour",
+        "health.activity",
+        "health.latest",
+        "health.queues",
+        "health.recent",
         "jobs.counts",
         "jobs.capped_counts",
         "ledger.end",
@@ -80,6 +83,7 @@ READS = {
         "jobs.notes",
         "ledger.read_sent",
         "jobs.chain",
+        "jobs.beginning_with",
         "jobs.circumstances",
         "executors.list",
     ),
@@ -150,7 +154,15 @@ EXECUTES = {
     ),
     *("steps.save", "ledger.send", "approvals.attend", "approvals.save_token"),
     *("templates.enqueue", "schedules.fire", "schedules.declare", "schedules.add", "schedules.change"),
-    *("workflows.start", "workflows.extend", "limits.attend", "queues.age", "reservations.set", "reservations.release"),
+    *(
+        "workflows.start",
+        "workflows.extend",
+        "limits.attend",
+        "limits.wake",
+        "queues.age",
+        "reservations.set",
+        "reservations.release",
+    ),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed", "payload_rules.declare"),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed"),
     *("retention.sweep", "declare_retention", "usage.count", "retention.orphans", "retention.forget_orphans"),
@@ -161,7 +173,7 @@ EXECUTES = {
 DECIDES = {"approvals.decide", "approvals.token_hashes", "approvals.token", "approvals.save_token"}
 GOVERNS = {
     *("subscriptions.pause", "subscriptions.resume", "subscriptions.remove", "consumers.reset", "consumers.remove"),
-    *("executors.add", "executors.remove", "pauses.set", "pauses.remove"),
+    *("executors.add", "leases.request_stop", "executors.remove", "pauses.set", "pauses.remove"),
     *(
         "payload_rules.set",
         "payload_rules.remove",
@@ -227,7 +239,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     ids["in_progress"], ids["leased"] = put_one(owner), put_one(owner)
     claim(owner, ids["lease"])
     claim(owner, ids["lease"], begin=False)
-    ids["gate"] = asking(owner, quorum=100).id
+    ids["approval"] = asking(owner, quorum=100).id
     ids["token"] = owner.run(owner.tokens.issue(issuing(), "ada", "default")).id
     ids["schedule"] = add(owner, name="hourly", timing="@hourly").id
     owner.run(owner.templates.set(template(), "ada", "default"))
@@ -248,10 +260,10 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         check_ledger(owner)
 
 
-def verbs(
+def calls(
     store: Store, ids: dict[str, str], tenant: str = "default", scope: str = "*"
 ) -> dict[str, Callable[[], object]]:
-    """Every verb of the port, with arguments that the owner could use. `scope` is that of leases and duties."""
+    """Every operation of the port, with arguments that the owner could use. `scope` is that of leases and duties."""
     run = store.run
     job, lease = ids["in_progress"], ids["lease"]
     return {
@@ -266,7 +278,11 @@ def verbs(
         "health.get": lambda: run(store.health.get(tenant)),
         "health.statistics": lambda: run(store.health.statistics(tenant)),
         "health.workers": lambda: run(store.health.workers(tenant)),
-        "health.last_hour": lambda: run(store.health.last_hour(tenant)),
+        "health.activity": lambda: run(store.health.activity(tenant, "1h", "queue")),
+        "health.latest": lambda: run(store.health.latest(tenant)),
+        "health.queues": lambda: run(store.health.queues(tenant)),
+        "health.recent": lambda: run(store.health.recent(tenant, "kind", "echo")),
+        "leases.request_stop": lambda: run(store.leases.request_stop("nobody", "drain", "ada", tenant)),
         "jobs.counts": lambda: run(store.jobs.counts(tenant)),
         "ledger.read": lambda: run(store.ledger.read(None, 5, tenant)),
         "ledger.gone": lambda: run(store.ledger.gone("0", tenant)),
@@ -310,15 +326,15 @@ def verbs(
         "steps.list": lambda: run(store.steps.list(job, tenant)),
         "steps.rewind": lambda: run(store.steps.rewind(ids["dead_letter"], 1, "ada", tenant)),
         "ledger.send": lambda: run(store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", tenant)),
-        "approvals.decide": lambda: run(store.approvals.decide(ids["gate"], ballot(new_id()), tenant)),
+        "approvals.decide": lambda: run(store.approvals.decide(ids["approval"], ballot(new_id()), tenant)),
         "approvals.save_token": lambda: run(
-            store.approvals.save_token(ids["gate"], new_id(), None, None, "ada", tenant)
+            store.approvals.save_token(ids["approval"], new_id(), None, None, "ada", tenant)
         ),
-        "approvals.token_hashes": lambda: run(store.approvals.token_hashes(ids["gate"], tenant)),
+        "approvals.token_hashes": lambda: run(store.approvals.token_hashes(ids["approval"], tenant)),
         "approvals.attend": lambda: run(store.approvals.attend(tenant=scope)),
-        "approvals.get": lambda: run(store.approvals.get(ids["gate"], tenant)),
+        "approvals.get": lambda: run(store.approvals.get(ids["approval"], tenant)),
         "approvals.list": lambda: run(store.approvals.list(ApprovalFilter(tenant=tenant))),
-        "approvals.votes": lambda: run(store.approvals.votes(ids["gate"], tenant)),
+        "approvals.votes": lambda: run(store.approvals.votes(ids["approval"], tenant)),
         "agents.get": lambda: run(store.agents.get("planner", tenant)),
         "steps.asks_first": lambda: run(store.steps.asks_first("planner", tenant)),
         "agents.list": lambda: run(store.agents.list(tenant)),
@@ -358,6 +374,7 @@ def verbs(
         "limits.set": lambda: run(store.limits.set(Rule.of("kind", "slow", 5), "ada", tenant)),
         "limits.remove": lambda: run(store.limits.remove("kind", "slow", "ada", tenant)),
         "limits.list": lambda: run(store.limits.list(tenant)),
+        "limits.wake": lambda: run(store.limits.wake(tenant=scope)),
         "limits.attend": lambda: run(store.limits.attend(tenant=scope)),
         "reservations.set": lambda: run(
             store.reservations.set(Ask(ids["reservation"], "queue", "q", 30), "ada", tenant)
@@ -374,6 +391,7 @@ def verbs(
         "ledger.read_sent": lambda: run(store.ledger.read_sent(None, 5, tenant)),
         "jobs.chain": lambda: run(store.jobs.chain(job, tenant)),
         "audit.recent_events": lambda: run(store.audit.recent_events(EventFilter(tenant=tenant))),
+        "jobs.beginning_with": lambda: run(store.jobs.beginning_with(job, job, tenant)),
         "jobs.circumstances": lambda: run(store.jobs.circumstances(job, tenant)),
         "executors.list": lambda: run(store.executors.list()),
         "executors.add": lambda: run(store.executors.add("worker", "executor", "ada")),
@@ -490,7 +508,7 @@ def outcome(call: Callable[[], object]) -> str:
 
 def test_the_list_of_verbs_is_complete(place: Place) -> None:
     public = operations() - {"jobs.operate"}
-    assert {*verbs(place.owner, place.ids), "leases.settle"} - {
+    assert {*calls(place.owner, place.ids), "leases.settle"} - {
         "cancel",
         "redrive",
         "discard",
@@ -501,7 +519,7 @@ def test_the_list_of_verbs_is_complete(place: Place) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_every_verb_against_every_role(place: Place, role: str) -> None:
     with closing(open_store(as_role(place.url, role))) as store:
-        answers = {name: outcome(call) for name, call in verbs(store, place.ids).items()}
+        answers = {name: outcome(call) for name, call in calls(store, place.ids).items()}
     assert {name for name, answer in answers.items() if answer == "done"} == ALLOWED[role]
     assert set(answers.values()) == {"done", "not_allowed"}
 
@@ -524,7 +542,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
                 store.jobs.counts("*"),
                 store.health.statistics("*"),
                 store.health.workers("*"),
-                store.health.last_hour("*"),
+                store.health.activity("*"),
                 store.health.get("*"),
                 store.ledger.cursor("c", "*"),
                 store.ledger.read(None, 5, "*"),
@@ -533,12 +551,15 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(
                 store.steps.list(job, "*"),
                 store.approvals.list(ApprovalFilter(tenant="*")),
-                store.approvals.get(place.ids["gate"], "*"),
+                store.approvals.get(place.ids["approval"], "*"),
             ),
-            *(store.approvals.votes(place.ids["gate"], "*"), store.approvals.decide(place.ids["gate"], ballot(), "*")),
+            *(
+                store.approvals.votes(place.ids["approval"], "*"),
+                store.approvals.decide(place.ids["approval"], ballot(), "*"),
+            ),
             *(
                 store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", "*"),
-                store.approvals.token_hashes(place.ids["gate"], "*"),
+                store.approvals.token_hashes(place.ids["approval"], "*"),
             ),
         ]
         assert [outcome(partial(run, call)) for call in calls] == ["not_allowed"] * len(calls)
@@ -614,7 +635,7 @@ def test_a_program_that_was_granted_a_role_has_just_that(place: Place) -> None:
 def test_the_caller_signs_what_it_does_by_hand(place: Place) -> None:
     with closing(PostgresByHand(as_role(place.url, ADMIN), tenant="default")) as by_hand:
         by_hand.execute("select * from cancel(:job)", {"job": place.ids["queued"]})
-        rows = by_hand.execute("select actor from history(:job) where verb = 'cancel'", {"job": place.ids["queued"]})
+        rows = by_hand.execute("select actor from history(:job) where type = 'cancel'", {"job": place.ids["queued"]})
     assert rows == [(ADMIN,)]
 
 

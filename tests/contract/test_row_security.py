@@ -32,11 +32,11 @@ from tests.support.connectors import connect
 from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
+from tests.support.pauses import pause
 from tests.support.people import asks, ballot, entry, keep_token, save, say, send, waits
 from tests.support.schedules import add, decided, firing, template
 from tests.support.stores import FINAL, apply, claim, new_id, open_lease, put, put_one, settle, spec, work
 from tests.support.subscriptions import feed, subscribe
-from tests.support.switches import pause
 from tests.support.tenants import register
 from tests.support.tokens import issuing
 from tests.support.workflows import Flow
@@ -67,8 +67,8 @@ UNSEEN = {
 }
 # What speaks before the policy, when a row of another tenant is forged.
 GUARDS = {
-    *("there is no job", "it is not sealed with"),
-    *("written by triggers only", "is opened by the job that waits", "who may", "for an open gate"),
+    *("no job", "it is not sealed with"),
+    *("written by triggers only", "is opened by the job that waits", "who may", "for an open approval"),
     *("no such schedule", "could have been made from", "one after the other", "which is not there"),
     *("for nobody else", "was not redriven as"),
 }
@@ -99,7 +99,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         for tenant in TENANTS:
             register(store, tenant, max_pending=100)
             put(store, *(spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(5)), tenant=tenant)
-            store.run(store.limits.set(Rule.of("kind", "mail.send", 9, "9/s"), "ada", tenant))
+            store.run(store.limits.set(Rule.of("kind", "mail.send", 9, "9/s", 9), "ada", tenant))
             store.run(store.queues.set_aging("default", 60.0, 1, 9, "ada", tenant))
             pause(store, queue="unused", tenant=tenant)
             store.run(store.reservations.set(Ask(new_id(), "queue", "unused", 60.0), "ada", tenant))
@@ -113,10 +113,10 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             store.run(store.jobs.watch(running.id, tenant, 60))
             save(store, running, entry(), tenant=tenant)
             send(store, tenant=tenant)
-            gate_id = new_id()
-            apply(store, lease, asks(asking, gate_id, quorum=2), tenant=tenant)
-            say(store, gate_id, ballot(), tenant=tenant)
-            keep_token(store, gate_id, f"hash of {tenant}")
+            approval_id = new_id()
+            apply(store, lease, asks(asking, approval_id, quorum=2), tenant=tenant)
+            say(store, approval_id, ballot(), tenant=tenant)
+            keep_token(store, approval_id, f"hash of {tenant}")
             store.run(store.agents.set(Definition(id="planner", name="Planner"), tenant))
             store.run(store.templates.set(template(), "ada", tenant))
             store.run(store.schedules.fire([decided(add(store, tenant), firing())], tenant))

@@ -192,7 +192,7 @@ def test_seals_are_neither_changed_nor_removed_nor_forged(store: Store, by_hand:
         lambda: by_hand.refusal("update action set actor = 'mallory'"),
         lambda: by_hand.refusal("delete from action"),
         lambda: by_hand.refusal(
-            "insert into action (tenant, at, actor, verb, subject, name)"
+            "insert into action (tenant, at, actor, type, subject, name)"
             " select 'default', (select now from present), 'mallory', 'add', 'limit', 'x'"
         ),
     ]

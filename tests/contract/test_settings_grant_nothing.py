@@ -16,9 +16,9 @@ import pytest
 
 from holdfast.features.assembly import open_store
 from tests.support.owners import OwnedDatabases, as_role
+from tests.support.pauses import pause
 from tests.support.people import asking
 from tests.support.stores import claim, open_lease, put_one
-from tests.support.switches import pause
 from tests.support.tenants import register
 
 pytestmark = pytest.mark.req("DP-17", "JF-1")
@@ -37,12 +37,12 @@ def url(owned_databases: OwnedDatabases) -> Iterator[str]:
             put_one(store)
             held = put_one(store, queue="held")
             claim(store, open_lease(store), 1, queues=["held"])
-            gate = asking(store, notify="refused")
+            approval = asking(store, notify="refused")
             register(store, "full", max_pending=0)
             pause(store, kind="refused", refuse=True)
         with psycopg.connect(dsn, autocommit=True) as admin:
-            admin.execute("create table public.known (held uuid, gate uuid, asker uuid)")
-            admin.execute("insert into public.known values (%s, %s, %s)", (held, gate.id, gate.job_id))
+            admin.execute("create table public.known (held uuid, approval uuid, asker uuid)")
+            admin.execute("insert into public.known values (%s, %s, %s)", (held, approval.id, approval.job_id))
             admin.execute("grant select on public.known to public")
         yield dsn
 
@@ -60,12 +60,12 @@ def settings(url: str) -> list[str]:
 
 # What none of these roles may do, whatever it has set. An answer that says no is made an error by a division by zero.
 FORBIDDEN = {
-    "enqueue what is refused": "select holdfast.enqueue('refused')",
-    "enqueue for a gate past a pause": (
+    "enqueue what is refused": "select 1 / created::integer from holdfast.enqueue('refused')",
+    "enqueue for an approval past a pause": (
         "select 1 / created::integer from holdfast.enqueue("
         "'refused', source_system => 'holdfast', parent_id => (select asker from public.known))"
     ),
-    "enqueue for a full tenant": "select holdfast.enqueue('k', for_tenant => 'full')",
+    "enqueue for a full tenant": "select 1 / created::integer from holdfast.enqueue('k', for_tenant => 'full')",
     "write a job": "insert into holdfast.job (kind) values ('k')",
     "change a state": "update holdfast.job_state set state = 'succeeded'",
     "delete the ledger": "delete from holdfast.event",
@@ -78,7 +78,7 @@ FORBIDDEN = {
     "set a limit": "select holdfast.set_limit('all', '*', 1)",
     "move the clock": "update holdfast.clock set shift = '1 h'",
     "issue a token": "select holdfast.issue_token(gen_random_uuid(), 'n', '{admin}', '{}', repeat('a', 64), 'p')",
-    "decide": "select holdfast.decide_gate((select gate from public.known), 'approve', 'ada')",
+    "decide": "select holdfast.decide_approval((select approval from public.known), 'approve', 'ada')",
     "redrive": "select holdfast.redrive((select held from public.known))",
     "own a job": "insert into holdfast.owed values (gen_random_uuid())",
     "call give_notice": "select holdfast.give_notice(null, 'asked', 0, now())",

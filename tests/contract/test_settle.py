@@ -32,7 +32,7 @@ from tests.support.stores import (
     state_of,
     take,
     tries,
-    verbs_of,
+    types_of,
     work,
 )
 
@@ -73,7 +73,7 @@ def test_a_failure_with_tries_left_waits_for_its_retry(store: Store) -> None:
     assert (found.due_at, found.finished_at) == (now + timedelta(seconds=2), None)
     assert (found.error_code, found.error_message) == ("smtp_down", "no answer")
     failed, retry = history(store, job_id)[-2:]
-    assert (failed.verb, retry.verb) == ("fail", "retry")
+    assert (failed.type, retry.type) == ("fail", "retry")
     assert failed.meta == {"error_code": "smtp_down", "error_message": "no answer", "traceback": "Traceback…"}
     assert set(retry.meta) == {"due_at"}
     assert retry.meta["due_at"].startswith(f"{now + timedelta(seconds=2):%Y-%m-%dT%H:%M:%S}.")
@@ -91,8 +91,8 @@ def test_retries_never_pass_their_limit(store: Store) -> None:
     found = job(store, job_id)
     assert (found.state, found.attempt, found.retries) == (State.DEAD_LETTER, 3, 2)
     assert found.finished_at is not None
-    assert verbs_of(store, job_id).count("retry") == 2
-    assert verbs_of(store, job_id)[-2:] == ["fail", "bury"]
+    assert types_of(store, job_id).count("retry") == 2
+    assert types_of(store, job_id)[-2:] == ["fail", "bury"]
     assert claim(store, open_lease(store)) == []
 
 
@@ -116,7 +116,7 @@ def test_a_final_failure_is_buried_at_once(store: Store) -> None:
     found = job(store, job_id)
     assert (found.state, found.retries, found.finished_at) == (State.DEAD_LETTER, 0, now)
     assert (found.error_code, found.error_message) == ("broken", "it broke for good")
-    assert verbs_of(store, job_id) == ["enqueue", "take", "fail", "bury"]
+    assert types_of(store, job_id) == ["enqueue", "take", "fail", "bury"]
 
 
 @pytest.mark.req("CX-13")
@@ -127,7 +127,7 @@ def test_an_end_that_is_decided_rests_as_failed(store: Store) -> None:
     found = job(store, job_id)
     assert (found.state, found.error_code) == (State.FAILED, "denied")
     assert found.finished_at is not None
-    assert verbs_of(store, job_id) == ["enqueue", "take", "fail"]
+    assert types_of(store, job_id) == ["enqueue", "take", "fail"]
 
 
 @pytest.mark.req("CX-9", "CX-4")
@@ -143,7 +143,7 @@ def test_a_snooze_costs_no_retry(store: Store) -> None:
     )
     assert (found.error_code, found.finished_at) == (None, None)
     last = history(store, job_id)[-1]
-    assert (last.verb, last.meta["reason"]) == ("snooze", "not yet")
+    assert (last.type, last.meta["reason"]) == ("snooze", "not yet")
 
 
 @pytest.mark.req("CX-9")

@@ -31,7 +31,7 @@ from tests.support.stores import (
     spec,
     state_of,
     take,
-    verbs_of,
+    types_of,
     work,
 )
 
@@ -179,11 +179,11 @@ def test_a_handlers_own_error_code_cannot_pass_for_a_lost_worker(store: Store) -
     job_id = put_one(store)
     settle(store, take(store), Failed("worker_lost", "said the handler"))
     assert state_of(store, job_id) == State.RETRY_WAITING
-    assert verbs_of(store, job_id)[-2:] == ["fail", "retry"]
+    assert types_of(store, job_id)[-2:] == ["fail", "retry"]
 
 
 def _zombie_calls(store: Store, old: Claim) -> dict[str, Callable[[], Any]]:
-    """Every verb that takes a token, with the old one."""
+    """Every operation that takes a token, with the old one."""
     run = store.run
     return {
         "renew": lambda: run(store.leases.renew(old.lease, 30, "*")),
@@ -205,11 +205,11 @@ def test_an_old_token_is_refused_by_every_verb(store: Store, by_hand: ByHand, ho
     put_one(store)
     before = by_hand.contents()
     answers: dict[str, object] = {}
-    for verb, call in _zombie_calls(store, old).items():
+    for event_type, call in _zombie_calls(store, old).items():
         try:
-            answers[verb] = call()
+            answers[event_type] = call()
         except StaleLease:
-            answers[verb] = "refused"
+            answers[event_type] = "refused"
     assert answers == {
         "renew": False,
         "end": False,

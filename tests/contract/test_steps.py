@@ -15,7 +15,7 @@ from holdfast.engine.steps import Saved, StepEntry
 from holdfast.errors import HoldfastError, StaleLease
 from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
-from tests.support.people import approve, asks, entry, gate, running, save, send, sleeps, steps, waits
+from tests.support.people import approval, approve, asks, entry, running, save, send, sleeps, steps, waits
 from tests.support.stores import (
     FINAL,
     apply,
@@ -30,7 +30,7 @@ from tests.support.stores import (
     spec,
     state_of,
     take,
-    verbs_of,
+    types_of,
 )
 
 pytestmark = pytest.mark.req("HF-6", "CX-8")
@@ -113,7 +113,7 @@ def test_saving_touches_neither_the_state_row_nor_the_ledger(store: Store, by_ha
     before = seen()
     save(store, held, entry(1), entry(2))
     assert seen() == before
-    assert verbs_of(store, job_id) == ["enqueue", "take"]
+    assert types_of(store, job_id) == ["enqueue", "take"]
 
 
 # -- the fence (DP-7) -----------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_an_event_that_was_forgotten_is_news_again(store: Store) -> None:
 
 
 @pytest.mark.req("CX-7")
-def test_a_gate_that_was_forgotten_is_asked_again(store: Store) -> None:
+def test_a_approval_that_was_forgotten_is_asked_again(store: Store) -> None:
     job_id, held = running(store)
     first, second = new_id(), new_id()
     apply(store, held.lease, asks(held, first))
@@ -347,8 +347,8 @@ def test_a_gate_that_was_forgotten_is_asked_again(store: Store) -> None:
     store.run(store.jobs.operate("redrive", [job_id], None, "ada", "default"))
     third = take(store, queues=[held.queue])
     apply(store, third.lease, asks(third, second))
-    assert (gate(store, first).state, gate(store, second).state) == ("approved", "open")
+    assert (approval(store, first).state, approval(store, second).state) == ("approved", "open")
     assert approve(store, first).reason == "already_decided"
     approve(store, second)
-    assert steps(store, job_id)[0].value["gate_id"] == second
-    assert [event.verb for event in history(store, job_id)].count("approve") == 2
+    assert steps(store, job_id)[0].value["approval_id"] == second
+    assert [event.type for event in history(store, job_id)].count("approve") == 2

@@ -33,7 +33,7 @@ def test_one_job_for_each_event_that_is_wanted(store: Store, page: int) -> None:
     work(store, want=2)
     assert feed_all(store, "after", page) == 1
     (job,) = made_of(store)
-    (event,) = [each for each in history(store, mine) if each.verb == "succeed"]
+    (event,) = [each for each in history(store, mine) if each.type == "succeed"]
     assert (job.queue, job.priority, job.tags, job.depth) == ("late", 3, ("x",), 1)
     assert (job.correlation_id, job.causation_id) == ("c-1", str(event.seq))
     assert (job.enqueued_by, job.source_system) == ("subscription after", "subscription")

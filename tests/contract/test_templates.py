@@ -45,7 +45,8 @@ def test_a_change_is_a_new_version_and_the_others_stay(app: App) -> None:
     assert app.templates.list() == [second]
 
     app.templates.remove("monthly")
-    assert app.templates.get("monthly") is None
+    with pytest.raises(NotFound):
+        app.templates.get("monthly")
     assert app.templates.list() == []
     assert [(each.version, each.removed) for each in app.templates.versions("monthly")] == [
         (3, True),
@@ -71,11 +72,9 @@ def test_a_job_keeps_what_it_was_made_from(app: App, store: Store) -> None:
     assert (again.created, again.id) == (False, third.id)
 
     job = app.jobs.get(first.id)
-    assert job is not None
     assert (job.payload, job.queue, job.priority) == ({"scope": "month", "month": 3}, "reports", 7)
     assert (job.max_retries, job.deadline_at, job.tags) == (1, MONDAY + timedelta(hours=1), ("t",))
     job = app.jobs.get(third.id)
-    assert job is not None
     assert (job.payload, job.queue, job.idempotency_key) == ({"scope": "week"}, "fast", "k")
     origins = [store.run(store.templates.made_from(handle.id, "default")) for handle in (first, second, third)]
     assert [(each.template, each.template_version) for each in origins if each] == [
@@ -153,7 +152,7 @@ def test_the_newest_thousand_versions_are_kept_and_read_in_pages(store: Store) -
         assert [each.version for each in everybody] == [4]
         with pytest.raises(InvalidInput, match="invalid_cursor"):
             run(store.templates.versions("monthly", "default", Place("default", "x")))
-        told = by_hand.execute("select verb, count(*) from action where subject = 'template' group by verb")
+        told = by_hand.execute("select type, count(*) from action where subject = 'template' group by type")
         assert [tuple(row) for row in told] == [("add", 1003)], "what was forgotten was not removed by anybody"
         # By hand no version goes before its time.
         with pytest.raises(Exception, match="never deleted"):

@@ -1,4 +1,4 @@
-"""A tenant sees nothing of another, on every store: every verb with ids that are somebody else's (JF-1, fault 33)."""
+"""A tenant sees nothing of another, on every store: every operation with ids of another tenant (JF-1, fault 33)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.engine.states import State
 from holdfast.errors import Conflict, StaleLease
 from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow
-from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb
+from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction
 from tests.support.by_hand import ByHand
 from tests.support.ledger import read_events
 from tests.support.stores import (
@@ -101,10 +101,10 @@ def test_ids_of_theirs_lead_nowhere(store: Store, by_hand: ByHand, theirs: Their
     before = by_hand.contents()
     running = theirs.running
     assert run(store.jobs.list(JobFilter(tenant=MINE, parent_id=theirs.done))) == []
-    verbs: tuple[OperatorVerb, ...] = ("cancel", "redrive", "discard")
-    for verb in verbs:
+    types: tuple[OperatorAction, ...] = ("cancel", "redrive", "discard")
+    for event_type in types:
         not_found = Verdict(running, None, True, "not_found")
-        assert run(store.jobs.operate(verb, [running], "mine now", "eve", MINE)) == [not_found]
+        assert run(store.jobs.operate(event_type, [running], "mine now", "eve", MINE)) == [not_found]
     assert run(store.leases.start(lease, [theirs.queued, running], MINE)) == {}
     assert run(store.leases.release(lease, [theirs.queued, running], MINE)) == []
     assert run(store.leases.settle(lease, [Settlement(running, 1, "succeeded")], MINE)) == [running]

@@ -22,7 +22,7 @@ from tests.support.stores import (
     state_of,
     take,
     tries,
-    verbs_of,
+    types_of,
     work,
 )
 
@@ -52,13 +52,13 @@ def test_a_delayed_job_is_not_claimed_before_its_time(store: Store) -> None:
     assert promote(store) == 1
     assert job(store, job_id).due_at is None
     assert claimable(store) == [job_id]
-    assert verbs_of(store, job_id) == ["enqueue", "take"], "coming due is no transition: it was queued before"
+    assert types_of(store, job_id) == ["enqueue", "take"], "coming due is no transition: it was queued before"
 
 
-def test_process_after_wins_over_delay_and_a_past_one_is_now(store: Store) -> None:
+def test_run_at_wins_over_delay_and_a_past_one_is_now(store: Store) -> None:
     now = forward(store)
-    later = put_one(store, delay=1, process_after=now + timedelta(hours=1))
-    past = put_one(store, process_after=now - timedelta(hours=1))
+    later = put_one(store, delay=1, run_at=now + timedelta(hours=1))
+    past = put_one(store, run_at=now - timedelta(hours=1))
     assert job(store, later).due_at == now + timedelta(hours=1)
     assert job(store, past).due_at is None
     assert claimable(store) == [past]
@@ -97,7 +97,7 @@ def test_a_retry_waits_and_comes_back_with_an_event_of_its_own(store: Store) -> 
     forward(store, 1)
     assert promote(store) == 1
     due = history(store, job_id)[-1]
-    assert (due.verb, due.from_state, due.to_state) == ("due", State.RETRY_WAITING, State.QUEUED)
+    assert (due.type, due.from_state, due.to_state) == ("due", State.RETRY_WAITING, State.QUEUED)
     assert due.actor == "promoter"
     assert claimable(store) == [job_id]
 
@@ -133,7 +133,7 @@ def test_expiry_ends_what_was_not_started_in_time(store: Store) -> None:
         assert found.error_code == "deadline_passed"
         assert found.error_message
         last = history(store, job_id)[-1]
-        assert (last.verb, last.meta["error_code"]) == ("expire", "deadline_passed")
+        assert (last.type, last.meta["error_code"]) == ("expire", "deadline_passed")
     assert state_of(store, held) == State.IN_PROGRESS, "what was started in time may finish"
     assert (expire(store), promote(store), claimable(store)) == (0, 0, [])
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.req("CX-1", "DP-1")
 
 UPDATE = """
 update job_state
-   set state = :target, attempt = attempt + :begun, lease = :lease, settled_by = :shown, approval_id = :gate,
+   set state = :target, attempt = attempt + :begun, lease = :lease, settled_by = :shown, approval_id = :approval,
        due_at = case when :waits = 1 then (select now from present) end,
        finished_at = case when :ended = 1 then (select now from present) end,
        error_code = 'x', error_message = 'tried by a test'
@@ -29,7 +29,7 @@ update job_state
 STAY = "update job_state set state = :target, attempt = attempt, lease = lease where id = :id"
 
 
-# What somebody has to say before a job can leave its gate this way.
+# What somebody has to say before a job can leave its approval this way.
 VERDICTS: dict[State, VerdictWord] = {State.QUEUED: "approve", State.FAILED: "deny"}
 
 
@@ -44,7 +44,7 @@ def fields(source: State, target: State, brought: Brought, fresh: str) -> dict[s
         "begun": int(target == State.IN_PROGRESS and source != State.IN_PROGRESS),
         "lease": holder,
         "shown": held_by if source == State.IN_PROGRESS and target not in HELD else None,
-        "gate": (brought.gate or new_id()) if target == State.WAITING_FOR_APPROVAL else None,
+        "approval": (brought.approval or new_id()) if target == State.WAITING_FOR_APPROVAL else None,
         "waits": int(target == State.RETRY_WAITING),
         "ended": int(target in FINISHED),
     }
@@ -58,8 +58,8 @@ def test_every_way_out_of_a_state(store: Store, by_hand: ByHand, source: State) 
     events = len(history(store, brought.id))
     for target in State:
         by_hand.begin()
-        if brought.gate is not None and target in VERDICTS:
-            decide_by_hand(by_hand, brought.gate, VERDICTS[target])
+        if brought.approval is not None and target in VERDICTS:
+            decide_by_hand(by_hand, brought.approval, VERDICTS[target])
         params = fields(source, target, brought, fresh) | {"id": brought.id}
         if source == target:
             refusal = by_hand.refusal(STAY, {"target": target.value, "id": brought.id})

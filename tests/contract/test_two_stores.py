@@ -50,7 +50,7 @@ def test_what_one_does_the_other_sees_at_once(store: Store, other: Store) -> Non
     assert state_of(store, job_id) == State.IN_PROGRESS
     store.run(store.jobs.operate("cancel", [job_id], None, "ada", "default"))
     assert settle(other, held) == [job_id]
-    assert [event.verb for event in history(other, job_id)] == ["enqueue", "take", "cancel"]
+    assert [event.type for event in history(other, job_id)] == ["enqueue", "take", "cancel"]
 
 
 def test_both_go_by_the_same_clock(store: Store, other: Store) -> None:

@@ -87,9 +87,9 @@ def test_the_sums_are_those_of_the_ledger(store: Store) -> None:
     events = read_events(store)
     assert count(store, 7) == len(events)
     found = total(store)
-    verbs = Counter(event.verb for event in events)
-    assert (found.enqueued, found.started) == (verbs["enqueue"], verbs["take"] + verbs["start"])
-    assert (found.succeeded, found.failed, found.dead) == (5, verbs["fail"], 1)
+    event_types = Counter(event.type for event in events)
+    assert (found.enqueued, found.started) == (event_types["enqueue"], event_types["take"] + event_types["start"])
+    assert (found.succeeded, found.failed, found.dead) == (5, event_types["fail"], 1)
     assert (found.crashed, found.cancelled, found.expired) == (1, 1, 1)
     assert found.cost == pytest.approx(5 * 1.25 + 0.1 + 0.3, abs=1e-9)
     # Five and one taken a minute after, and one ten seconds later; the retry five seconds after its time; what was

@@ -15,7 +15,7 @@ from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.workflows.model import Graph
-from tests.support.stores import BROKEN, FINAL, TENANT, claim, open_lease, settle, verbs_of
+from tests.support.stores import BROKEN, FINAL, TENANT, claim, open_lease, settle, types_of
 from tests.support.threads import together
 from tests.support.workflows import Flow, check
 
@@ -46,7 +46,7 @@ def test_eight_settlers_end_the_parents_of_the_same_children(store: Store, other
         assert ends == [[]] * width
     assert flow.status == "succeeded"
     check(flow.graph)
-    assert {tuple(verbs_of(store, job_id)) for job_id in flow.ids.values()} == {("enqueue", "take", "succeed")}
+    assert {tuple(types_of(store, job_id)) for job_id in flow.ids.values()} == {("enqueue", "take", "succeed")}
 
 
 @pytest.mark.slow

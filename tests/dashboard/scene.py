@@ -26,7 +26,7 @@ class Budget(BaseModel):
 
 @dataclass
 class Scene:
-    gate: str
+    approval: str
     token: str
     group: str
     job: str
@@ -83,7 +83,7 @@ def play(app: App) -> Scene:
     started = flow.start()
     app.schedules.add(NAME, "30 2 * 3 SUN", kind="part", tz="Europe/Paris", payload={"n": 5})
     work_off(app)
-    (gate,) = app.approvals.list()
+    (approval,) = app.approvals.list()
     (group,) = app.dead_letters.groups()
     app.dead_letters.note(group.fingerprint, HOSTILE)
     app.pauses.set(queue="shut", reason=HOSTILE, tenant="default")
@@ -91,8 +91,8 @@ def play(app: App) -> Scene:
     app.enqueue("part", {"n": 9}, queue="mail", tags=[])
     app.audit.seal()
     return Scene(
-        gate.id,
-        app.approvals.issue_token(gate.id, person="ada", expires_in="1h"),
+        approval.id,
+        app.approvals.issue_token(approval.id, person="ada", expires_in="1h"),
         group.fingerprint,
         job.id,
         dead.id,

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from holdfast import App, PayloadPolicy, Retry, State
+from holdfast.errors import NotFound
 from holdfast.features.audit import pages as audit
 from holdfast.features.tokens.model import Scope
 from holdfast.features.webhooks.model import DELIVER, WebhookDelivery
@@ -39,19 +40,19 @@ async def test_dead_letters_are_redriven_discarded_edited_and_noted(
     group = f"/dead-letters/{scene.group}"
     first, second = (job.id for job in app.dead_letters.jobs(scene.group))
     one = f"{group}/jobs/{first}"
-    assert (await http.post(one, data={"verb": "discard"})).status_code == 422, "not without a reason"
-    asks = await http.post(one, data={"verb": "discard", "reason": "old"})
+    assert (await http.post(one, data={"action": "discard"})).status_code == 422, "not without a reason"
+    asks = await http.post(one, data={"action": "discard", "reason": "old"})
     assert (asks.status_code, 'name="confirmed"' in asks.text) == (200, True)
     assert the(app.jobs.get(first)).state is State.DEAD_LETTER
-    assert (await http.post(one, data={"verb": "discard", "reason": "old", "confirmed": "yes"})).status_code == 303
+    assert (await http.post(one, data={"action": "discard", "reason": "old", "confirmed": "yes"})).status_code == 303
     assert the(app.jobs.get(first)).state is State.CANCELLED
-    assert (await http.post(one, data={"verb": "redrive"})).status_code == 404
+    assert (await http.post(one, data={"action": "redrive"})).status_code == 404
 
     assert (await http.post(f"{group}/note", data={"note": "known: " + HOSTILE})).status_code == 303
     assert the(the(app.dead_letters.group(scene.group)).note).startswith("known: <img src=x")
 
     broken = await http.post(f"{group}/jobs/{second}/edit", data={"payload": '{"text": '})
-    assert (broken.status_code, "is no JSON" in broken.text) == (422, True)
+    assert (broken.status_code, "is not valid JSON" in broken.text) == (422, True)
     unfit = await http.post(f"{group}/jobs/{second}/edit", data={"payload": '{"other": 1}'})
     assert unfit.status_code == 422
     edited = await http.post(f"{group}/jobs/{second}/edit", data={"payload": '{"text": "mended"}', "reason": "typo"})
@@ -78,7 +79,7 @@ async def test_a_whole_group_is_redriven_as_an_operation_that_can_be_followed(
     assert (await http.get(started.headers["location"])).status_code == 200
     await asyncio.to_thread(app.operations.run, operation.id)
     assert the(app.operations.get(operation.id)).done == 2
-    assert (await http.get(group)).text.count("Nothing is open") == 1
+    assert (await http.get(group)).text.count("No open dead letters") == 1
 
 
 @pytest.mark.req("SC-9")
@@ -109,7 +110,8 @@ async def test_a_schedule_is_looked_at_before_it_is_saved(app: App, http: httpx2
     assert (await http.post(path, data={"do": "nothing"})).status_code == 422
     assert 'name="confirmed"' in (await http.post(path, data={"do": "delete"})).text
     assert (await http.post(path, data={"do": "delete", "confirmed": "yes"})).status_code == 303
-    assert app.schedules.get(scene.schedule) is None
+    with pytest.raises(NotFound):
+        app.schedules.get(scene.schedule)
 
     tried = await http.post("/new/schedule", data=form | {"name": "new", "do": "preview"})
     assert "09:00:00 JST" in tried.text
@@ -145,9 +147,9 @@ async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, h
         assert (await acme.post("/pause", data=what | {"reason": ""})).status_code == 422
         assert (await acme.post("/pause", data=what | {"whose": "all"})).status_code == 403
         assert (await acme.post("/pause?tenant=default", data=what)).status_code == 303
-        ((switch),) = app._session.run(app._session.store.pauses.list("*"))
-        assert (switch.tenant, switch.scope, switch.name) == ("acme", "queue", "mail")
-        assert switch.until is not None
+        ((pause),) = app._session.run(app._session.store.pauses.list("*"))
+        assert (pause.tenant, pause.scope, pause.name) == ("acme", "queue", "mail")
+        assert pause.until is not None
         assert "SMTP is down" in (await acme.get("/queues")).text
         assert "SMTP is down" not in (await http.get("/queues")).text
         everything = await acme.post("/pause", data={"what": "everything", "reason": "stop", "confirmed": "yes"})
@@ -158,9 +160,9 @@ async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, h
         }
         for what_ in ("queue", "everything"):
             assert (await acme.post("/resume", data={"what": what_, "name": "mail"})).status_code == 303
-    asks = await http.post("/pause", data={"what": "everything", "whose": "all", "reason": "fire", "from": "system"})
+    asks = await http.post("/pause", data={"what": "everything", "whose": "all", "reason": "fire", "back": "/system"})
     assert 'name="confirmed"' in asks.text
-    sure = {"what": "everything", "whose": "all", "reason": "fire", "from": "system", "confirmed": "yes"}
+    sure = {"what": "everything", "whose": "all", "reason": "fire", "back": "/system", "confirmed": "yes"}
     assert (await http.post("/pause", data=sure)).headers["location"] == "/system"
     assert "fire" in (await http.get("/queues")).text
     async with client_of(app, role="admin", tenant="acme") as acme:
@@ -181,7 +183,7 @@ async def test_a_tenants_people_see_their_own_row_and_raise_no_limit_of_theirs(
         assert (await acme.post("/tenants", data=terms)).status_code == 403
         assert (await acme.post("/tenants/fair", data={"on": "yes"})).status_code == 403
         assert (await acme.post("/audit/verify")).status_code == 403
-        assert (await acme.post("/system/executors", data={"label": "x"})).status_code == 403
+        assert (await acme.post("/executors", data={"label": "x"})).status_code == 403
         own = await acme.get("/tenants")
         assert '<th scope="row">acme' in own.text
         assert "globex" not in own.text
@@ -202,17 +204,17 @@ async def test_a_tenants_people_see_their_own_row_and_raise_no_limit_of_theirs(
 async def test_the_trail_is_filtered_and_checked(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
     found = await http.get("/audit?subject=limit&actor=tester")
     assert "mail</td>" in "".join(found.text.split())
-    assert "Nothing of that kind" in (await http.get("/audit?actor=nobody")).text
-    buried = await http.get("/audit?show=events&verb=bury&subject=broken")
+    assert "No matching entries" in (await http.get("/audit?actor=nobody")).text
+    buried = await http.get("/audit?show=events&type=bury&subject=broken")
     assert buried.text.count("dead letter</span>") == 2
     for wrong in ("since=yesterday", "since=0001-01-01", "before=0", "before=1e9", "before=" + "9" * 30):
         assert (await http.get(f"/audit?{wrong}")).status_code == 422, wrong
     verdict = await http.post("/audit/verify", data={"seals": "10"})
-    assert "The trail is as it was sealed" in verdict.text
+    assert "The ledger matches its seals" in verdict.text
     anchor = app.audit.anchor()
     other = f"{anchor.number}:{'0' * 64}"
     verdict = await http.post("/audit/verify", data={"anchor": other})
-    assert "The trail is not as it was sealed" in verdict.text
+    assert "The ledger does not match its seals" in verdict.text
     assert (await http.post("/audit/verify", data={"seals": "5001"})).status_code == 422
     async with audit._checking:
         busy = await http.post("/audit/verify")
@@ -231,8 +233,20 @@ async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncCl
     app.schedules.add("nightly", "@daily", kind="secretly", payload={"pin": "canary-4711"})
     await asyncio.to_thread(work_off, app)
     (group,) = app.dead_letters.groups()
-    pages = (f"/dead-letters/{group.fingerprint}", f"/dead-letters/{group.fingerprint}/jobs/{job.id}/edit")
-    for page in (*pages, "/schedules/nightly", "/schedules/nightly?edit=1", "/schedules", "/audit", "/system"):
+    pages: tuple[str, ...] = (
+        f"/dead-letters/{group.fingerprint}",
+        f"/dead-letters/{group.fingerprint}/jobs/{job.id}/edit",
+    )
+    for page in (
+        *pages,
+        "/schedules/nightly",
+        "/schedules/nightly?edit=1",
+        "/schedules",
+        "/audit",
+        "/system",
+        "/templates",
+        "/kinds/secretly",
+    ):
         shown = await http.get(page)
         assert (shown.status_code, "canary-4711" in shown.text) == (200, False), page
     form = {"timing": "@weekly", "kind": "secretly", "payload": "", "do": "save"}

@@ -25,10 +25,10 @@ async def scene(app: App) -> Scene:
 
 @pytest.mark.slow
 async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: App, scene: Scene) -> None:
-    page = f"/approvals/{scene.gate}"
+    page = f"/approvals/{scene.approval}"
     async with client_of(app, role="approver") as approver, client_of(app, role="viewer") as viewer:
         assert 'name="verdict"' not in (await viewer.get(page)).text
-        assert "takes the scope decide" in (await viewer.get(page)).text
+        assert "needs the scope decide" in (await viewer.get(page)).text
         assert (await viewer.post(page, data=FILLED | {"verdict": "approve"})).status_code == 403
 
         silent = await approver.post(page, data=FILLED)
@@ -38,7 +38,7 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
         assert "limit must be at most 1000" in wrong.text
         assert 'value="5000"' in wrong.text, "what was written is not lost"
         assert is_inert(wrong.text)
-        assert app.approvals.get(scene.gate).gate.state == "open"
+        assert app.approvals.get(scene.approval).approval.state == "open"
 
         done = await approver.post(page, data=FILLED | {"verdict": "approve"})
         assert (done.status_code, done.headers["location"]) == (303, page)
@@ -46,7 +46,7 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
         assert "a approver (approve, by dashboard)" in decided.text
         again = await approver.post(page, data=FILLED | {"verdict": "deny"})
         assert (again.status_code, "already_decided" in again.text) == (409, True)
-    (vote,) = app.approvals.get(scene.gate).votes
+    (vote,) = app.approvals.get(scene.approval).votes
     assert (vote.person, vote.how, vote.comment) == ("a approver", "dashboard", "go ahead")
     assert vote.data == {"limit": 7, "reason": "fine", "urgent": True}
     await asyncio.to_thread(work_off, app)
@@ -54,10 +54,10 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
 
 
 async def test_whoever_asked_is_told_before_trying(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
-    page = await http.get(f"/approvals/{scene.gate}")
-    assert "Your word would not count: whoever asked for the job may not decide it" in page.text
+    page = await http.get(f"/approvals/{scene.approval}")
+    assert "You cannot decide this: whoever asked for the job may not decide it" in page.text
     assert 'name="verdict"' not in page.text
-    refused = await http.post(f"/approvals/{scene.gate}", data=FILLED | {"verdict": "approve"})
+    refused = await http.post(f"/approvals/{scene.approval}", data=FILLED | {"verdict": "approve"})
     assert (refused.status_code, "requester_may_not_decide" in refused.text) == (403, True)
 
 
@@ -67,13 +67,15 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
         for method in ("HEAD", "GET", "HEAD", "GET"):  # as programs that read mail do
             assert (await anonymous.request(method, link)).status_code == 200
         shown = await anonymous.get(link)
-        gate = app.approvals.get(scene.gate).gate
-        assert app.approvals.get(scene.gate).gate.state == "open"
-        assert app.approvals.get(scene.gate).votes == []
+        approval = app.approvals.get(scene.approval).approval
+        assert app.approvals.get(scene.approval).approval.state == "open"
+        assert app.approvals.get(scene.approval).votes == []
         assert shown.headers["referrer-policy"] == "no-referrer"
         assert shown.headers["cache-control"] == "no-store"
         assert scene.token not in shown.text, "nothing on the page carries it on"
         assert "<nav" not in shown.text
+        assert "This link is for ada." in shown.text
+        assert 'name="by"' not in shown.text, "the link says who decides"
 
         assert (await anonymous.post(link, data={"comment": "hm"})).status_code == 422
         wrong = await anonymous.post(link, data=FILLED | {"f:limit": "x", "verdict": "approve"})
@@ -83,22 +85,22 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
         for spent in (done, await anonymous.get(link)):
             assert "was used" in spent.text
             assert "<bdi>ada</bdi>" in spent.text, "whose link it was"
-            assert gate.summary not in spent.text
-            assert gate.name not in spent.text.replace(f"{gate.name} is approved", "")
+            assert approval.summary not in spent.text
+            assert approval.name not in spent.text.replace(f"{approval.name} is approved", "")
             assert 'name="verdict"' not in spent.text
         twice = await anonymous.post(link, data={"verdict": "deny"})
         assert twice.status_code == 409
-    (vote,) = app.approvals.get(scene.gate).votes
+    (vote,) = app.approvals.get(scene.approval).votes
     assert (vote.person, vote.how, vote.verdict) == ("ada", "link", "approve")
 
 
-async def test_what_is_no_token_of_the_gate_shows_and_decides_nothing(
+async def test_what_is_no_token_of_the_approval_shows_and_decides_nothing(
     app: App, anonymous: httpx2.AsyncClient, scene: Scene
 ) -> None:
     forged = scene.token[:-6] + ("aaaaaa" if not scene.token.endswith("aaaaaa") else "bbbbbb")
-    late = app.approvals.issue_token(scene.gate, person="bob", expires_in="1s")
+    late = app.approvals.issue_token(scene.approval, person="bob", expires_in="1s")
     async with anonymous:
-        for credential in (forged, scene.gate, "hfa_x", "%2e%2e"):
+        for credential in (forged, scene.approval, "hfa_x", "%2e%2e"):
             for answer in (
                 await anonymous.get(f"/decide/{credential}"),
                 await anonymous.post(f"/decide/{credential}", data=FILLED | {"verdict": "approve"}),
@@ -108,7 +110,7 @@ async def test_what_is_no_token_of_the_gate_shows_and_decides_nothing(
         app._session.run(app._session.store.clock.set(timedelta(minutes=1), None))
         refused = await anonymous.post(f"/decide/{late}", data=FILLED | {"verdict": "approve"})
         assert (refused.status_code, "token_expired" in refused.text) == (410, True)
-    assert app.approvals.get(scene.gate).votes == []
+    assert app.approvals.get(scene.approval).votes == []
 
 
 async def test_a_link_is_good_for_the_tenant_it_was_made_for(app: App, anonymous: httpx2.AsyncClient) -> None:
@@ -116,15 +118,15 @@ async def test_a_link_is_good_for_the_tenant_it_was_made_for(app: App, anonymous
     with app.tenant("acme"):
         app._kinds["pay"].kind.enqueue()
         await asyncio.to_thread(work_off, app)
-        (gate,) = app.approvals.list()
-        token = app.approvals.issue_token(gate.id)
+        (approval,) = app.approvals.list()
+        token = app.approvals.issue_token(approval.id)
     async with anonymous:
         nobody = await anonymous.post(f"/decide/{token}", data={"verdict": "deny"})
         assert (nobody.status_code, "person_required" in nobody.text) == (422, True)
         done = await anonymous.post(f"/decide/{token}", data={"verdict": "deny", "by": "eve"})
         assert (done.status_code, "is denied" in done.text) == (200, True)
     async with client_of(app, role="admin") as other:
-        assert (await other.get(f"/approvals/{gate.id}")).status_code == 404
-        assert gate.id not in (await other.get("/approvals?state=denied")).text
+        assert (await other.get(f"/approvals/{approval.id}")).status_code == 404
+        assert approval.id not in (await other.get("/approvals?state=denied")).text
     async with client_of(app, role="admin", tenant="*") as all_of_them:
         assert "tenant acme" in (await all_of_them.get("/approvals?state=denied")).text

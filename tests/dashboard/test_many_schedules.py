@@ -12,7 +12,7 @@ from holdfast.features.schedules import pages as schedules
 
 pytestmark = pytest.mark.req("JF-16", "SC-9")
 
-MORE = "There are more"
+MORE = "Filter by name or kind"
 
 
 def rows(page: str) -> list[str]:

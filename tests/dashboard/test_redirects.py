@@ -66,7 +66,7 @@ async def test_every_redirect_that_a_request_chooses_stays_here(app: App) -> Non
             answers = [
                 await anybody.post("/login", data={"token": token, "next": path}),
                 await here.post("/theme", data={"theme": "dark", "back": path}),
-                await here.post("/jobs/act", data={"verb": "cancel", "state": path, "q": ""}),
+                await here.post("/jobs/act", data={"action": "cancel", "state": path, "q": ""}),
                 await here.post("/pause", data={"what": "queue", "name": "x", "reason": "x", "from": path}),
                 # A path that nobody knows comes back as what to go on to.
                 await anybody.get(

@@ -111,6 +111,6 @@ async def test_pages_are_looked_for_first_and_none_of_the_api_is_taken_for_one(a
     assert isinstance(service.routes[0], Below)
     assert {route.path for route in every_route(service) if route.path not in API} == set()
     async with client_of(app) as http:
-        answers = {path: await http.get(path) for path in ("/api/v1/nothing", "/healthz", "/healthz/x", "/apis", "/")}
+        answers = {path: await http.get(path) for path in ("/api/v1/nothing", "/livez", "/livez/x", "/apis", "/")}
     kinds = [answer.headers["content-type"].partition(";")[0] for answer in answers.values()]
     assert kinds == ["application/problem+json", "text/plain", *["text/html"] * 3]

@@ -21,8 +21,8 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
     safe = escaped(HOSTILE)
     pages = {
         "/approvals": (safe[:40], "0 of 1", "whoever asked"),
-        "/approvals?state=approved": ("None is approved",),
-        f"/approvals/{scene.gate}": (safe, "whoever asked for the job may not decide it"),
+        "/approvals?state=approved": ("No approved approvals",),
+        f"/approvals/{scene.approval}": (safe, "whoever asked for the job may not decide it"),
         "/dead-letters": ("ValueError", safe[:40]),
         "/dead-letters?text=img&order=count&resolved=1": ("ValueError",),
         f"/dead-letters/{scene.group}": (safe, scene.dead, "Redrive all 2"),
@@ -30,16 +30,31 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
         "/workflows?show=all": ("publish", "succeeded", "3 of 3"),
         f"/workflows/{scene.workflow}": ("publish", '<svg class="gantt"', escaped(HOSTILE[:60]), "last"),
         "/schedules": ("02:30", "Europe/Paris"),
-        f"/schedules/{quote(scene.schedule, safe='')}": ("In UTC", "In its own zone", "Clock change", "Run now"),
+        f"/schedules/{quote(scene.schedule, safe='')}": ("Schedule time zone", "Clock change", "Run now"),
         f"/schedules/{quote(scene.schedule, safe='')}?zone=Asia/Tokyo": ("JST",),
         f"/schedules/{quote(scene.schedule, safe='')}?edit=1": ("Preview", "30 2 * 3 SUN"),
         "/new/schedule": ("Preview",),
-        "/queues": ("mail", "shut", "3 at once", safe),
+        "/queues": ("mail", "shut", "concurrency 3", safe, "/queues/default"),
+        "/queues/mail": ("Jobs per minute", "concurrency 3", "No worker serves this queue"),
+        "/queues/default?range=7d": ("Show as table", "last 7 days", "/kinds/part"),
+        "/kinds/part": ("Run time in seconds", "/queues/default"),
+        "/kinds/nothing%2Fyet": ("No jobs of this kind", "nothing/yet"),
+        "/workers": ("No worker is running", "holdfast worker MODULE:APP"),
+        "/limits": ("queue shut of tenant default", safe, "No reservations"),
+        "/usage": ("Nothing is counted yet",),
+        "/?range=24h&by=kind": ("Jobs per minute, last 24 hours", "/kinds/part"),
+        "/agents": ("No agents",),
+        "/executors": ("Every worker may execute jobs",),
+        "/templates": ("No templates",),
+        "/subscriptions": ("No subscriptions", "No consumers"),
+        "/connectors": ("No connector settings",),
+        "/payload-rules": ("No payload rules",),
+        "/retention": ("Jobs are kept for ever",),
         "/tenants": ("default",),
         "/audit": ("limit", "mail"),
         "/audit?show=events": (scene.job, "enqueue"),
-        "/system": ("Holdfast", "up to date", "queue shut of tenant default"),
-        f"/decide/{scene.token}": (safe, "Opening it decides nothing"),
+        "/system": ("Holdfast", "up to date", "Needs attention"),
+        f"/decide/{scene.token}": (safe, "Opening this page does not decide anything"),
     }
     before = _kept(app)
     for path, says in pages.items():
@@ -74,8 +89,8 @@ def _kept(app: App) -> list[object]:
     """All that people and programs did, of jobs and of the configuration, and how the question stands."""
     store, run = app._session.store, app._session.run
     looked = run(store.audit.recent_events(EventFilter(tenant="*", limit=1000)))
-    (gate,) = app.approvals.list()
-    return [looked.events, app.audit.actions(limit=1000), gate, app.schedules.list()]
+    (approval,) = app.approvals.list()
+    return [looked.events, app.audit.actions(limit=1000), approval, app.schedules.list()]
 
 
 async def _played(app: App) -> Scene:

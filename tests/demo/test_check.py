@@ -16,7 +16,7 @@ from holdfast.engine.states import TRANSITIONS, State
 pytestmark = pytest.mark.req("CX-15", "CX-4")
 
 NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
-TO = {(step.source, step.verb.value): step.target for step in TRANSITIONS}
+TO = {(step.source, step.type.value): step.target for step in TRANSITIONS}
 
 # A quick one, one whose worker was killed, one that failed once, and one that was meant to die.
 WAYS = {
@@ -38,10 +38,10 @@ def sound() -> tuple[dict[str, Job], list[Event]]:
     for kind, way in WAYS.items():
         state: State | None = None
         attempt = 0
-        for verb in way.split():
-            target = TO[state, verb]
-            attempt += verb == "take"
-            events.append(Event(len(events) + 1, kind, "demo", kind, verb, state, target, attempt, NOON, "w", {}))
+        for event_type in way.split():
+            target = TO[state, event_type]
+            attempt += event_type == "take"
+            events.append(Event(len(events) + 1, kind, "demo", kind, event_type, state, target, attempt, NOON, "w", {}))
             state = target
         assert state is not None
         jobs[kind] = job(kind, state, attempt)
@@ -52,9 +52,9 @@ def judged(jobs: dict[str, Job], events: list[Event]) -> Verdict:
     return judge(list(WAYS), 1, Reading(jobs, events))
 
 
-def without(verb: str, job_id: str) -> Verdict:
+def without(event_type: str, job_id: str) -> Verdict:
     jobs, events = sound()
-    kept = [event for event in events if (event.verb, event.job_id) != (verb, job_id)]
+    kept = [event for event in events if (event.type, event.job_id) != (event_type, job_id)]
     assert len(kept) < len(events)
     return judged(jobs, kept)
 
@@ -68,10 +68,10 @@ def test_a_sound_reading_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "job_id"), [("take", "quick"), ("enqueue", "quick"), ("succeed", "quick"), ("due", "flaky")]
+    ("event_type", "job_id"), [("take", "quick"), ("enqueue", "quick"), ("succeed", "quick"), ("due", "flaky")]
 )
-def test_a_missing_event_is_seen(verb: str, job_id: str) -> None:
-    verdict = without(verb, job_id)
+def test_a_missing_event_is_seen(event_type: str, job_id: str) -> None:
+    verdict = without(event_type, job_id)
     assert not verdict.ok
     assert not verdict.ledger_ok
     assert any(job_id in problem for problem in verdict.problems)
@@ -101,7 +101,7 @@ def changed(change: Callable[[dict[str, Job], list[Event]], None]) -> Verdict:
 def test_a_job_that_has_not_ended_counts_as_lost() -> None:
     def change(jobs: dict[str, Job], events: list[Event]) -> None:
         jobs["quick"] = job("quick", State.IN_PROGRESS, 1)
-        events[:] = [event for event in events if (event.verb, event.job_id) != ("succeed", "quick")]
+        events[:] = [event for event in events if (event.type, event.job_id) != ("succeed", "quick")]
 
     verdict = changed(change)
     assert (verdict.ok, verdict.lost, verdict.ledger_ok) == (False, 1, True)
@@ -114,7 +114,7 @@ def test_a_job_that_succeeded_twice_is_seen() -> None:
 
 def test_an_illegal_step_is_seen() -> None:
     def change(jobs: dict[str, Job], events: list[Event]) -> None:
-        events[1] = dataclasses.replace(events[1], verb="succeed", to_state=State.SUCCEEDED)
+        events[1] = dataclasses.replace(events[1], type="succeed", to_state=State.SUCCEEDED)
 
     verdict = changed(change)
     assert (verdict.ok, verdict.illegal, verdict.ledger_ok) == (False, 1, False)

@@ -14,11 +14,11 @@ from tests.attacks.on_agents import AGENTS, REGISTERED
 from tests.attacks.on_dead_letters import BEGUN, DEAD_LETTERS
 from tests.attacks.on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.attacks.on_limits import LIMITED, LIMITS
+from tests.attacks.on_pauses import PAUSED, PAUSES
 from tests.attacks.on_payloads import PAYLOADS, RULED
-from tests.attacks.on_people import GATES, STEPS, WAYS_OUT, WORDS
+from tests.attacks.on_people import APPROVALS, STEPS, WAYS_OUT, WORDS
 from tests.attacks.on_retention import RETAINED, RETENTION
 from tests.attacks.on_state import FENCE, INVARIANTS, ROWS
-from tests.attacks.on_switches import SWITCHED, SWITCHES
 from tests.attacks.on_tenants import CAPPED, TENANTS
 from tests.attacks.on_tokens import ISSUED, TOKENS
 from tests.attacks.on_workflows import PLANNED, WORKFLOWS
@@ -34,7 +34,9 @@ _FLOW = ("flow", "parent", "child")
 _TOKENS = ("api_token", "session", "revoked")
 NAMES = {
     name: f"00000000-0000-7000-8000-{number:012d}"
-    for number, name in enumerate((*_JOBS, *_LEASES, "gate", "decided", "told", "unknown", *_FLOW, *_TOKENS), start=1)
+    for number, name in enumerate(
+        (*_JOBS, *_LEASES, "approval", "decided", "told", "unknown", *_FLOW, *_TOKENS), start=1
+    )
 }
 
 _NOW = "(select now from present)"
@@ -67,7 +69,7 @@ def setup() -> list[str]:
         ),
         *REGISTERED,
         *LIMITED,
-        *SWITCHED,
+        *PAUSED,
         *RULED,
         *CAPPED,
         *RETAINED,
@@ -80,22 +82,22 @@ def setup() -> list[str]:
 
 def _people() -> list[str]:
     """Somebody asks and was half answered, somebody was answered; a step that is over, a wait, and an event."""
-    gate = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
     vote = "insert into vote (approval_id, tenant, person, verdict, how, at) values"
     token = "insert into approval_token (hash, tenant, approval_id, issued_by, issued_at) values"
     step = "insert into step (job_id, n, tenant, name, kind, attempt, started_at"
     waits = "state = 'waiting_for_approval', lease = null, settled_by = :lease, approval_id ="
     return [
-        f"update job_state set {waits} :gate where id = :asking",
+        f"update job_state set {waits} :approval where id = :asking",
         f"update job_state set {waits} :decided where id = :asked",
-        f"{gate}, approvers, quorum, escalate_to, escalate_at, expires_in, expires_at)"
-        f" values (:gate, 'default', :asking, 1, 'release', 'May it go out?', 'ada', 'h', {_NOW},"
+        f"{approval}, approvers, quorum, escalate_to, escalate_at, expires_in, expires_at)"
+        f" values (:approval, 'default', :asking, 1, 'release', 'May it go out?', 'ada', 'h', {_NOW},"
         " :people, 2, :bosses, :soon, :hour, :soon)",
-        f"{gate}) values (:decided, 'default', :asked, 1, 'release', 'May it go out?', 'ada', 'h', {_NOW})",
+        f"{approval}) values (:decided, 'default', :asked, 1, 'release', 'May it go out?', 'ada', 'h', {_NOW})",
         f"{step}) values (:asking, 1, 'default', 'release', 'approval', 1, {_NOW})",
-        f"{token} ('used', 'default', :gate, 'by hand', {_NOW})",
-        f"{token} ('fresh', 'default', :gate, 'by hand', {_NOW})",
-        f"{vote} (:gate, 'default', 'ada', 'approve', 'sql', {_NOW})",
+        f"{token} ('used', 'default', :approval, 'by hand', {_NOW})",
+        f"{token} ('fresh', 'default', :approval, 'by hand', {_NOW})",
+        f"{vote} (:approval, 'default', 'ada', 'approve', 'sql', {_NOW})",
         f"update approval_token set used_at = {_NOW} where hash = 'used'",
         f"{vote} (:decided, 'default', 'ada', 'approve', 'sql', {_NOW})",
         f"update approval set state = 'approved', decided_at = {_NOW} where id = :decided",
@@ -176,8 +178,8 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         ROWS,
     ),
     "Between the fields": ("Invariants, under the names of their constraints.", INVARIANTS),
-    "Leaving a gate": ("A job that asked people goes on by what they said, and by nothing else.", WAYS_OUT),
-    "Questions": ("What was asked stays as it was asked, and a decision stays a decision.", GATES),
+    "Leaving an approval": ("A job that asked people goes on by what they said, and by nothing else.", WAYS_OUT),
+    "Questions": ("What was asked stays as it was asked, and a decision stays a decision.", APPROVALS),
     "Words and tokens": ("One word a person who may; a token works once.", WORDS),
     "Steps and events": ("What is over is over, and what was told was told.", STEPS),
     "The fence": ("Who takes a job shows a live lease; who ends an attempt shows the one it was taken under.", FENCE),
@@ -188,7 +190,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
     ),
     "Pausing": (
         "What is paused stays paused until it is resumed, for those who take jobs and for those who add them.",
-        SWITCHES,
+        PAUSES,
     ),
     "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
     "Payloads": ("Signals where data may not be; and what is sealed changes its key and nothing else.", PAYLOADS),

@@ -67,7 +67,7 @@ def python_codes(source: str) -> Iterator[str]:
                 yield from _texts(value)
             case ast.Assign(targets=[ast.Name(id="REASONS")], value=ast.Dict(keys=keys)):
                 yield from (code for key in keys if key is not None for code in _texts(key))
-            case ast.AnnAssign(target=ast.Name(id="_OURS"), value=ast.Dict(values=values)):
+            case ast.AnnAssign(target=ast.Name(id="OURS"), value=ast.Dict(values=values)):
                 for pair in values:
                     yield from _texts(pair.elts[1]) if isinstance(pair, ast.Tuple) else ()
 

@@ -52,9 +52,9 @@ def test_the_tutorial_works_as_it_is_written(url: str, tmp_path: Path) -> None:
         console.kill()
 
 
-def gate_of(app: App) -> Approval:
-    (gate,) = app.approvals.list()
-    return gate
+def approval_of(app: App) -> Approval:
+    (approval,) = app.approvals.list()
+    return approval
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -69,7 +69,7 @@ def the_first_handler(app: App, block: str) -> None:
     handle = names["refund"].enqueue(7, 900)
     work_off(app)
     assert handle.state() is State.WAITING_FOR_APPROVAL
-    app.approvals.approve(gate_of(app).id, by="ada", comment="a good customer")
+    app.approvals.approve(approval_of(app).id, by="ada", comment="a good customer")
     assert finish(app, handle) == "900 paid for order 7; approved by ada: a good customer"
 
 
@@ -82,26 +82,26 @@ def two_of_three(app: App, block: str) -> None:
     wire = run(block, app)["wire"]
     handle = wire.using(enqueued_by="bob").enqueue(5_000)
     work_off(app)
-    gate = gate_of(app)
-    assert app.approvals.approve(gate.id, by="ada") == "open"
-    assert refused(lambda: app.approvals.approve(gate.id, by="ada")) == "already_voted"
-    assert refused(lambda: app.approvals.approve(gate.id, by="bob")) == "requester_may_not_decide"
-    assert app.approvals.approve(gate.id, by="eve") == "approved"
+    approval = approval_of(app)
+    assert app.approvals.approve(approval.id, by="ada") == "open"
+    assert refused(lambda: app.approvals.approve(approval.id, by="ada")) == "already_voted"
+    assert refused(lambda: app.approvals.approve(approval.id, by="bob")) == "requester_may_not_decide"
+    assert app.approvals.approve(approval.id, by="eve") == "approved"
     assert finish(app, handle) == "ada and eve"
 
 
 def a_form(app: App, block: str) -> None:
     handle = run(block, app)["campaign"].enqueue("spring")
     work_off(app)
-    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="ada")) == "form_invalid"
-    assert refused(lambda: app.approvals.approve(gate_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
+    assert refused(lambda: app.approvals.approve(approval_of(app).id, by="ada")) == "form_invalid"
+    assert refused(lambda: app.approvals.approve(approval_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
     run(blocks("approvals")[4], app)
     assert finish(app, handle) == 500
 
 
 def a_form_that_is_filled_in(app: App, block: str) -> None:
     """Runs with the form above."""
-    assert 'app.approvals.approve(gate.id, by="ada", data=' in block
+    assert 'app.approvals.approve(approval.id, by="ada", data=' in block
 
 
 def a_no_that_is_dealt_with(app: App, block: str) -> None:
@@ -114,9 +114,9 @@ def a_no_that_is_dealt_with(app: App, block: str) -> None:
     trip = run(block, app, **names)["trip"]
     denied, expired, bought = trip.enqueue(1), trip.enqueue(2), trip.enqueue(3)
     work_off(app)
-    gates = {gate.job_id: gate.id for gate in app.approvals.list()}
-    app.approvals.deny(gates[denied.id], by="ada", comment="take the bus")
-    app.approvals.approve(gates[bought.id], by="ada")
+    approvals = {approval.job_id: approval.id for approval in app.approvals.list()}
+    app.approvals.deny(approvals[denied.id], by="ada", comment="take the bus")
+    app.approvals.approve(approvals[bought.id], by="ada")
     later(app, timedelta(days=2))
     app._session.run(app._session.store.approvals.attend())
     assert finish(app, denied) == "denied: take the bus"
@@ -178,22 +178,21 @@ def a_link_that_is_followed(app: App, block: str) -> None:
 
     for _ in range(3):  # a mail scanner
         assert "Pay &lt;7&gt;?" in request("GET")
-    assert gate_of(app).state == "open"
+    assert approval_of(app).state == "open"
     assert request("POST", b"verdict=approve&comment=fine") == "It is approved."
     assert request("POST", b"verdict=deny") == "the decision does not count: it has been decided already"
     (handle,) = app.jobs.list(kind="asks")
     work_off(app)
     job = app.jobs.get(handle.id)
-    assert job is not None
     assert job.state is State.SUCCEEDED
 
 
 def before_it_runs_at_all(app: App, block: str) -> None:
     handle = run(block, app)["wipe"].enqueue("customers")
     work_off(app)
-    gate = gate_of(app)
-    assert (gate.name, gate.summary) == ("run", f"Run wipe ({handle.id})")
-    app.approvals.approve(gate.id, by="ada")
+    approval = approval_of(app)
+    assert (approval.name, approval.summary) == ("run", f"Run wipe ({handle.id})")
+    app.approvals.approve(approval.id, by="ada")
     assert finish(app, handle) == "customers is empty"
 
 
@@ -224,13 +223,13 @@ def test_the_sql_of_the_guide_decides(postgres_url: str) -> None:
     with closing(App(postgres_url, name="guide", enqueued_by="tester")) as app:
         handle = run(blocks("approvals")[3], app)["campaign"].enqueue("spring")
         work_off(app)
-        gate = gate_of(app)
-        approve, deny, _ = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", gate.id, block).split(";")
+        approval = approval_of(app)
+        approve, deny, _ = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", approval.id, block).split(";")
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             (approved,) = connection.execute(approve.encode()).fetchall()
             (denied,) = connection.execute(deny.encode()).fetchall()
-        assert [str(value) for value in approved] == [gate.id, "approved", "False", "None"]
-        assert [str(value) for value in denied] == [gate.id, "approved", "True", "already_decided"]
+        assert [str(value) for value in approved] == [approval.id, "approved", "False", "None"]
+        assert [str(value) for value in denied] == [approval.id, "approved", "True", "already_decided"]
         assert finish(app, handle) == 500
 
 

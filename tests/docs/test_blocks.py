@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import App, Context, SyncContext
 from tests.docs.test_links import PAGES, ROOT
+from tests.support import django_handles
 
 pytestmark = pytest.mark.req("HF-5")
 
@@ -76,6 +77,7 @@ def _has(whole: Any, name: str) -> bool:
 
 
 def test_what_a_page_names_is_there() -> None:
+    django_handles.set_up()  # for what pages import from its integration
     with closing(App("sqlite:///:memory:", name="pages")) as app:
         roots: dict[str, list[Any]] = {"holdfast": [holdfast], "app": [app], "ctx": [Context, SyncContext]}
         wrong = []

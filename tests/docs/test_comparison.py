@@ -1,4 +1,4 @@
-"""The README's table of others says what docs/comparison.md says, and there every cell has a source."""
+"""The README's comparison table agrees with docs/comparison.md, where every cell has a source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_cell_about_somebody_else_has_a_public_address() -> None:
 
 
 def test_the_readme_says_the_same() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Beside others")[2].partition("\n## ")[0]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Comparison")[2].partition("\n## ")[0]
     head = next(line for line in readme.splitlines() if line.startswith("|"))
     names = [cell.split()[0] for cell in head.strip("|").split("|")[1:]]
     said = said_of_each()

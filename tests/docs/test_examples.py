@@ -97,7 +97,7 @@ async def test_tenants(request: pytest.FixtureRequest, capsys: pytest.CaptureFix
     made = await load("tenants").main(request.getfixturevalue(f"{store}_url"))
     assert len(made) == 60 + 6 + 3
     assert set(made[-40:]) == {"huge"}, "the others were not kept waiting by what it has"
-    assert "tenant trial is full: 3 of its jobs wait and 3 may" in capsys.readouterr().out
+    assert "tenant trial has 3 waiting jobs and may have 3" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -219,8 +219,17 @@ def test_dev_shop(new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shop.random, "random", lambda: 0.9)  # the bank answers
         shop.app.run_worker(burst=True)
         assert (receipt.result(), label.result()) == ("sent for order 7", "label-7.png")
-        assert [gate.summary for gate in shop.app.approvals.list()] == ["Charge 499.50 for order 7?"]
+        assert [approval.summary for approval in shop.app.approvals.list()] == ["Charge 499.50 for order 7?"]
         assert (large.state(), shop.app.jobs.get(refused.id).error_code) == ("waiting_for_approval", "card_refused")
+
+
+@pytest.mark.slow
+@pytest.mark.req("HF-9")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_support_agent(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> None:
+    figures = load("support_agent").main(request.getfixturevalue(f"{store}_url"), tmp_path)
+    assert (figures["refunds made"], figures["crashes"]) == (["refund 4711 75"], 1)
+    assert figures["model requests made"] == figures["model requests recorded"] == 3
 
 
 def test_every_example_has_a_test() -> None:
@@ -323,3 +332,28 @@ async def test_traced(new_sqlite_url: str) -> None:
         "4bf92f35 ship: calling the shipper with 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     )
     assert [line.split()[-1] for line in (told[1], told[3])] == ["succeeded", "succeeded"]
+
+
+@pytest.mark.req("HF-13")
+def test_hooks(sqlite_url: str) -> None:
+    assert load("hooks").main(sqlite_url) == [
+        "charging 100 for request r-17",
+        "charge, attempt 1: done",
+        "charge failed for good: the bank is closed",
+    ]
+
+
+@pytest.mark.req("HF-8")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_fastapi_shop(request: pytest.FixtureRequest, store: str) -> None:
+    assert load("fastapi_shop").main(request.getfixturevalue(f"{store}_url")) == {"state": "succeeded", "jobs": 1}
+
+
+@pytest.mark.req("HF-8")
+def test_flask_shop(sqlite_url: str) -> None:
+    assert load("flask_shop").main(sqlite_url) == "receipt for order 1 sent to ada@example.com"
+
+
+@pytest.mark.req("HF-8")
+def test_litestar_shop(sqlite_url: str) -> None:
+    assert load("litestar_shop").main(sqlite_url) == "Hello, Ada!"

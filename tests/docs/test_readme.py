@@ -1,4 +1,4 @@
-"""The README's example does what the README says, as it is printed; so do the tutorial's programs."""
+"""The programs of the README, the tour and the tutorial run and print what the pages say."""
 
 from __future__ import annotations
 
@@ -45,14 +45,12 @@ def holdfast(folder: Path, *arguments: str, url: str | None = None) -> str:
 
 
 def test_the_example_is_printed_once_and_short() -> None:
-    example, steps, planned = blocks("README.md")
+    (example,) = blocks("README.md")
     assert len(example.strip().splitlines()) <= 15
-    assert len(steps.strip().splitlines()) <= 10
-    assert len(planned.strip().splitlines()) <= 16
 
 
 def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
-    example, *_ = blocks("README.md")
+    (example,) = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
     said = run(tmp_path, "receipts.py").strip()
     assert f"`{said}`" in (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,7 +58,7 @@ def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_and_a_worker_process_can_run_it(tmp_path: Path) -> None:
-    example, *_ = blocks("README.md")
+    (example,) = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
     payload = '{"to": "ada@example.com", "invoice": 8}'
     job = holdfast(tmp_path, "enqueue", "send_receipt", payload, "--app", "receipts:app").strip()
@@ -71,16 +69,14 @@ def test_and_a_worker_process_can_run_it(tmp_path: Path) -> None:
 
 @pytest.mark.req("SC-9", "DP-13", "DP-14", "SC-16")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_schedules_events_limits_and_workflows_as_the_readme_has_them(
-    request: pytest.FixtureRequest, store: str
-) -> None:
+def test_schedules_events_limits_and_workflows_as_the_tour_has_them(request: pytest.FixtureRequest, store: str) -> None:
     with closing(App(request.getfixturevalue(f"{store}_url"), name="readme")) as app:
 
         @app.job()
         def report(ctx: SyncContext) -> int:
             return sum(value or 0 for value in ctx.results().values())
 
-        names = run_block(blocks("README.md")[2], app, report=report, Any=Any)
+        names = run_block(blocks("docs/tour.md")[1], app, report=report, Any=Any)
         (limit,) = app.limits.list()
         assert (limit.name, limit.concurrency) == ("warehouse", 1)
         work_off(app)
@@ -94,7 +90,7 @@ def test_schedules_events_limits_and_workflows_as_the_readme_has_them(
 
 @pytest.mark.req("HF-6", "CX-5", "CX-7")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_steps_and_approval_as_the_readme_has_them(request: pytest.FixtureRequest, store: str) -> None:
+def test_steps_and_approval_as_the_tour_has_them(request: pytest.FixtureRequest, store: str) -> None:
     done: list[object] = []
 
     def look_up(order: int) -> str:
@@ -106,11 +102,11 @@ def test_steps_and_approval_as_the_readme_has_them(request: pytest.FixtureReques
         return f"paid, says {by}"
 
     with closing(App(request.getfixturevalue(f"{store}_url"), name="readme")) as app:
-        handle = run_block(blocks("README.md")[1], app, look_up=look_up, pay=pay)["refund"].enqueue(7, 900)
+        handle = run_block(blocks("docs/tour.md")[0], app, look_up=look_up, pay=pay)["refund"].enqueue(7, 900)
         work_off(app)
-        (gate,) = app.approvals.list(approver="ada")
-        assert gate.summary == "Refund 900 to Cy?"
-        app.approvals.approve(gate.id, by="ada")
+        (approval,) = app.approvals.list(approver="ada")
+        assert approval.summary == "Refund 900 to Cy?"
+        app.approvals.approve(approval.id, by="ada")
         work_off(app)
         assert (handle.state(), done) == (State.RETRY_WAITING, [7])
         later(app, timedelta(hours=1, seconds=1))

@@ -113,7 +113,7 @@ async def test_a_proxy_of_the_operator_is_a_second_layer(web: Web, open_to: Poli
         with pytest.raises(EgressRefused):
             await send(Outgoing("GET", place), open_to(proxy=url, resolver=Names(["10.0.0.1"])))
         proxy.says(f"named.example:{web.port}", 403)
-        with pytest.raises(EgressUnreachable, match="the proxy did not let"):
+        with pytest.raises(EgressUnreachable, match="the proxy refused"):
             await send(
                 Outgoing("GET", place.replace("http:", "https:")),
                 open_to(proxy=url, resolver=Names(["127.0.0.1"])),
@@ -210,7 +210,7 @@ async def test_what_is_packed_is_counted_unpacked(web: Web, open_to: Policy) -> 
     assert (await send(Outgoing("GET", f"{web.url}/deflate"), open_to())).body == b"text"
     assert (await send(Outgoing("GET", f"{web.url}/none"), open_to())).body == b""
     for path in ("/twice", "/half", "/lie"):
-        with pytest.raises(EgressError, match="pack"):
+        with pytest.raises(EgressError, match=r"encoding|compressed"):
             await send(Outgoing("GET", f"{web.url}{path}"), open_to())
 
 

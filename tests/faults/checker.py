@@ -2,7 +2,7 @@
 
 N1 every accepted job is there: ended, visibly dead, or still on its way with somebody to take care of it
 N2 one end per life        N3 no write by a superseded lease        N4 lost jobs are taken up again in time
-N5 the ledger replays to where the job is, and its gates agree        N6 consumers saw every event, each job's in order
+N5 the ledger replays to the job's state, and its approvals agree       N6 consumers saw every event, per job in order
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check(
     accepted = set(accepted)
     picture = take_picture(url)
     found = [*n1(picture, accepted, ended=ended, perhaps=perhaps), *n2(picture), *n3(picture), *n5(picture)]
-    found += n5_gates(picture)
+    found += n5_approvals(picture)
     if within is not None:
         found += n4(picture, within)
     if seen is not None:
@@ -84,26 +84,26 @@ def n2(picture: Picture) -> Iterator[Violation]:
         for life in lives(ledger):
             ends = endings(life)
             if len(ends) > 1:
-                yield Violation("N2", job, f"ended {len(ends)} times: {', '.join(step.verb for step in ends)}")
-            elif ends and [step.verb for step in life if step.seq > ends[0].seq] not in ([], ["discard"], ["clean"]):
-                yield Violation("N2", job, f"went on after it had ended by {ends[0].verb}")
+                yield Violation("N2", job, f"ended {len(ends)} times: {', '.join(step.type for step in ends)}")
+            elif ends and [step.type for step in life if step.seq > ends[0].seq] not in ([], ["discard"], ["clean"]):
+                yield Violation("N2", job, f"went on after it had ended by {ends[0].type}")
 
 
 def n3(picture: Picture) -> Iterator[Violation]:
     for job, ledger in picture.ledgers.items():
         holder: Step | None = None
         for step in ledger:
-            if step.verb in ("claim", "take"):
+            if step.type in ("claim", "take"):
                 holder = step
-            elif step.verb == "start":
+            elif step.type == "start":
                 if holder is None or holder.actor != step.actor:
                     yield Violation("N3", job, f"was started by {step.actor} and held by another")
                 holder = step
-            elif step.verb in BY_THE_HOLDER:
+            elif step.type in BY_THE_HOLDER:
                 if holder is None or (holder.actor, holder.attempt) != (step.actor, step.attempt):
                     began = None if holder is None else (holder.actor, holder.attempt)
                     yield Violation(
-                        "N3", job, f"{step.verb} by {step.actor} for attempt {step.attempt}, begun by {began}"
+                        "N3", job, f"{step.type} by {step.actor} for attempt {step.attempt}, begun by {began}"
                     )
                 holder = None
             elif step.source in HELD:
@@ -132,11 +132,11 @@ def n4(picture: Picture, within: float) -> Iterator[Violation]:
         holder: Step | None = None
         lapsed: float | None = None
         for step in ledger:
-            if step.verb in ("claim", "take", "start"):
+            if step.type in ("claim", "take", "start"):
                 if lapsed is not None and step.at - lapsed > within:
                     yield Violation("N4", job, f"was taken up again {step.at - lapsed:.1f} s late")
                 holder, lapsed = step, None
-            elif step.verb == "lapse":
+            elif step.type == "lapse":
                 lease = None if holder is None else picture.lease_of(holder)
                 if lease is None:
                     yield Violation("N4", job, "lapsed and was under no lease")
@@ -144,7 +144,7 @@ def n4(picture: Picture, within: float) -> Iterator[Violation]:
                 lapsed = _seen_to_from(picture, lease, step)
                 if step.at - lapsed > within:
                     yield Violation("N4", job, f"was freed {step.at - lapsed:.1f} s late")
-            elif step.target in FINISHED and step.verb != "lapse":
+            elif step.target in FINISHED and step.type != "lapse":
                 lapsed = None
 
 
@@ -158,7 +158,7 @@ def n5(picture: Picture) -> Iterator[Violation]:
     for job, row in picture.rows.items():
         ledger = picture.ledgers.get(job, [])
         try:
-            state = replay(Transition(step.verb, step.source, step.target) for step in ledger)
+            state = replay(Transition(step.type, step.source, step.target) for step in ledger)
         except ValueError as error:
             yield Violation("N5", job, str(error))
             continue
@@ -174,28 +174,28 @@ def n5(picture: Picture) -> Iterator[Violation]:
 DECIDED = {"approve": ("approved",), "deny": ("denied",), "expire": ("expired", "withdrawn"), "cancel": ("withdrawn",)}
 
 
-def n5_gates(picture: Picture) -> Iterator[Violation]:
+def n5_approvals(picture: Picture) -> Iterator[Violation]:
     """One question for each time that a job asked, open while it waits, and decided once, as its ledger says."""
     for job, row in picture.rows.items():
-        gates, ledger = picture.gates.get(job, []), picture.ledgers.get(job, [])
-        open_ = [gate.id for gate in gates if gate.state == "open"]
-        waits_for = [row.gate] if row.state is State.WAITING_FOR_APPROVAL else []
+        approvals, ledger = picture.approvals.get(job, []), picture.ledgers.get(job, [])
+        open_ = [approval.id for approval in approvals if approval.state == "open"]
+        waits_for = [row.approval] if row.state is State.WAITING_FOR_APPROVAL else []
         if open_ != waits_for:
-            yield Violation("N5", job, f"is {row.state}, waits for {waits_for}, and its open gates are {open_}")
+            yield Violation("N5", job, f"is {row.state}, waits for {waits_for}, and its open approvals are {open_}")
         asked = sum(step.target is State.WAITING_FOR_APPROVAL for step in ledger)
-        if asked != len(gates):
-            yield Violation("N5", job, f"asked {asked} times and has {len(gates)} gates")
+        if asked != len(approvals):
+            yield Violation("N5", job, f"asked {asked} times and has {len(approvals)} approvals")
         ends = [step for step in ledger if step.source is State.WAITING_FOR_APPROVAL]
-        for step, gate in zip(ends, gates, strict=False):
-            if gate.state not in DECIDED.get(step.verb, ()):
-                yield Violation("N5", job, f"went on by {step.verb}, and its gate is {gate.state}")
+        for step, approval in zip(ends, approvals, strict=False):
+            if approval.state not in DECIDED.get(step.type, ()):
+                yield Violation("N5", job, f"went on by {step.type}, and its approval is {approval.state}")
             by_time = step.actor == "promoter"
-            if step.verb == "approve" and not by_time and gate.ayes < gate.quorum:
-                yield Violation("N5", job, f"was approved by {gate.ayes} of {gate.quorum}")
-            if gate.noes != (step.verb == "deny"):
-                yield Violation("N5", job, f"went on by {step.verb} after {gate.noes} had said no")
-    for job in picture.gates.keys() - picture.rows.keys():
-        yield Violation("N5", job, "has a gate and is no job")
+            if step.type == "approve" and not by_time and approval.ayes < approval.quorum:
+                yield Violation("N5", job, f"was approved by {approval.ayes} of {approval.quorum}")
+            if approval.noes != (step.type == "deny"):
+                yield Violation("N5", job, f"went on by {step.type} after {approval.noes} had said no")
+    for job in picture.approvals.keys() - picture.rows.keys():
+        yield Violation("N5", job, "has an approval and is no job")
 
 
 def n6(picture: Picture, seen: Sequence[tuple[int, str]]) -> Iterator[Violation]:
@@ -211,7 +211,7 @@ def n6(picture: Picture, seen: Sequence[tuple[int, str]]) -> Iterator[Violation]
     for job, ledger in picture.ledgers.items():
         for step in ledger:
             if step.seq not in known:
-                yield Violation("N6", job, f"event {step.seq} ({step.verb}) was never seen")
+                yield Violation("N6", job, f"event {step.seq} ({step.type}) was never seen")
     for seq in sorted(known - {step.seq for ledger in picture.ledgers.values() for step in ledger}):
         yield Violation("N6", "-", f"event {seq} was seen and is not in the ledger")
 
@@ -226,5 +226,5 @@ def outside(picture: Picture, folder: Path) -> Iterator[Violation]:
     runners = {effect.job for effect in effects(folder)}
     for job, ledger in picture.ledgers.items():
         for step in ledger:
-            if step.verb == "succeed" and job in runners and (job, step.attempt) not in begun:
+            if step.type == "succeed" and job in runners and (job, step.attempt) not in begun:
                 yield Violation("N2", job, f"attempt {step.attempt} succeeded and never ran")

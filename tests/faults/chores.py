@@ -53,9 +53,9 @@ class Household:
                 ledgers: dict[str, list[str]] = {}
                 kinds: dict[str, str] = {}
                 for event in read_events(store):
-                    ledgers.setdefault(event.job_id, []).append(event.verb)
+                    ledgers.setdefault(event.job_id, []).append(event.type)
                     kinds[event.job_id] = event.kind
-            return asked, Counter((kinds[job], tuple(verbs)) for job, verbs in ledgers.items())
+            return asked, Counter((kinds[job], tuple(event_types)) for job, event_types in ledgers.items())
 
 
 def _program(url: str) -> App:

@@ -1,7 +1,7 @@
 """A worker that is gone at a chosen point: just before, within or just after the n-th flow of a given name.
 
 The point sits between the worker and its store, so that it needs no knowledge of either: every write of a worker is a
-flow, and every flow has the name of its verb. `os._exit` runs no handler, flushes nothing and closes nothing.
+flow, and every flow has the name of its operation. `os._exit` runs no handler, flushes nothing and closes nothing.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ QUICK: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Point:
-    """`verb` is the name of a verb, or what one does: "claiming" or "settling", by whatever name."""
+    """`operation` is the name of an operation, or what one does: "claiming" or "settling", by whatever name."""
 
-    verb: str
+    type: str
     when: When
     nth: int = 1
 
     def __str__(self) -> str:
-        return f"{self.when} {self.verb} {self.nth}"
+        return f"{self.when} {self.type} {self.nth}"
 
 
 def marks(flow: Flow[Any]) -> set[str]:
-    """The name of the verb that made it, and whether it claims or settles something, as its arguments show."""
+    """The name of the operation that made it, and whether it claims or settles something, as its arguments show."""
     name, given = name_of(flow)
     found = {name}
     if any(isinstance(each, ClaimRequest) and each.want > 0 for each in given):
@@ -91,7 +91,7 @@ class Crash:
             notes.write("".join(f"{name}\n" for name in met))
         self._met.update(met)
         point = self._point
-        if point is None or point.verb not in met or self._met[point.verb] != point.nth:
+        if point is None or point.type not in met or self._met[point.type] != point.nth:
             return None
         self._leave(point.when == "before")
         return point.when

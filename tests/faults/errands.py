@@ -141,7 +141,7 @@ def _is_cancelled_once(app: App, told: Told) -> None:
         with suppress(Conflict):  # it was
             handle.cancel()
     assert handle.state() is State.CANCELLED
-    assert [event.verb for event in handle.history()] == ["enqueue", "cancel"]
+    assert [event.type for event in handle.history()] == ["enqueue", "cancel"]
 
 
 # -- more than one row --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The whole of a database at one moment, read with plain SQL past every verb of ours, for the checker to look at."""
+"""The whole of a database at one moment, read with plain SQL and not through our operations, for the checker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Step:
     """One row of the ledger; times are seconds of the database's clock."""
 
     seq: int
-    verb: str
+    type: str
     source: State | None
     target: State
     attempt: int
@@ -35,12 +35,12 @@ class Row:
     attempt: int
     lease: str | None
     settled_by: str | None
-    gate: str | None = None
+    approval: str | None = None
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A row of the gates, and what people said of it."""
+    """A row of the approvals, and what people said of it."""
 
     id: str
     job: str
@@ -87,7 +87,7 @@ class Picture:
     """(job, attempt) of every checkpoint, artifact and step."""
     steps: dict[str, list[Done]] = field(default_factory=dict)
     """The steps that are over, of each job."""
-    gates: dict[str, list[Asked]] = field(default_factory=dict)
+    approvals: dict[str, list[Asked]] = field(default_factory=dict)
     """Of each job, in the order in which they were asked."""
     asleep: tuple[str, ...] = ()
     """Jobs that wait for an event which has come."""
@@ -113,16 +113,16 @@ def _picture(by_hand: ByHand) -> Picture:
 
     facts = frozenset(str(row[0]) for row in by_hand.execute("select id from job"))
     rows = {
-        str(job): Row(State(state), attempt, lease, settled, gate)
-        for job, state, attempt, lease, settled, gate in by_hand.execute(
+        str(job): Row(State(state), attempt, lease, settled, approval)
+        for job, state, attempt, lease, settled, approval in by_hand.execute(
             "select id, state, attempt, lease, settled_by, approval_id from job_state"
         )
     }
     ledgers: dict[str, list[Step]] = defaultdict(list)
-    for job, seq, verb, source, target, attempt, at, actor in by_hand.execute(
-        f"select job_id, seq, verb, from_state, to_state, attempt, {seconds('at')}, actor from event order by seq"
+    for job, seq, event_type, source, target, attempt, at, actor in by_hand.execute(
+        f"select job_id, seq, type, from_state, to_state, attempt, {seconds('at')}, actor from event order by seq"
     ):
-        step = Step(seq, verb, None if source is None else State(source), State(target), attempt, at, actor)
+        step = Step(seq, event_type, None if source is None else State(source), State(target), attempt, at, actor)
         ledgers[str(job)].append(step)
     leases = {
         str(lease): Holding(str(lease), holder, opened, until, ended, swept)
@@ -140,13 +140,13 @@ def _picture(by_hand: ByHand) -> Picture:
         f"select job_id, n, kind, attempt, {seconds('ended_at')} from step where ended_at is not null"
     ):
         steps[str(job)].append(Done(n, kind, attempt, ended))
-    gates: dict[str, list[Asked]] = defaultdict(list)
-    for gate, job, state, quorum, ayes, noes in by_hand.execute(
+    approvals: dict[str, list[Asked]] = defaultdict(list)
+    for approval, job, state, quorum, ayes, noes in by_hand.execute(
         "select g.id, g.job_id, g.state, g.quorum, count(case v.verdict when 'approve' then 1 end),"
         " count(case v.verdict when 'deny' then 1 end) from approval g left join vote v on v.approval_id = g.id"
         " group by g.id, g.job_id, g.state, g.quorum, g.opened_at order by g.opened_at, g.id"
     ):
-        gates[str(job)].append(Asked(str(gate), str(job), state, quorum, ayes, noes))
+        approvals[str(job)].append(Asked(str(approval), str(job), state, quorum, ayes, noes))
     asleep = by_hand.execute(
         "select s.id from job_state s join step t on t.job_id = s.id"
         " where s.state = 'retry_waiting' and t.kind = 'event' and t.ended_at is not null and t.wake_at = s.due_at"
@@ -158,7 +158,7 @@ def _picture(by_hand: ByHand) -> Picture:
         leases,
         tuple((str(job), attempt) for job, attempt in progress),
         dict(steps),
-        dict(gates),
+        dict(approvals),
         tuple(str(row[0]) for row in asleep),
     )
 
@@ -167,7 +167,7 @@ def lives(ledger: list[Step]) -> list[list[Step]]:
     """A ledger cut where an operator gave the job another life."""
     cut: list[list[Step]] = [[]]
     for step in ledger:
-        if step.verb == "redrive":
+        if step.type == "redrive":
             cut.append([])
         cut[-1].append(step)
     return cut
@@ -180,7 +180,7 @@ def endings(life: list[Step]) -> list[Step]:
         for step, following in pairwise([*life, None])
         if step is not None
         and step.target in FINISHED
-        and step.verb not in ("discard", "clean")
-        and not (step.target is State.FAILED and following is not None and following.verb in ("retry", "bury"))
+        and step.type not in ("discard", "clean")
+        and not (step.target is State.FAILED and following is not None and following.type in ("retry", "bury"))
     ]
     return ends

@@ -29,7 +29,7 @@ def furnish(app: App) -> None:
         if n == 2:
             raise ValueError("broken")
         if n == 3:
-            await ctx.approval("gate", summary="May it?", expires_in="10d", remind_every="1d")
+            await ctx.approval("approval", summary="May it?", expires_in="10d", remind_every="1d")
         if n == 4:
             await ctx.sleep("10d")
         return {"n": n}
@@ -60,8 +60,8 @@ def furnish(app: App) -> None:
     work_off(app, queues=("default",))
     for _ in zip(range(101), app.events.read("reader", page=1), strict=False):
         pass
-    (gate,) = app.approvals.list()
-    app.approvals.issue_token(gate.id, person="ada", expires_in="1h")
+    (approval,) = app.approvals.list()
+    app.approvals.issue_token(approval.id, person="ada", expires_in="1h")
     app.schedules.run("daily")
     (group,) = app.dead_letters.groups()
     (dead,) = app.dead_letters.jobs(group.fingerprint)
@@ -99,7 +99,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
     for one in (
         "tenants.list",
         "health.get",
-        "health.last_hour",
+        "health.activity",
         "health.workers",
         "jobs.counts",
         "subscriptions.active",
@@ -108,7 +108,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
     ):
         yield one, operation(store, one)(all_of)
     yield "executors", store.executors.list()
-    yield "gates", store.approvals.list(ApprovalFilter(tenant=all_of, state=None))
+    yield "approvals", store.approvals.list(ApprovalFilter(tenant=all_of, state=None))
     yield "actions", store.audit.actions(ActionFilter(tenant=all_of))
     yield "recent_events", store.audit.recent_events(EventFilter(tenant=all_of))
     yield "dead_letter_groups", store.dead_letters.groups(GroupFilter(tenant=all_of, resolved=True))
@@ -147,10 +147,10 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
                 yield name, operation(store, name)(job, all_of)
             yield "story", story(store, job, all_of)
             yield "why", why(store, job, all_of)
-    for gate in rows.get("approval", []):
-        if len(str(gate["id"])) == 36:
-            yield "votes", store.approvals.votes(gate["id"], all_of)
-            yield "gate", store.approvals.get(gate["id"], all_of)
+    for approval in rows.get("approval", []):
+        if len(str(approval["id"])) == 36:
+            yield "votes", store.approvals.votes(approval["id"], all_of)
+            yield "approval", store.approvals.get(approval["id"], all_of)
     for row in rows.get("workflow", []):
         if len(str(row["id"])) == 36:
             yield "graph", store.workflows.graph(row["id"], all_of)

@@ -68,7 +68,9 @@ class Service:
 def pages(service: Service) -> list[str]:
     """All that can be looked at without naming anything, in the API and in the dashboard."""
     paths = service.http.get("/api/v1/openapi.json").json()["paths"]
-    api = [path for path, verbs in paths.items() if "get" in verbs and "{" not in path and "stream" not in path]
+    api = [
+        path for path, event_types in paths.items() if "get" in event_types and "{" not in path and "stream" not in path
+    ]
     links = re.findall(r'href="(/[a-z-]*)"', service.http.get("/", headers={"Accept": "text/html"}).text)
     return sorted({*api, *links, "/"} - {"/logout"})
 
@@ -90,7 +92,7 @@ def _cancel(service: Service, trouble: Any) -> None:
         assert handle.state() in (State.QUEUED, State.CANCELLED)
         again = service.http.post(f"/api/v1/jobs/{handle.id}/cancel")
         assert again.status_code in (200, 409)
-    assert [event.verb for event in handle.history()] == ["enqueue", "cancel"]
+    assert [event.type for event in handle.history()] == ["enqueue", "cancel"]
 
 
 def _settle(service: Service, trouble: Any) -> None:
@@ -104,7 +106,7 @@ def _settle(service: Service, trouble: Any) -> None:
         answer = service.http.post(f"/api/v1/leases/{lease}/settle", json=said)
     assert answer.status_code == 200
     assert handle.result(timeout=1) == 7
-    assert [event.verb for event in handle.history()].count("succeed") == 1
+    assert [event.type for event in handle.history()].count("succeed") == 1
 
 
 WRITES = {"enqueue": _enqueue, "cancel": _cancel, "settle": _settle}

@@ -207,7 +207,7 @@ class PostgresSpoiler(Spoiler):
 
 
 # Of a key with several columns this is not the one to change: it has a few words, or says to whom the row belongs.
-_FIXED = {"tenant", "job_id", "state", "scope", "verb", "manual", "attempt", "child"}
+_FIXED = {"tenant", "job_id", "state", "scope", "type", "action", "manual", "attempt", "child"}
 _UNIQUE = {"hash", "seq", "key", "number", "name", "fingerprint"}
 
 

@@ -107,7 +107,7 @@ def test_a_program_that_is_killed_after_commit_has_enqueued_all(app: App) -> Non
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_transaction_that_is_rolled_back_has_enqueued_nothing(app: App) -> None:
-    """The verbs of the library, on a connection of the program's own."""
+    """The operations of the library, on a connection of the program's own."""
     shop = Transaction(app._store)
     gone = shop.enqueue(3)
     kept = put_one(app._store)

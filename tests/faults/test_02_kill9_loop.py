@@ -33,7 +33,7 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, jobs: int
     all_ended(app, len(ids), limit=120)
     picture = check(app._store.url, ids, folder=folder, within=IN_TIME)
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
-    lost = sum(step.verb == "lapse" for ledger in picture.ledgers.values() for step in ledger)
+    lost = sum(step.type == "lapse" for ledger in picture.ledgers.values() for step in ledger)
     print(f"{len(ids)} jobs, {kills} kills, {lost} attempts lost with their workers")
 
 

@@ -141,7 +141,10 @@ READS |= {
     "subscriptions.deliveries",
     "subscriptions.behind",
     "pauses.list",
-    "health.last_hour",
+    "health.activity",
+    "health.latest",
+    "health.queues",
+    "health.recent",
     "health.workers",
 }
 NOT_A_WORKERS |= {
@@ -157,7 +160,13 @@ NOT_A_WORKERS |= {
     "retention.orphans",
     "retention.forget_orphans",
 }  # of one with an artifact store: tests/app/test_leftovers.py
-NOT_A_WORKERS |= {"dead_letters.note", "dead_letters.redrive_as", "operations.start", "operations.cancel"}
+NOT_A_WORKERS |= {
+    "leases.request_stop",
+    "dead_letters.note",
+    "dead_letters.redrive_as",
+    "operations.start",
+    "operations.cancel",
+}
 READS |= {
     "dead_letters.groups",
     "dead_letters.group",
@@ -181,11 +190,11 @@ NOT_A_WORKERS |= {"retention.set", "retention.remove"}
 NOT_A_WORKERS |= {"tokens.issue", "tokens.revoke", "tokens.open_session", "tokens.end_session", "tokens.used"}
 READS |= {"tokens.find", "tokens.list"}
 READS |= {"retention.list", "retention.preview", "usage.list", "ledger.end", "jobs.capped_counts"}
-VERBS = sorted(operations() - NOT_A_WORKERS - READS)
+TYPES = sorted(operations() - NOT_A_WORKERS - READS)
 
 
 def prepare(store_url: str) -> list[str]:
-    """Something for every verb: to take, to fail, to save, to spawn, to promote, to expire, a lost worker's job, steps,
+    """Rows for every operation: to take, to fail, to save, to spawn, to promote, to expire, a lost worker's job, steps,
     a question that nobody answers in time, and a dead letter that is to be redriven in bulk."""
     with closing(open_store(store_url)) as store:
         (dead,) = put(store, spec("work", payload={"number": 8}, retry=PATIENT))
@@ -242,9 +251,9 @@ def play(app: App, folder: Path, point: Point | None) -> None:
     picture = check(url, [*ids, *others], folder=folder, within=IN_TIME, seen=seen)
     ends = [picture.rows[job].state for job in [*ids, *others]]
     assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, *[State.SUCCEEDED] * 3]
-    assert [step.verb for step in picture.ledgers[ids[10]]].count("redrive") == 1
+    assert [step.type for step in picture.ledgers[ids[10]]].count("redrive") == 1
     _steps_were_done_once(app, folder, ids[8])
-    steps = [step.verb for step in picture.ledgers[ids[4]]]
+    steps = [step.type for step in picture.ledgers[ids[4]]]
     # It may have died with its worker instead of failing. Either way each end has one retry, not none, not two (SC-12).
     assert steps.count("fail") <= 1
     assert steps.count("retry") == steps.count("fail") + steps.count("lapse")
@@ -265,10 +274,10 @@ def _steps_were_done_once(app: App, folder: Path, job: str) -> None:
 AT_A_TIME = 5
 
 CASES: list[tuple[str, Point]] = [
-    *((store, Point(verb, when)) for store in STORES for verb in VERBS for when in WHEN),
-    # On PostgreSQL a verb is one statement, and the server commits it: there is no within.
-    *(("sqlite", Point(verb, "within")) for verb in VERBS),
-    *((store, Point(verb, "after", nth=2)) for store in STORES for verb in ("claiming", "leases.renew")),
+    *((store, Point(operation, when)) for store in STORES for operation in TYPES for when in WHEN),
+    # On PostgreSQL an operation is one statement, and the server commits it: there is no within.
+    *(("sqlite", Point(operation, "within")) for operation in TYPES),
+    *((store, Point(operation, "after", nth=2)) for store in STORES for operation in ("claiming", "leases.renew")),
     *((store, Point("settling", when)) for store in STORES for when in WHEN),
     ("sqlite", Point("settling", "within")),
 ]
@@ -311,10 +320,10 @@ def test_gone(played: dict[object, Future[None]], case: tuple[str, Point]) -> No
 
 
 def test_every_write_of_a_worker_is_a_point(app: App, folder: Path) -> None:
-    """A verb that is new comes by itself; one that is no verb has to be looked at."""
+    """An operation that is new comes by itself; one that is no operation has to be looked at."""
     play(app, folder, None)
     # Some reads do not say that they only read; and nobody here has left anything in an artifact store.
-    assert flows(folder) <= set(VERBS) | DOES | READS | {"retention.orphans"}
+    assert flows(folder) <= set(TYPES) | DOES | READS | {"retention.orphans"}
     assert {"leases.open", "leases.renew", "leases.end", "jobs.enqueue", "steps.save_checkpoint", *DOES} <= flows(
         folder
     )

@@ -54,7 +54,10 @@ def test_a_frozen_workers_late_result_is_refused(app: App, crew: Crew, folder: P
     all_ended(app, 3)
     before = take_picture(app._store.url)
     zombie.thaw()
-    until(lambda: "lost" in zombie.said() or "no longer ours" in zombie.said(), "it is told, and notes it")
+    until(
+        lambda: "lost" in zombie.said() or "no longer claimed by this worker" in zombie.said(),
+        "it is told, and notes it",
+    )
     # It goes on with a new lease, and is of use again.
     other.stop()
     more = load(app, 3)
@@ -62,7 +65,7 @@ def test_a_frozen_workers_late_result_is_refused(app: App, crew: Crew, folder: P
     picture = check(app._store.url, [*ids, *more], folder=folder, within=IN_TIME)
     for job in ids:
         assert (picture.rows[job], picture.ledgers[job]) == (before.rows[job], before.ledgers[job])
-        (end,) = [step for step in picture.ledgers[job] if step.verb == "succeed"]
+        (end,) = [step for step in picture.ledgers[job] if step.type == "succeed"]
         assert other.is_author(end.actor)
         assert (picture.rows[job].state, end.attempt, runs(folder)[job]) == (State.SUCCEEDED, 2, 2)
     assert all(zombie.is_author(picture.ledgers[job][-1].actor) for job in more)

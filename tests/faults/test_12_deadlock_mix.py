@@ -2,7 +2,7 @@
 
 Each side keeps book of what it was told. Afterwards what was told is compared with the ledger: who was told that a
 job is cancelled finds it cancelled by that very hand, and who was told that a settlement holds finds it there. The same
-for whoever decides a gate, sends an event or saves a step.
+for whoever decides an approval, sends an event or saves a step.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from holdfast.engine.states import State
 from holdfast.errors import StaleLease
 from holdfast.features.approvals.model import VerdictWord
 from holdfast.features.assembly import Store, open_store
-from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb
+from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction
 from tests.faults.checker import check
 from tests.support.by_hand import PostgresByHand
-from tests.support.people import asks, ballot, entry, gates, say, send, sleeps, waits
+from tests.support.people import approvals, asks, ballot, entry, say, send, sleeps, waits
 from tests.support.stores import apply, claim, enqueue, new_id, open_lease, spec, tries
 
 pytestmark = pytest.mark.req("CX-1", "CX-11", "DP-7", "DP-8", "SC-19")
 
 ENDS: list[Outcome] = [Succeeded("1"), Succeeded(), Failed("broken", "it broke"), Snoozed(0.0, "later")]
 ENDS += [Failed("broken", "for good", final=True)] * 2
-VERBS = {Succeeded: "succeed", Failed: "fail", Snoozed: "snooze"}
+TYPES = {Succeeded: "succeed", Failed: "fail", Snoozed: "snooze"}
 NAMES = ("paid", "shipped", "refunded")
 
 
@@ -46,17 +46,17 @@ class Mix:
         self.store, self.choice, self.seconds = store, choice, seconds
         self.ids: list[str] = []
         self.told: Counter[tuple[str, str, str]] = Counter()
-        """(job, verb, actor) of every step that somebody was told has been taken."""
+        """(job, operation, actor) of every step that somebody was told has been taken."""
         self.kept: set[tuple[str, int]] = set()
         """(job, place) of every durable step that somebody was told is kept."""
 
     def some(self, choice: random.Random, count: int) -> list[str]:
         known = self.ids[-400:]
-        return choice.sample(known, min(count, len(known)))  # in any order: the verbs must put them in theirs
+        return choice.sample(known, min(count, len(known)))  # in any order: the operations must put them in theirs
 
     def seen_enough(self) -> bool:
         """Whether enough sorts of operations were told that they hold for the rest to mean something."""
-        seen = {verb for _, verb, _ in tuple(self.told)}
+        seen = {operation for _, operation, _ in tuple(self.told)}
         ended = seen & {"cancel", "redrive", "discard", "succeed", "fail", "snooze"}
         return len(ended) >= 4 and len(seen & {"ask", "approve", "deny"}) >= 2 and len(self.kept) > 10
 
@@ -94,7 +94,7 @@ class Mix:
             gone = self.store.run(self.store.leases.exchange([each for _, each in ends], request)).stale
         else:
             gone = apply(self.store, lease, *(each for _, each in ends))
-        self.told.update((each.id, verb, name) for verb, each in ends if each.id not in gone)
+        self.told.update((each.id, operation, name) for operation, each in ends if each.id not in gone)
 
     def end(self, choice: random.Random, each: Claim) -> tuple[str, Settlement]:
         """One way or another; every kind of wait among them."""
@@ -106,12 +106,12 @@ class Mix:
                 wanted: dict[str, Any] = choice.choice([{}, {"n": choice.randrange(3)}])
                 return "snooze", waits(each, event, wanted, n=n, timeout=choice.choice([0.05, None]))
             case 3 | 4:
-                gate = new_id()
+                approval = new_id()
                 expiry: dict[str, Any] = {"expires_in": choice.choice([0.02, None]), "on_deny": "resume"}
-                return "ask", asks(each, gate, n=n, quorum=choice.choice([1, 2]), **expiry)
+                return "ask", asks(each, approval, n=n, quorum=choice.choice([1, 2]), **expiry)
             case _:
                 outcome = choice.choice(ENDS)
-                return VERBS[type(outcome)], decide(each, outcome, 0.0)
+                return TYPES[type(outcome)], decide(each, outcome, 0.0)
 
     def tell(self, choice: random.Random, name: str) -> None:
         key = choice.choice([None, f"k-{choice.randrange(1000)}"])
@@ -120,22 +120,22 @@ class Mix:
     def decide(self, choice: random.Random, name: str) -> None:
         """People decide what is open, all of them beginning with the same ones."""
         person = f"{name} {choice.getrandbits(32):x}"
-        for each in gates(self.store, limit=5):
+        for each in approvals(self.store, limit=5):
             verdict: VerdictWord = choice.choice(["approve", "approve", "deny"])
             answer = say(self.store, each.id, ballot(person, verdict))
             if not answer.refused and answer.state != "open":
                 self.told[each.job_id, verdict, person] += 1
 
     def operate(self, choice: random.Random, name: str) -> None:
-        verb: OperatorVerb = choice.choice(["cancel", "redrive", "redrive", "discard"])
+        operation: OperatorAction = choice.choice(["cancel", "redrive", "redrive", "discard"])
         ids = self.some(choice, choice.randint(1, 12))
-        if verb != "cancel":
+        if operation != "cancel":
             dead = JobFilter(tenant="default", state=State.DEAD_LETTER, limit=12)
             ids += [job.id for job in self.store.run(self.store.jobs.list(dead)) if job.id not in ids]
             choice.shuffle(ids)
-        for verdict in self.store.run(self.store.jobs.operate(verb, ids, "mix", name, "default")):
+        for verdict in self.store.run(self.store.jobs.operate(operation, ids, "mix", name, "default")):
             if not verdict.refused:
-                self.told[verdict.id, verb, name] += 1
+                self.told[verdict.id, operation, name] += 1
 
     def move(self, choice: random.Random, name: str) -> None:
         known = self.some(choice, 2)
@@ -215,7 +215,7 @@ def test_no_operation_is_lost(url: str, choice: random.Random, seconds: float) -
         picture = check(url, mix.ids, ended=False)
     # Rows are locked in one order everywhere: nobody had to be saved by the server and to begin again.
     assert deadlocks(url) == 0
-    recorded = Counter((job, step.verb, step.actor) for job, ledger in picture.ledgers.items() for step in ledger)
+    recorded = Counter((job, step.type, step.actor) for job, ledger in picture.ledgers.items() for step in ledger)
     lost = {operation: count for operation, count in mix.told.items() if recorded[operation] != count}
     assert not lost, f"told and not in the ledger as often: {list(lost.items())[:5]}"
     assert mix.seen_enough(), (mix.told, mix.kept)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.features.schedules.timing import Timing, zone_of
+from holdfast.features.schedules.recurrence import Timing, zone_of
 
 pytestmark = pytest.mark.req("SC-9")
 

@@ -62,7 +62,7 @@ def test_leases_delays_and_order(app: App, crew: Crew, folder: Path) -> None:
     assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
     assert all(count == 1 for count in runs(folder).values()), "nobody was taken for dead"
     # Claimed in the order in which they were enqueued, whatever their ids say.
-    takes = {job: next(step for step in picture.ledgers[job] if step.verb == "take") for job in ids}
+    takes = {job: next(step for step in picture.ledgers[job] if step.type == "take") for job in ids}
     at_once = [ahead[0], *here, behind[0], *clocks]
     for actor in {take.actor for take in takes.values()}:  # of two at once nobody can say who was first
         own = [job for job in at_once if takes[job].actor == actor]

@@ -93,7 +93,7 @@ def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pyte
         histories = [
             app._store.run(app._store.jobs.history(job.id, "default")) for job in app.jobs.list(kind=DELIVER, limit=200)
         ]
-        retries = [next(event for event in each if event.verb == "retry") for each in histories]
+        retries = [next(event for event in each if event.type == "retry") for each in histories]
         # Spread: each waits for as long as chance says, to the millisecond, so that hardly two wait alike.
         delays = {round((datetime.fromisoformat(each.meta["due_at"]) - each.at).total_seconds(), 3) for each in retries}
         assert len(delays) > EVENTS // 2
@@ -124,8 +124,8 @@ def test_a_worker_that_dies_after_the_answer_sends_the_same_again(new_app: NewAp
             victim.kill()
             victim.wait(timeout=10)
         with worker_process("tests.faults.telling", url, tmp_path, lease=30.0, **given):
-            until(lambda: app.jobs.get(job).state is State.SUCCEEDED, "the second one has delivered it")  # type: ignore[union-attr]
+            until(lambda: app.jobs.get(job).state is State.SUCCEEDED, "the second one has delivered it")
     assert len(got) == 2
     assert (got[0].id, got[0].body) == (got[1].id, got[1].body)
-    verbs = [event.verb for event in app._store.run(app._store.jobs.history(job, "default"))]
-    assert verbs.count("lapse") == verbs.count("succeed") == 1
+    event_types = [event.type for event in app._store.run(app._store.jobs.history(job, "default"))]
+    assert event_types.count("lapse") == event_types.count("succeed") == 1

@@ -47,7 +47,6 @@ def test_poison_ends_in_the_dead_letters(app: App, crew: Crew, folder: Path, how
     all_ended(app, 41)
     picture = check(app._store.url, [*poison, *others], folder=folder, within=IN_TIME)
     job = app.jobs.get(poison[0])
-    assert job is not None
     assert (job.crashes, job.retries, job.attempt, job.error_code) == (2, 0, 2, "worker_lost")
     assert runs(folder)[poison[0]] == died == 2
     ends = {member.process.returncode for member in crew.members if not member.alive}
@@ -71,4 +70,4 @@ def test_a_job_that_must_not_run_twice_is_not_run_again(app: App, crew: Crew, fo
     all_ended(app, 4)
     picture = check(app._store.url, [once, *more], folder=folder)
     assert (picture.rows[once].state, runs(folder)[once]) == (State.DEAD_LETTER, 1)
-    assert [step.verb for step in picture.ledgers[once]] == ["enqueue", "take", "lapse", "bury"]
+    assert [step.type for step in picture.ledgers[once]] == ["enqueue", "take", "lapse", "bury"]

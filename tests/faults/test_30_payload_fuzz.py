@@ -148,7 +148,7 @@ def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, ho
         assert found.error_code == "RuntimeError" if how == "raised" else str(found.error_code).startswith("payload_")
         assert found.error_message
         assert len(found.error_message) <= 2_000
-        assert handle.history()[-1].verb == "bury"
+        assert handle.history()[-1].type == "bury"
     check(app._store.url, [*(handle.id for handle in bad.values()), good.id])
 
 

@@ -1,7 +1,7 @@
-"""Fault 33, nested_ids: ids of another tenant, in every place where a verb takes one.
+"""Fault 33, nested_ids: ids of another tenant, in every place where an operation takes one.
 
-The verbs are those of the port, all of them (`tests/contract/test_roles_at_work.py` has a list that must be complete),
-each called for one tenant with the ids of another: jobs, leases, gates, schedules, workflows and whatever comes later.
+All operations of the port are tried (`tests/contract/test_roles_at_work.py` has a list that must be complete),
+each called for one tenant with the ids of another: jobs, leases, approvals, schedules, workflows and so on.
 Nothing of the other's may be changed, copied, or told.
 """
 
@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.features.assembly import Store, open_store
-from tests.contract.test_roles_at_work import furnish, verbs
+from tests.contract.test_roles_at_work import calls, furnish
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.schedules import placed, template
 from tests.support.stores import put_one, spec
@@ -24,7 +24,7 @@ from tests.support.tenants import register
 pytestmark = pytest.mark.req("JF-1")
 
 OWNER, STRANGER = "default", "umbrella"
-# Not of one tenant: switches of the whole database.
+# Not of one tenant: pauses of the whole database.
 EVERYBODYS = {
     "clock.set",
     "tenants.set_fair",
@@ -65,12 +65,12 @@ def test_ids_of_another_tenant_are_not_there(url: str) -> None:
         names = {str(row[0]) for row in by_hand.execute("SELECT id FROM job WHERE tenant = :t", {"t": OWNER})}
         names |= set(ids.values()) - {ids["bulk"]}  # which is nobody's yet
         told: dict[str, str] = {}
-        for verb, call in verbs(store, ids, tenant=STRANGER, scope=STRANGER).items():
-            if verb in EVERYBODYS:
+        for operation, call in calls(store, ids, tenant=STRANGER, scope=STRANGER).items():
+            if operation in EVERYBODYS:
                 continue
             answer = answered(call)
             if any(name in answer for name in names) and "not_found" not in answer:
-                told[verb] = answer
+                told[operation] = answer
         assert told == {}, "an id was answered that is another's"
         after = rows_of(by_hand, OWNER)
         changed = {table: (before.get(table), rows) for table, rows in after.items() if before.get(table, []) != rows}

@@ -35,12 +35,12 @@ METHODS = ("get", "post", "put", "patch", "delete")
 ENDLESS = "/api/v1/events/stream"
 CANARY = "kept by the owner"
 PAGES = (
-    *("/jobs/{job_id}", "/approvals/{gate_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
+    *("/jobs/{job_id}", "/approvals/{approval_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
     *("/operations/{operation_id}", "/dead-letters/{group}/jobs/{job_id}/edit"),
 )
 OWNED = {
     *("/jobs/{job_id}", "/jobs/{job_id}/history", "/jobs/{job_id}/attempts", "/jobs/{job_id}/why"),
-    *("/jobs/{job_id}/result", "/gates/{gate_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
+    *("/jobs/{job_id}/result", "/approvals/{approval_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
     *("/operations/{operation_id}", "/reservations/{reservation_id}", "/schedules/{name}"),
 }
 
@@ -94,7 +94,7 @@ def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
     run(store.dead_letters.note(group.fingerprint, CANARY, "ada", OWNER))
     return {
         "job_id": ids["dead_letter"],
-        "gate_id": ids["gate"],
+        "approval_id": ids["approval"],
         "workflow_id": ids["workflow"],
         "operation_id": ids["bulk"],
         "reservation_id": kept.id,
@@ -126,7 +126,7 @@ async def test_another_tenants_things_are_not_there(url: str) -> None:
         eve = {"Authorization": f"Bearer {token}", "Holdfast-Tenant": OWNER}
         async with httpx2.AsyncClient(transport=transport, base_url=HERE, headers=eve, timeout=30) as http:
             for method, path, operation in operations(document):
-                if path.startswith("/api/v1/executors") or path in ("/api/v1/switches/pause", "/api/v1/usage/count"):
+                if path.startswith("/api/v1/executors") or path in ("/api/v1/pauses", "/api/v1/usage/count"):
                     continue  # of the whole database; the roles of tokens are tried elsewhere
                 answers = []
                 # What is nowhere it makes, under an id of the caller's own.

@@ -1,7 +1,7 @@
-"""Fault 34: twenty at once decide, cancel and let expire, on one gate after another: one decision, and all agree on it.
+"""Fault 34: twenty callers decide, cancel and let expire the same approvals: one decision each, and all agree on it.
 
 Ten of them are threads with a store each, ten are in two other processes; a barrier between all of them lets them go
-together for each gate.
+together for each approval.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from tests.faults.checker import check
-from tests.support.people import asks, attend, ballot, gate, say, votes
+from tests.support.people import approval, asks, attend, ballot, say, votes
 from tests.support.stores import apply, claim, forward, new_id, open_lease, put, spec
 from tests.support.warm import context
 
@@ -34,15 +34,15 @@ SIDES = ("approve", "deny", "approve", "cancel", "token", "approve", "deny", "de
 
 @dataclass(frozen=True)
 class Round:
-    """One gate. In every third its time comes in that very moment."""
+    """One approval. In every third its time comes in that very moment."""
 
     job: str
-    gate: str
+    approval: str
     expires: datetime | None
 
 
 Told = tuple[str, str, str]
-"""Whoever was told that they ended a question: (gate, verb, who)."""
+"""Whoever was told that they ended a question: (approval, operation, who)."""
 
 
 def decide(url: str, number: int, rounds: list[Round], barrier: Any) -> list[Told]:
@@ -54,13 +54,13 @@ def decide(url: str, number: int, rounds: list[Round], barrier: Any) -> list[Tol
         for each in rounds:
             barrier.wait(60)
             if _WAYS[name](store, each, f"{name}-{number}"):
-                told.append((each.gate, name, f"{name}-{number}"))
+                told.append((each.approval, name, f"{name}-{number}"))
     return told
 
 
 def _word(verdict: Any) -> Callable[[Store, Round, str], bool]:
     def speak(store: Store, each: Round, who: str) -> bool:
-        answer = say(store, each.gate, ballot(who, verdict))
+        answer = say(store, each.approval, ballot(who, verdict))
         assert answer.refused or answer.state != "open", "one word is enough here"
         return not answer.refused
 
@@ -69,7 +69,7 @@ def _word(verdict: Any) -> Callable[[Store, Round, str], bool]:
 
 def _token(store: Store, each: Round, who: str) -> bool:
     """All who come this way hold the same token."""
-    return not say(store, each.gate, ballot(who, token_hash=f"hash of {each.gate}")).refused
+    return not say(store, each.approval, ballot(who, token_hash=f"hash of {each.approval}")).refused
 
 
 def _cancel(store: Store, each: Round, who: str) -> bool:
@@ -121,10 +121,12 @@ def ask(store: Store, count: int) -> list[Round]:
         Round(each.id, new_id(), start + timedelta(hours=n + 1) if n % 3 == 2 else None) for n, each in enumerate(held)
     ]
     spans = [None if each.expires is None else (each.expires - start).total_seconds() for each in rounds]
-    settlements = [asks(h, r.gate, expires_in=span) for h, r, span in zip(held, rounds, spans, strict=True)]
+    settlements = [asks(h, r.approval, expires_in=span) for h, r, span in zip(held, rounds, spans, strict=True)]
     assert apply(store, held[0].lease, *settlements) == []
     for each in rounds:
-        store.run(store.approvals.save_token(each.gate, f"hash of {each.gate}", None, None, "mailer", "default"))
+        store.run(
+            store.approvals.save_token(each.approval, f"hash of {each.approval}", None, None, "mailer", "default")
+        )
     return rounds
 
 
@@ -150,16 +152,16 @@ def test_twenty_decide_at_once(url: str) -> None:
             assert process.exitcode == 0
         picture = check(url, [each.job for each in rounds], ended=False)
         ends: Counter[str] = Counter()
-        by_gate: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for gate_id, way, who in told:
-            if way != "time":  # its answer counts gates, and is not about this one
-                by_gate[gate_id].append((way, who))
+        by_approval: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for approval_id, way, who in told:
+            if way != "time":  # its answer counts approvals, and is not about this one
+                by_approval[approval_id].append((way, who))
         for each in rounds:
-            ways = [(step.verb, step.actor) for step in picture.ledgers[each.job]][3:]  # after enqueue, take, ask
-            decided, said = gate(store, each.gate), votes(store, each.gate)
+            ways = [(step.type, step.actor) for step in picture.ledgers[each.job]][3:]  # after enqueue, take, ask
+            decided, said = approval(store, each.approval), votes(store, each.approval)
             # A job that goes on can still be cancelled; nothing else comes after a decision.
-            assert [verb for verb, _ in ways[1:]] in ([], ["cancel"]), ways
-            expected = {(_verb(way), who) for way, who in by_gate[each.gate]}
+            assert [event_type for event_type, _ in ways[1:]] in ([], ["cancel"]), ways
+            expected = {(_type(way), who) for way, who in by_approval[each.approval]}
             assert {step for step in ways if step[0] != "expire"} == expected
             assert len(said) == (ways[0][0] in ("approve", "deny"))
             assert decided.state == {"approve": "approved", "deny": "denied", "cancel": "withdrawn"}.get(
@@ -171,5 +173,5 @@ def test_twenty_decide_at_once(url: str) -> None:
         assert len(ends) > 1, "there was no race"
 
 
-def _verb(way: str) -> str:
+def _type(way: str) -> str:
     return "approve" if way == "token" else way

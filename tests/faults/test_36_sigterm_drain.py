@@ -13,7 +13,7 @@ from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.picture import take_picture
-from tests.faults.tiny_disk import fill, take_the_rest
+from tests.faults.tiny_disk import full
 from tests.faults.waiting import all_ended
 from tests.support.crew import Crew, WorkerProcess
 from tests.support.waiting import until
@@ -43,7 +43,7 @@ def test_what_runs_ends_and_the_rest_stays(app: App, crew: Crew, folder: Path) -
     assert [picture.rows[job].state for job in running] == [State.SUCCEEDED] * 3
     assert all(leaving.is_author(picture.ledgers[job][-1].actor) for job in running)
     assert {picture.rows[job].state for job in waiting} == {State.QUEUED}, "it took nothing more"
-    assert not any(step.verb == "lapse" for ledger in picture.ledgers.values() for step in ledger)
+    assert not any(step.type == "lapse" for ledger in picture.ledgers.values() for step in ledger)
     crew.start_one(lease=30.0)
     all_ended(app, 23)
     check(app._store.url, [*running, *waiting], folder=folder)
@@ -60,7 +60,7 @@ def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: 
     picture = take_picture(app._store.url)
     # At once, not when the lease has lapsed; a duty that was under way may have seen to what is due.
     assert {picture.rows[job].state for job in ids} <= {State.RETRY_WAITING, State.QUEUED}
-    seen = {step.verb for ledger in picture.ledgers.values() for step in ledger}
+    seen = {step.type for ledger in picture.ledgers.values() for step in ledger}
     assert seen - {"due"} == {"enqueue", "take", "snooze"}
     (folder / "go").touch()
     crew.start_one(lease=30.0)
@@ -95,14 +95,12 @@ def test_a_worker_that_cannot_settle_leaves_all_the_same(tiny_disk: Path, folder
         leaving = crew.start_one(grace=0.3)
         load(app, 2, kind="ahold")
         until(lambda: len(effects(folder)) == 2, "it has begun")
-        fill(app)
-        take_the_rest(tiny_disk)
-        fill(app, text="")
-        (folder / "go").touch()  # both end now, and the disk is full
-        until(lambda: "Database unavailable" in leaving.said(), "it cannot settle them")
-        leaving.ask_to_stop()
-        try:
-            left = leaving.wait(4.0)
-        finally:
-            leaving.kill()
+        with full(app, tiny_disk):
+            (folder / "go").touch()  # both end now, and the disk is full
+            until(lambda: "Database unavailable" in leaving.said(), "it cannot settle them")
+            leaving.ask_to_stop()
+            try:
+                left = leaving.wait(4.0)
+            finally:
+                leaving.kill()
     assert left == 0

@@ -1,6 +1,6 @@
 """Fault 37: the model's own machine, with more faults among its moves: SQLite, PostgreSQL and the model stay equal.
 
-`tests/model` plays the verbs and cuts the power in an enqueue or a claim. Here every verb is cut in the middle, answers
+`tests/model` plays the operations and cuts the power in an enqueue or a claim. Here every operation is cut, answers
 are lost and asked for again, and a sweep dies half-way and is taken up by another process.
 """
 
@@ -40,7 +40,7 @@ LONG = settings(QUICK, derandomize=False, max_examples=400, stateful_step_count=
 
 class FaultyMachine(StoresMachine):
     @rule(data=st.data())
-    def cut_any_verb(self, data: st.DataObject) -> None:
+    def cut_any_operation(self, data: st.DataObject) -> None:
         """Whatever was under way, nothing of it has happened."""
         after = data.draw(st.integers(0, 6), label="after")
         restart = data.draw(st.booleans(), label="restart")
@@ -58,7 +58,7 @@ class FaultyMachine(StoresMachine):
             "renew": lambda player: player.store.leases.renew(player.token(lease), 3600.0, scope),
             "end": lambda player: player.store.leases.end(player.token(lease), "closed", scope),
         }
-        name = data.draw(st.sampled_from(sorted(flows)), label="verb")
+        name = data.draw(st.sampled_from(sorted(flows)), label="operation")
         for player in self.players.values():
             with pytest.raises(PowerCut):
                 player.store.run(cut(flows[name](player), after))

@@ -23,7 +23,7 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from holdfast.stores.requests import SendEvent
-from tests.faults.checker import n3, n5, n5_gates, n6
+from tests.faults.checker import n3, n5, n5_approvals, n6
 from tests.faults.crashing import QUICK, marks, start
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
@@ -162,35 +162,35 @@ _ANY_HOLDER = "join held h on h.id = o.job on"
 # -- tokens: CX-6 --------------------------------------------------------------------------------------------------
 
 
-def use(store: Store, gate: Approval, person: str) -> str | None:
-    return say(store, gate.id, ballot(person, token_hash="h")).reason
+def use(store: Store, approval: Approval, person: str) -> str | None:
+    return say(store, approval.id, ballot(person, token_hash="h")).reason
 
 
 def test_without_the_judge_of_tokens_one_is_used_again(store: Store, by_hand: ByHand) -> None:
-    gate = asking(store, quorum=5)
-    keep_token(store, gate.id, "h")
-    assert [use(store, gate, person) for person in ("ada", "bob")] == [None, "token_used"]
+    approval = asking(store, quorum=5)
+    keep_token(store, approval.id, "h")
+    assert [use(store, approval, person) for person in ("ada", "bob")] == [None, "token_used"]
     again = "update approval_token set used_at = null"
     assert "used once" in (by_hand.refusal(again) or "")
     drop_trigger(by_hand, "judge_token_update" if by_hand.name == "sqlite" else "judge_update", "approval_token")
     assert by_hand.refusal(again) is None
-    assert use(store, gate, "bob") is None
-    assert len(votes(store, gate.id)) == 2
+    assert use(store, approval, "bob") is None
+    assert len(votes(store, approval.id)) == 2
 
 
 @POSTGRES
 def test_the_single_use_of_a_token_is_double(store: Store, by_hand: ByHand) -> None:
     """Without the condition in the function the trigger refuses; without both, it is used as often as one likes."""
-    gate = asking(store, quorum=5)
-    keep_token(store, gate.id, "h")
-    assert use(store, gate, "ada") is None
-    replaced(by_hand, "decide_gate", r"when v_token\.used_at is not null then 'token_used'\s", "")
+    approval = asking(store, quorum=5)
+    keep_token(store, approval.id, "h")
+    assert use(store, approval, "ada") is None
+    replaced(by_hand, "decide_approval", r"when v_token\.used_at is not null then 'token_used'\s", "")
     with pytest.raises(Exception, match="used once"):
-        use(store, gate, "bob")
-    assert len(votes(store, gate.id)) == 1
+        use(store, approval, "bob")
+    assert len(votes(store, approval.id)) == 1
     drop_trigger(by_hand, "judge_update", "approval_token")
-    assert use(store, gate, "bob") is None
-    assert len(votes(store, gate.id)) == 2
+    assert use(store, approval, "bob") is None
+    assert len(votes(store, approval.id)) == 2
 
 
 # -- decisions: N5 ---------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_without_the_judge_a_job_goes_on_undecided(store: Store, by_hand: ByHand
     else:
         replaced(by_hand, "approvals_on_transition", r"\nbegin\n", "\nbegin\n    return;\n")
     assert by_hand.refusal(leave, {"id": job}) is None
-    assert {violation.job for violation in n5_gates(take_picture(store.url))} == {job}
+    assert {violation.job for violation in n5_approvals(take_picture(store.url))} == {job}
 
 
 # -- waiting and telling: N1 -----------------------------------------------------------------------------------------

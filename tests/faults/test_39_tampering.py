@@ -69,7 +69,7 @@ def test_events_that_changed_places_are_named(store: Store, owner: ByHand) -> No
     assert sorted(flaws(store)) == [("moved", "event", one), ("moved", "event", two)]
 
 
-COLUMNS = "job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor"
+COLUMNS = "job_id, tenant, kind, type, from_state, to_state, attempt, at, actor"
 
 
 def test_an_event_that_was_put_into_the_past_is_named(store: Store, owner: ByHand) -> None:
@@ -152,7 +152,7 @@ def test_an_exported_file_is_checked_by_itself(store: Store, owner: ByHand, tmp_
     report = verify_file(tmp_path / "trail.jsonl", [audit.anchor()])
     assert (report.ok, report.seals, report.events) == (True, 4, len(numbers(owner)))
     lines = (tmp_path / "trail.jsonl").read_text().splitlines(keepends=True)
-    spot = next(n for n, line in enumerate(lines) if '"verb":"bury"' in line or '"verb":"retry"' in line)
+    spot = next(n for n, line in enumerate(lines) if '"type":"bury"' in line or '"type":"retry"' in line)
     edited = [*lines[:spot], lines[spot].replace('"actor":"', '"actor":"not '), *lines[spot + 1 :]]
     (tmp_path / "edited.jsonl").write_text("".join(edited))
     assert [flaw.kind for flaw in verify_file(tmp_path / "edited.jsonl").flaws] == ["edited"]

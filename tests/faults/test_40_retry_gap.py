@@ -42,14 +42,13 @@ def test_a_failure_has_one_retry(app: App, folder: Path, when: When) -> None:
         rescuer.kill()
         rescuer.join(10)
     picture = check(app._store.url, [job], within=IN_TIME)
-    steps = Counter(step.verb for step in picture.ledgers[job])
+    steps = Counter(step.type for step in picture.ledgers[job])
     lost = 0 if when == "after" else 1
     assert steps["lapse"] == lost, "a crash is counted as one, and not as a failure"
     assert (steps["fail"], steps["bury"]) == (3, 1)
     assert steps["retry"] == 2 + lost
     assert picture.rows[job].state is State.DEAD_LETTER
     found = app.jobs.get(job)
-    assert found is not None
     assert (found.retries, found.crashes, found.attempt) == (2, lost, 3 + lost)
     assert not runs(folder), "this handler leaves no effects"
 
@@ -74,7 +73,7 @@ def test_a_failure_has_one_successor(app: App, folder: Path, when: When) -> None
         rescuer.join(10)
     tries = app.jobs.chain(job)
     picture = check(app._store.url, [each.id for each in tries], within=IN_TIME)
-    steps = Counter(step.verb for ledger in picture.ledgers.values() for step in ledger)
+    steps = Counter(step.type for ledger in picture.ledgers.values() for step in ledger)
     assert (steps["lapse"], steps["fail"], steps["bury"], steps["retry"]) == (lost, 3, 1, 0)
     assert len(tries) == 3 + lost
     assert [each.attempt for each in tries] == [1] * len(tries), "each was begun once"

@@ -29,7 +29,7 @@ def delays(app: App) -> list[float]:
     with closing(open_by_hand(app._store.url)) as by_hand:
         seconds = "at / 1e6" if by_hand.name == "sqlite" else "extract(epoch from at)::float8"
         # Of the first failure: who draws next to nothing is back, and fails again, before the others are through.
-        rows = by_hand.execute(f"select {seconds}, meta from event where verb = 'retry' and attempt = 1")
+        rows = by_hand.execute(f"select {seconds}, meta from event where type = 'retry' and attempt = 1")
     metas = [(at, json.loads(meta) if isinstance(meta, str) else meta) for at, meta in rows]
     return [datetime.fromisoformat(meta["due_at"]).timestamp() - at for at, meta in metas]
 

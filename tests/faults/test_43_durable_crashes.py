@@ -130,8 +130,8 @@ class Journey:
             victim.kill()
             victim.join(10)
         elif waits == "asks":
-            (gate,) = self._app.approvals.list()
-            self._app.approvals.approve(gate.id, by="ada")
+            (approval,) = self._app.approvals.list()
+            self._app.approvals.approve(approval.id, by="ada")
         elif waits == "waits":
             self._app.send_event("shipped", {"job": self.id, "what": "parcel 7"}, key=self.id)
 
@@ -154,10 +154,10 @@ def play(app: App, folder: Path, case: Case) -> None:
     journey = Journey(app, folder, case)
     journey.run()
     picture = check(app._store.url, [journey.id], folder=folder, within=IN_TIME)
-    job, verbs = journey.job, [step.verb for step in picture.ledgers[journey.id]]
+    job, operations = journey.job, [step.type for step in picture.ledgers[journey.id]]
     result = app._store.run(app._store.jobs.result(journey.id, "*"))
     assert (job.state, job.retries, result and result.value) == (State.SUCCEEDED, 0, RESULT)
-    assert (verbs.count("ask"), verbs.count("approve"), verbs.count("snooze")) == (1, 1, 2)
+    assert (operations.count("ask"), operations.count("approve"), operations.count("snooze")) == (1, 1, 2)
 
     # Who died with the job in hand is counted as a crash, who died without it is not.
     attempts = app._store.run(app._store.jobs.attempts(journey.id, "*"))
@@ -206,7 +206,7 @@ TAKES = [f"after take {attempt}" for attempt in (1, 2, 3, 4)]
 WAITS = ["while it asks", "while it sleeps", "while it waits"]
 OTHERS = ["decline charge", "before remember", "after remember"]
 ALL = [*TAKES, *INSIDE, *SAVES, *OTHERS, *SETTLES, *WAITS]
-# On PostgreSQL a verb is one statement, and the server commits it: there is no within.
+# On PostgreSQL an operation is one statement, and the server commits it: there is no within.
 WITHIN = [f"within {what}" for what in (*(f"save {name}" for name in STEPS), *ENDS)]
 
 IN_A_THREAD = [
@@ -272,7 +272,7 @@ def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
 
 
 def test_the_guide_tells_of_these_moments() -> None:
-    section = GUIDE.read_text(encoding="utf-8").split("## Inside a handler with steps")[1].split("\n## ")[0]
+    section = GUIDE.read_text(encoding="utf-8").split("## Handlers with steps")[1].split("\n## ")[0]
     rows = [line.split("|")[4] for line in section.splitlines() if line.count("|") == 5]
     told = {moment for row in rows[2:] for moment in re.findall("`([^`]+)`", row)}
     assert len(told) > 15
@@ -311,8 +311,8 @@ class Crowd:
         return [job.id for job in self._app.jobs.list(limit=1000) if job.state not in FINISHED]
 
     def help(self) -> list[str]:
-        for gate in self._app.approvals.list():
-            self._app.approvals.approve(gate.id, by="ada")
+        for approval in self._app.approvals.list():
+            self._app.approvals.approve(approval.id, by="ada")
         left = self.under_way()
         for job in left:
             self._tell(job)

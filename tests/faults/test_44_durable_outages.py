@@ -22,7 +22,7 @@ from tests.faults.effects import effects
 from tests.faults.load import PATIENT
 from tests.faults.picture import take_picture
 from tests.faults.test_08_sigstop_zombie import freeze_outside_a_write
-from tests.faults.tiny_disk import fill, take_the_rest
+from tests.faults.tiny_disk import full
 from tests.faults.waiting import all_ended, states
 from tests.support.crew import Crew
 from tests.support.servers import PostgresServer
@@ -84,12 +84,10 @@ def locked(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def full(app: App, disk: Path) -> Iterator[None]:
-    """There is no room left, and again some when the others that were put there are out of the way."""
-    others = fill(app)[0]
-    take_the_rest(disk)
-    others += fill(app, text="")[0]
-    yield
+def no_room(app: App, disk: Path) -> Iterator[None]:
+    """The disk is full; afterwards there is room again, and the jobs that filled it are cancelled."""
+    with full(app, disk) as others:
+        yield
     (disk / "ballast").unlink()
     app.jobs.cancel(*others)
 
@@ -152,9 +150,9 @@ def test_the_disk_is_full_while_a_step_is_written(tiny_disk: Path, folder: Path,
         job = enqueue(app, colour, size=LARGE)
         go(folder, "go-0")
         reached(folder, "pace-1")
-        with full(app, tiny_disk):
+        with no_room(app, tiny_disk):
             go(folder, "go-1")
-            until(lambda: "steps could not be written" in worker.said(), "the worker says what is wrong")
+            until(lambda: "Steps could not be written" in worker.said(), "the worker says what is wrong")
         go(folder, "go-2")
         until(lambda: states(app, [job]) == [State.SUCCEEDED], "it goes on when there is room")
         assert [done(folder)[f"pace-{n}"] for n in range(3)] == [1, 1, 1]
@@ -167,7 +165,7 @@ def test_the_server_is_restarted_while_a_step_is_written(
     own_server: PostgresServer, own_url: str, folder: Path, colour: str
 ) -> None:
     with closing(App(own_url)) as app, Crew(own_url, folder) as crew:
-        held_up(app, crew, folder, colour, lambda: stopped(own_server), "steps could not be written")
+        held_up(app, crew, folder, colour, lambda: stopped(own_server), "Steps could not be written")
 
 
 @pytest.mark.slow
@@ -195,11 +193,14 @@ def test_what_a_frozen_worker_writes_of_a_step_is_refused(app: App, crew: Crew, 
     all_ended(app, 1)
     before, remembered = take_picture(app._store.url), steps(app, job)
     zombie.thaw()
-    until(lambda: "lost" in zombie.said() or "no longer ours" in zombie.said(), "it is told, and notes it")
+    until(
+        lambda: "lost" in zombie.said() or "no longer claimed by this worker" in zombie.said(),
+        "it is told, and notes it",
+    )
     ends_well(app, job, folder, [1, 2, 1], attempts=2)
     after = take_picture(app._store.url)
     assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, remembered)
-    (end,) = [step for step in after.ledgers[job] if step.verb == "succeed"]
+    (end,) = [step for step in after.ledgers[job] if step.type == "succeed"]
     assert other.is_author(end.actor)
 
 
@@ -221,7 +222,10 @@ def test_nor_does_it_ask_or_sleep_for_the_job(app: App, crew: Crew, folder: Path
     before, remembered = take_picture(app._store.url), steps(app, job)
     go(folder, "go-first")  # the zombie finds it open when it wakes up
     zombie.thaw()
-    until(lambda: "lost" in zombie.said() or "no longer ours" in zombie.said(), "it is told, and notes it")
+    until(
+        lambda: "lost" in zombie.said() or "no longer claimed by this worker" in zombie.said(),
+        "it is told, and notes it",
+    )
     zombie.stop()
     check(app._store.url, [job], folder=folder)
     after = take_picture(app._store.url)
@@ -264,7 +268,6 @@ def test_one_that_does_not_end_in_time_is_handed_back_and_repeats_the_step_it_wa
     crew.start_one(lease=30.0)
     ends_well(app, job, folder, [1, 2, 1], attempts=2)
     found = app.jobs.get(job)
-    assert found is not None
     assert found.crashes == 0
 
 
@@ -306,9 +309,9 @@ def test_nor_does_a_full_disk_keep_it(tiny_disk: Path, folder: Path, colour: str
         job = enqueue(app, colour, size=LARGE)
         go(folder, "go-0")
         reached(folder, "pace-1")
-        with full(app, tiny_disk):
+        with no_room(app, tiny_disk):
             go(folder, "go-1")
-            until(lambda: "steps could not be written" in leaving.said(), "it waits")
+            until(lambda: "Steps could not be written" in leaving.said(), "it waits")
             leaving.ask_to_stop()
             assert leaving.wait(10) == 0
         go(folder, "go-2")

@@ -37,7 +37,7 @@ class Works(Flow):
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 def test_gone_at_the_end_of_a_parent(app: App, folder: Path, when: When) -> None:
     if when == "within" and not app._store.embedded:
-        pytest.skip("a verb is one statement there, and the server commits it")
+        pytest.skip("a type is one statement there, and the server commits it")
     flow = Works(app._store, {"a": "", "b": "a", "c": ["a", "b"]})
     flow.start()
     # A lease that it does not lose before it comes to that point, however busy the machine is.
@@ -81,8 +81,8 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: i
     ended: dict[str, int] = {}
     for name, job_id in flow.ids.items():
         events = history(app._store, job_id)
-        began[name] = min(event.seq for event in events if event.verb == "take")
-        ended[name] = max(event.seq for event in events if event.verb == "succeed")
+        began[name] = min(event.seq for event in events if event.type == "take")
+        ended[name] = max(event.seq for event in events if event.type == "succeed")
     for name, parents in drawn.items():
         assert all(began[name] > ended[parent] for parent in parents)
 

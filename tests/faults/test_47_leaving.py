@@ -70,7 +70,7 @@ def test_a_database_that_does_not_answer_keeps_nobody(postgres_url: str, sqlite_
         wire.hold()
         with locked(sqlite_url.removeprefix("sqlite:///")):
             leave(patient, several, beside, twice=patient)
-        assert all("the store is away" in each.said() for each in (patient, several, beside))
+        assert all("Database unreachable" in each.said() for each in (patient, several, beside))
 
 
 @pytest.mark.soak

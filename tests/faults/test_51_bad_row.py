@@ -64,7 +64,7 @@ class Crowd:
         claim(store, lease, bad + 2)
         self._add(bad, priority=100)
         claim(store, lease, bad + 2, begin=False)
-        self._add(bad, process_after=later)
+        self._add(bad, run_at=later)
         self._add(bad)
         store.run(store.leases.end(lease, "closed", "*"))
         forward(store, 2.0)

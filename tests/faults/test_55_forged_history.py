@@ -155,13 +155,13 @@ def attacks(owner: ByHand) -> Iterator[tuple[str, str, str]]:
     for table, key in TRAIL.items():
         found = columns(owner, table)
         if table == "action":
-            where = "seq = (select min(seq) from action where verb = 'add')"
+            where = "seq = (select min(seq) from action where type = 'add')"
         elif table == "event":
-            where = "seq = (select max(seq) from event where verb = 'succeed')"
+            where = "seq = (select max(seq) from event where type = 'succeed')"
         elif table == "seal":
             where = "number = (select max(number) - 1 from seal)"
         else:
-            newest = "(select job_id from event where seq = (select max(seq) from event where verb = 'succeed'))"
+            newest = "(select job_id from event where seq = (select max(seq) from event where type = 'succeed'))"
             where = f"{key} = {newest}"
         yield f"delete {table}", table, f"delete from {table} where {where}"
         for column, kind in found.items():
@@ -171,7 +171,7 @@ def attacks(owner: ByHand) -> Iterator[tuple[str, str, str]]:
             if table == "seal" and column in ("actions",):
                 where = "number = (select max(number) from seal where action_count > 0)"
             if (column, table) in {("first_seq", "action"), ("last_seq", "action")}:
-                where = "seq = (select min(seq) from action where verb = 'purge')"
+                where = "seq = (select min(seq) from action where type = 'purge')"
             statement = f"update {table} set {column} = {other(column, kind, sqlite)} where {where}{check}"
             yield f"update {table}.{column}", table, statement
         listed = [name for name in found if name != key and not (table == "seal" and name == "number")]
@@ -249,7 +249,7 @@ def test_the_check_names_whatever_was_done(scenes: Any, database: str, guards: s
 
 
 PURGE = (
-    "insert into action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)"
+    "insert into action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)"
     " values ('default', (select now from present), (select actor from present), 'purge', 'ledger', '1 jobs',"
     " :told, :low, :high)"
 )
@@ -266,7 +266,7 @@ def test_a_purge_that_was_not_one_is_named(scenes: Any, database: str, told: str
     """The owner writes that retention took events away, and takes them: guards off, then on again, and sealed anew."""
     with scenes(database).attacked(*TRAIL) as (store, owner):
         kept = anchor(store)
-        (victim,) = owner.execute("select job_id from event where verb = 'succeed' order by seq desc limit 1")[0]
+        (victim,) = owner.execute("select job_id from event where type = 'succeed' order by seq desc limit 1")[0]
         (another,) = owner.execute("select id from job_state where state <> 'succeeded' limit 1")[0]
         numbers = events_of(owner, victim)
         gone = numbers[:1] if taken == "first event" else numbers
@@ -274,7 +274,7 @@ def test_a_purge_that_was_not_one_is_named(scenes: Any, database: str, told: str
         clean: list[Any] = [gone[-1], "test.kind", "succeeded", 1, 0, "retention", None, None]
         clean[6] = json.dumps({"was": "succeeded", "events": ",".join(map(str, gone[:-1] or gone))})
         if told == "a cleaned job":  # what the one purge there was says of its job, once more
-            (said,) = owner.execute("select changed from action where verb = 'purge' order by seq limit 1")[0]
+            (said,) = owner.execute("select changed from action where type = 'purge' order by seq limit 1")[0]
             before = said if isinstance(said, dict) else json.loads(said)
             changed["jobs"] = before["jobs"]
         elif told != "nothing":
@@ -303,7 +303,7 @@ def test_a_row_of_another_transaction_or_time_is_refused_and_found(owned_forgery
     owner.execute("create temp table lever (x integer, xid bigint, at timestamptz)")
     owner.execute(
         "create function pg_temp.forge() returns trigger language plpgsql as $$ begin"
-        " insert into holdfast.event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta, xid)"
+        " insert into holdfast.event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta, xid)"
         f" values ('{job_id}', 'default', 'mail.send', 'move', 'queued', 'queued', 0, new.at, 'nobody', '{{}}',"
         " new.xid);"
         " return new; end $$"

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from holdfast import App, State
+from holdfast.stores.outage import FIRST_PAUSE, LONGEST_PAUSE, pause_after
 from holdfast.worker import worker
-from holdfast.worker.worker import FIRST_PAUSE, LONGEST_PAUSE, pause_after
 from tests.app.away import Away
 from tests.faults.checker import check
 from tests.support.servers import PostgresServer

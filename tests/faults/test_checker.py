@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.features.assembly import open_store
-from tests.faults.checker import Violation, check, n1, n2, n3, n4, n5, n5_gates, n6, outside
+from tests.faults.checker import Violation, check, n1, n2, n3, n4, n5, n5_approvals, n6, outside
 from tests.faults.effects import leave
 from tests.faults.picture import Picture, take_picture
 from tests.support.people import asking, deny, waiting
@@ -108,15 +108,15 @@ def test_n1_a_job_that_sleeps_over_its_event(copy: Copy) -> None:
     assert invariants(n1(copy.picture, copy.ids)) == {("N1", copy.ids[PAUSED])}
 
 
-GATE = "(select approval_id from job_state where id = :id)"
+APPROVAL = "(select approval_id from job_state where id = :id)"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "job"),
     [
-        (f"update approval set state = 'approved', decided_at = 1 where id = {GATE}", ASKING),
-        (f"delete from approval where id = {GATE}", ASKING),
+        (f"update approval set state = 'approved', decided_at = 1 where id = {APPROVAL}", ASKING),
+        (f"delete from approval where id = {APPROVAL}", ASKING),
         ("update job_state set approval_id = 'another' where id = :id", ASKING),
         ("update approval set state = 'open', decided_at = null where job_id = :id", DENIED),
         ("update approval set state = 'approved' where job_id = :id", DENIED),
@@ -124,43 +124,43 @@ GATE = "(select approval_id from job_state where id = :id)"
             "update vote set verdict = 'approve' where approval_id = (select id from approval where job_id = :id)",
             DENIED,
         ),
-        ("update event set verb = 'approve' where job_id = :id and verb = 'deny'", DENIED),
-        ("update event set verb = 'ask', to_state = 'waiting_for_approval' where job_id = :id and verb = 'take'", HELD),
+        ("update event set type = 'approve' where job_id = :id and type = 'deny'", DENIED),
+        ("update event set type = 'ask', to_state = 'waiting_for_approval' where job_id = :id and type = 'take'", HELD),
     ],
 )
-def test_n5_a_gate_that_does_not_agree_with_its_job(copy: Copy, sql: str, job: int) -> None:
-    assert not invariants(n5_gates(copy.picture))
+def test_n5_a_approval_that_does_not_agree_with_its_job(copy: Copy, sql: str, job: int) -> None:
+    assert not invariants(n5_approvals(copy.picture))
     copy.tamper(sql, id=copy.ids[job])
-    assert invariants(n5_gates(copy.picture)) == {("N5", copy.ids[job])}
+    assert invariants(n5_approvals(copy.picture)) == {("N5", copy.ids[job])}
 
 
 EVENT = (
-    "insert into event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)"
-    " select job_id, tenant, kind, :verb, :was, :now, attempt, at, actor from event where job_id = :id"
+    "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
+    " select job_id, tenant, kind, :type, :was, :now, attempt, at, actor from event where job_id = :id"
     " order by seq desc limit 1"
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("verb", "was", "now"),
+    ("event_type", "was", "now"),
     [("succeed", "in_progress", "succeeded"), ("cancel", "queued", "cancelled"), ("due", "retry_waiting", "queued")],
 )
-def test_n2_a_job_that_ended_and_went_on(copy: Copy, verb: str, was: str, now: str) -> None:
-    copy.tamper(EVENT, id=copy.ids[DONE], verb=verb, was=was, now=now)
+def test_n2_a_job_that_ended_and_went_on(copy: Copy, event_type: str, was: str, now: str) -> None:
+    copy.tamper(EVENT, id=copy.ids[DONE], type=event_type, was=was, now=now)
     assert ("N2", copy.ids[DONE]) in invariants(n2(copy.picture))
     assert not invariants(n2(copy.picture)) - {("N2", copy.ids[DONE])}
 
 
 @pytest.mark.slow
 def test_n3_a_result_of_the_holder_before(copy: Copy) -> None:
-    copy.tamper("update event set actor = 'first' where job_id = :id and verb = 'succeed'", id=copy.ids[LOST])
+    copy.tamper("update event set actor = 'first' where job_id = :id and type = 'succeed'", id=copy.ids[LOST])
     assert invariants(n3(copy.picture)) == {("N3", copy.ids[LOST])}
 
 
 @pytest.mark.slow
 def test_n3_a_result_of_the_attempt_before(copy: Copy) -> None:
-    copy.tamper("update event set attempt = 1 where job_id = :id and verb = 'succeed'", id=copy.ids[LOST])
+    copy.tamper("update event set attempt = 1 where job_id = :id and type = 'succeed'", id=copy.ids[LOST])
     assert invariants(n3(copy.picture)) == {("N3", copy.ids[LOST])}
 
 
@@ -188,10 +188,10 @@ def test_n3_a_step_of_the_attempt_before(copy: Copy) -> None:
     assert invariants(n3(copy.picture)) == {("N3", copy.ids[LOST])}
 
 
-@pytest.mark.parametrize("verb", ["lapse", "take"])
-def test_n4_a_job_that_waited_too_long_for_its_rescue(copy: Copy, verb: str) -> None:
-    late = "update event set at = at + 60000000 where job_id = :id and verb = :verb and attempt = :attempt"
-    copy.tamper(late, id=copy.ids[LOST], verb=verb, attempt=1 if verb == "lapse" else 2)
+@pytest.mark.parametrize("event_type", ["lapse", "take"])
+def test_n4_a_job_that_waited_too_long_for_its_rescue(copy: Copy, event_type: str) -> None:
+    late = "update event set at = at + 60000000 where job_id = :id and type = :type and attempt = :attempt"
+    copy.tamper(late, id=copy.ids[LOST], type=event_type, attempt=1 if event_type == "lapse" else 2)
     assert invariants(n4(copy.picture, RECOVERED)) == {("N4", copy.ids[LOST])}
 
 
@@ -201,7 +201,7 @@ def test_n5_a_state_that_the_ledger_does_not_lead_to(copy: Copy) -> None:
 
 
 def test_n5_a_step_that_was_taken_out(copy: Copy) -> None:
-    copy.tamper("delete from event where job_id = :id and verb = 'retry'", id=copy.ids[LOST])
+    copy.tamper("delete from event where job_id = :id and type = 'retry'", id=copy.ids[LOST])
     assert invariants(n5(copy.picture)) == {("N5", copy.ids[LOST])}
 
 

@@ -42,8 +42,8 @@ MATRIX = {
 }
 
 
-def verbs(picture: Picture, job: str) -> list[str]:
-    return [step.verb for step in picture.ledgers[job]]
+def event_types(picture: Picture, job: str) -> list[str]:
+    return [step.type for step in picture.ledgers[job]]
 
 
 def finish(app: App, folder: Path, ids: list[str]) -> Picture:
@@ -73,11 +73,11 @@ def test_queued_jobs_stay_in_their_order(app: App, crew: Crew, folder: Path) -> 
     app.close()
     picture = take_picture(app._store.url)
     assert {row.state for row in picture.rows.values()} == {State.QUEUED}
-    assert all(verbs(picture, job) == ["enqueue"] for job in ids)
+    assert all(event_types(picture, job) == ["enqueue"] for job in ids)
     crew.start_one(concurrency=1)
     all_ended(app, 30)
     picture = check(app._store.url, ids, folder=folder)
-    begun = sorted(ids, key=lambda job: next(step.seq for step in picture.ledgers[job] if step.verb == "take"))
+    begun = sorted(ids, key=lambda job: next(step.seq for step in picture.ledgers[job] if step.type == "take"))
     assert begun == sorted(ids, key=lambda job: (-(ids.index(job) % 3), ids.index(job)))
 
 
@@ -93,11 +93,11 @@ def test_gone_around_the_write_that_begins_a_run(app: App, folder: Path, when: W
     picture = take_picture(app._store.url)
     begun = when == "after"
     assert {row.state for row in picture.rows.values()} == {State.IN_PROGRESS if begun else State.QUEUED}
-    assert {verbs(picture, job)[-1] for job in ids} == {"take" if begun else "enqueue"}
+    assert {event_types(picture, job)[-1] for job in ids} == {"take" if begun else "enqueue"}
     assert not effects(folder), "no handler has begun"
     picture = finish(app, folder, ids)
     rest = ["lapse", "retry", "due", "take", "succeed"] if begun else ["succeed"]
-    assert [verbs(picture, job) for job in ids] == [["enqueue", "take", *rest]] * len(ids)
+    assert [event_types(picture, job) for job in ids] == [["enqueue", "take", *rest]] * len(ids)
 
 
 def test_what_was_only_held_goes_back_at_no_cost(app: App, folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_was_only_held_goes_back_at_no_cost(app: App, folder: Path) -> None
     ids = load(app, 3)
     assert len(claim(app._store, open_lease(app._store, "gone", ttl=0.2), 3, begin=False)) == 3
     picture = finish(app, folder, ids)
-    assert all(verbs(picture, job) == ["enqueue", "claim", "lapse", "take", "succeed"] for job in ids)
+    assert all(event_types(picture, job) == ["enqueue", "claim", "lapse", "take", "succeed"] for job in ids)
     assert all(app._store.run(app._store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
@@ -118,7 +118,7 @@ def test_gone_while_a_run_goes_on(app: App, crew: Crew, folder: Path) -> None:
     (folder / "go").touch()
     picture = finish(app, folder, ids)
     for job in ids:
-        assert verbs(picture, job) == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
+        assert event_types(picture, job) == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
         assert runs(folder)[job] == 2
         first, second = app._store.run(app._store.jobs.attempts(job, "*"))
         assert (first.outcome, first.error_code, second.outcome) == ("crashed", "worker_lost", "succeeded")
@@ -138,7 +138,6 @@ def test_gone_around_the_write_that_ends_a_run(app: App, folder: Path, when: Whe
     assert picture.rows[ids[0]].state is (State.SUCCEEDED if ended else State.IN_PROGRESS)
     assert runs(folder)[ids[0]] == 1
     found = app.jobs.get(ids[0])
-    assert found is not None
     assert (found.finished_at is not None) == ended
     finish(app, folder, ids)
     assert runs(folder)[ids[0]] == (1 if ended else 2)

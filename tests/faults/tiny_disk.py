@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -49,3 +50,19 @@ def take_the_rest(disk: Path) -> None:
     with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"\0" * 4096)
+
+
+@contextlib.contextmanager
+def full(app: App, disk: Path) -> Iterator[list[str]]:
+    """The disk is full and stays full until the ballast is removed; yields the jobs that filled it.
+
+    An open read transaction keeps SQLite from starting its log anew: a checkpoint in between could make room for
+    something small.
+    """
+    with contextlib.closing(sqlite3.connect(disk / "jobs.db", isolation_level=None)) as reader:
+        reader.execute("begin")
+        reader.execute("select count(*) from job").fetchone()
+        jobs = fill(app)[0]
+        take_the_rest(disk)
+        jobs += fill(app, text="")[0]
+        yield jobs

@@ -93,11 +93,11 @@ class Workplace:
             with Crew(url, self._folder, lease=30.0) as crew:
                 crew.start_one()
                 until(lambda: len(app.approvals.list()) == 2, "both ask")
-                (gate,) = app.approvals.list(job_id=last)
-                app.approvals.approve(gate.id, by="ada")
+                (approval,) = app.approvals.list(job_id=last)
+                app.approvals.approve(approval.id, by="ada")
                 until(lambda: _waits_for_event(app, last), "one waits for its event")
-            for gate in app.approvals.list():
-                app.approvals.approve(gate.id, by="ada")
+            for approval in app.approvals.list():
+                app.approvals.approve(approval.id, by="ada")
             app.send_event("shipped", {"job": last, "what": "parcel 7"})
             self.ids |= {kind: _put(app, kind) for kind in ("work", "awork", "flaky", "save", "walk", "ahold")}
             self.ids |= {"spawn": _put(app, "spawn", number=1), "shout": _put(app, "shout", ONCE, text="no")}

@@ -68,7 +68,7 @@ def request_on(connection: socket.socket) -> bytes:
 
 def event(seq: int, end: str = "\n") -> str:
     """One ledger event as the event stream sends it."""
-    facts = {"seq": seq, "job_id": "7", "tenant": "t", "kind": "ä", "verb": "enqueue", "from_state": None}
+    facts = {"seq": seq, "job_id": "7", "tenant": "t", "kind": "ä", "type": "enqueue", "from_state": None}
     facts |= {"to_state": "queued", "attempt": 0, "at": "2027-01-31T09:00:00Z", "actor": "a", "meta": {}}
     lines = (f"id: {seq}", "event: job.enqueue", f"data: {json.dumps(facts, ensure_ascii=False)}", "", "")
     return end.join(lines)

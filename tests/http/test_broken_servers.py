@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
+from holdfast.errors import NotFound
 from holdfast.remote import Client, Retrying, transport
 from tests.http.conftest import SOON, TOKEN, Driver
 from tests.http.hostile import Hostile, Script, answers, half, hangs_up, hostile
@@ -164,7 +165,8 @@ def test_a_redirect_leads_no_token_elsewhere(drive: Drive) -> None:
     with hostile(
         answers(307, "", Location="/api/v1/jobs/8?x=1"), problem(404, "not_found", error="NotFound")
     ) as server:
-        assert drive(server.url).do(lambda client: client.jobs.get("7")) is None
+        with pytest.raises(NotFound):
+            drive(server.url).do(lambda client: client.jobs.get("7"))
         assert b"GET /api/v1/jobs/8?x=1 " in server.heard[1]
         assert TOKEN.encode() in server.heard[1]
     with hostile(answers(308, "", Location="/api/v1/x")) as server:
@@ -185,7 +187,7 @@ def test_what_the_service_asks_for_is_obeyed_within_reason(drive: Drive) -> None
 
 def test_a_stream_that_repeats_itself_is_told_once(drive: Drive) -> None:
     def event(seq: int) -> str:
-        facts = {"seq": seq, "job_id": "7", "tenant": "t", "kind": "k", "verb": "enqueue", "from_state": None}
+        facts = {"seq": seq, "job_id": "7", "tenant": "t", "kind": "k", "type": "enqueue", "from_state": None}
         facts |= {"to_state": "queued", "attempt": 0, "at": "2027-01-31T09:00:00Z", "actor": "a", "meta": {}}
         return f"event: job.enqueue\nid: c{seq}\ndata: {json.dumps(facts)}\n\n"
 

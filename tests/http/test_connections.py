@@ -17,7 +17,7 @@ import uvicorn
 
 from holdfast import errors
 from holdfast.remote import Client, Retrying, transport
-from holdfast.remote.requests import get, post
+from holdfast.remote.http_requests import get, post
 from tests.http.conftest import Driver
 from tests.http.echo import echoing
 from tests.http.hostile import event, hostile
@@ -38,7 +38,7 @@ async def asked(client: Client, word: object) -> Any:
 FORKING = """
 import json, os, sys
 from holdfast.remote import Client, HttpxTransport, Retrying
-from holdfast.remote.requests import get
+from holdfast.remote.http_requests import get
 
 def asked(client, word):
     try:
@@ -94,7 +94,7 @@ LOOPING = """
 import asyncio, json, sys
 import httpx2
 from holdfast.remote import AsyncHttpxTransport, Client, Retrying
-from holdfast.remote.requests import get
+from holdfast.remote.http_requests import get
 
 def looped(client):
     async def together():

@@ -17,8 +17,8 @@ from holdfast.engine.operation import Emit
 from holdfast.features.events import routes as route
 from holdfast.remote import Retrying
 from holdfast.remote import events as following
+from holdfast.remote.http_requests import Open, Pause, Read, Reply, Unreachable
 from holdfast.remote.link import Base, Link
-from holdfast.remote.requests import Open, Pause, Read, Reply, Unreachable
 from holdfast.remote.runners import Runner
 from tests.http.conftest import SOON, Driver
 from tests.http.cutting import Cutting
@@ -245,8 +245,8 @@ def test_what_may_be_said_again_is_done_once_wherever_its_answer_is_cut(base: st
                 handles = [answer] if word == "enqueue" else answer
                 assert (made, [each.created for each in handles]) == (len(handles), [True] * len(handles)), place
             elif word in ("settle", "fail"):
-                verbs = [each.verb for each in app.jobs.handle(job.id).history() if each.attempt == job.attempt]
-                assert (answer.settled, verbs.count("succeed") + verbs.count("fail")) == (True, 1), place
+                event_types = [each.type for each in app.jobs.handle(job.id).history() if each.attempt == job.attempt]
+                assert (answer.settled, event_types.count("succeed") + event_types.count("fail")) == (True, 1), place
                 assert answer.ending == {"settle": "succeeded", "fail": "retry"}[word]
             elif word == "release":
                 assert [each.settled for each in answer] == [True], place

@@ -73,11 +73,12 @@ def test_a_job_from_beginning_to_end(base: str, drive: Drive, worker: App) -> No
     assert job == worker.jobs.get(handle.id)  # to the last field, as read from the database itself
     assert {each.name for each in fields(Job)} == {each.name for each in fields(job)}
     assert client.do(lambda c: c.jobs.handle(handle.id).state()) is State.SUCCEEDED
-    assert [e.verb for e in client.do(lambda c: c.jobs.history(handle.id))] == ["enqueue", "take", "succeed"]
+    assert [e.type for e in client.do(lambda c: c.jobs.history(handle.id))] == ["enqueue", "take", "succeed"]
     assert [a.outcome for a in client.do(lambda c: c.jobs.attempts(handle.id))] == ["succeeded"]
     assert client.do(lambda c: c.jobs.why(waiting.id)).reasons == worker.jobs.why(waiting.id).reasons
     assert client.do(lambda c: c.jobs.details(handle.id)).result.value == 42
-    assert client.do(lambda c: c.jobs.get("0198c5b4-0000-7000-8000-000000000001")) is None
+    with pytest.raises(errors.NotFound):
+        client.do(lambda c: c.jobs.get("0198c5b4-0000-7000-8000-000000000001"))
 
 
 @pytest.mark.slow

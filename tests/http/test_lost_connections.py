@@ -33,7 +33,7 @@ def test_what_was_enqueued_before_the_answer_was_lost_is_one_job(base: str, driv
         assert keyed.id
     assert {job.id for job in app.jobs.list()} == {one.id, keyed.id, *(each.id for each in many)}
     assert len(app.jobs.list()) == 7
-    assert app.jobs.get(one.id).attempt == 0  # type: ignore[union-attr]
+    assert app.jobs.get(one.id).attempt == 0
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_a_verb_without_a_key_is_not_said_twice(base: str, drive: Drive, app: Ap
             drive(proxy.url).do(lambda c: c.jobs.cancel(job.id))
         assert proxy.cuts == 1
     assert job.state() == "cancelled"  # which is what was not known
-    assert [event.verb for event in job.history()] == ["enqueue", "cancel"]
+    assert [event.type for event in job.history()] == ["enqueue", "cancel"]
     # Nor is a claim: what it took is with the lease, which says so.
     waits = app.enqueue("mail")
     lease = drive(base).do(lambda c: c.leases.open()).lease

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
 from holdfast import App, Context, Retry, errors
+from holdfast.errors import NotFound
 from tests.app.conftest import NewApp
 from tests.http.conftest import Driver
 
@@ -46,10 +48,10 @@ def test_people_decide_through_it(base: str, drive: Drive, worker: App) -> None:
     yes = client.do(lambda c: c.enqueue("pay", {"amount": 7}))
     no = client.do(lambda c: c.enqueue("pay", {"amount": 8}))
     worker.run_worker(burst=True)
-    gates = client.do(lambda c: c.approvals.list())
-    assert gates == list(worker.approvals.list())
-    assert client.take(lambda c: c.approvals.every(name="big")) == gates
-    first, second = sorted(gates, key=lambda gate: gate.job_id != yes.id)
+    approvals = client.do(lambda c: c.approvals.list())
+    assert approvals == list(worker.approvals.list())
+    assert client.take(lambda c: c.approvals.every(name="big")) == approvals
+    first, second = sorted(approvals, key=lambda approval: approval.job_id != yes.id)
     assert client.do(lambda c: c.approvals.get(first.id)).job.id == yes.id
     assert client.do(lambda c: c.approvals.approve(first.id, comment="fine", data={})).state == "approved"
     assert client.do(lambda c: c.approvals.deny(second.id, comment="no")).state == "denied"
@@ -58,8 +60,8 @@ def test_people_decide_through_it(base: str, drive: Drive, worker: App) -> None:
     assert raised.value.code == "already_decided"
     token = client.do(lambda c: c.enqueue("pay", {"amount": 9}))
     worker.run_worker(burst=True)
-    open_gate = client.do(lambda c: c.approvals.list(job=token.id))[0]
-    assert client.do(lambda c: c.approvals.issue_token(open_gate.id, person="ada")).startswith("hfa_")
+    open_approval = client.do(lambda c: c.approvals.list(job=token.id))[0]
+    assert client.do(lambda c: c.approvals.issue_token(open_approval.id, person="ada")).startswith("hfa_")
     assert client.do(lambda c: c.jobs.handle(yes.id).result(timeout=10)).startswith("paid 7")
     votes = client.do(lambda c: c.approvals.get(first.id)).votes
     assert [(vote.person, vote.comment) for vote in votes] == [("a tester", "fine")]
@@ -74,7 +76,8 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
         lambda c: c.schedules.add("nightly/1", "0 3 * * *", kind="fetch", tz="Europe/Paris", payload={"n": 1})
     )
     assert made == worker.schedules.get("nightly/1") == client.do(lambda c: c.schedules.get("nightly/1"))
-    assert client.do(lambda c: c.schedules.get("none")) is None
+    with pytest.raises(NotFound):
+        client.do(lambda c: c.schedules.get("none"))
     assert client.do(lambda c: c.schedules.edit("nightly/1", timing="0 4 * * *")).timing == "0 4 * * *"
     assert client.do(lambda c: c.schedules.preview("nightly/1", 3)) == worker.schedules.preview("nightly/1", 3)
     assert client.do(lambda c: c.schedules.pause("nightly/1")).state == "paused"
@@ -91,7 +94,8 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     assert (job.payload, job.queue, job.tags, job.max_retries) == ({"n": 6}, "slow", ("x",), 1)
     assert len(client.do(lambda c: c.templates.versions("t"))) == 1
     client.do(lambda c: c.templates.remove("t"))
-    assert client.do(lambda c: c.templates.get("t")) is None
+    with pytest.raises(NotFound):
+        client.do(lambda c: c.templates.get("t"))
 
     plan = client.client.workflow("publish", key="once")
     a = plan.add("fetch", {"n": 1}, name="a")
@@ -153,7 +157,7 @@ def test_events_come_page_by_page_and_as_they_happen(base: str, drive: Drive, wo
     late.start()
     told = client.take(lambda c: c.events.follow(after=seen[-2].cursor), most=3)
     late.join()
-    assert [(event.verb, event.job_id) for event in told] == [
+    assert [(event.type, event.job_id) for event in told] == [
         ("enqueue", before[-1].id),
         ("cancel", before[0].id),
         ("cancel", before[1].id),
@@ -204,14 +208,15 @@ def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: A
     assert client.do(lambda c: c.subscriptions.list()) == []
     assert client.do(lambda c: c.events.consumers()) == worker.events.consumers()
     assert client.do(lambda c: c.reservations.list()) == []
-    mine = client.do(lambda c: c.reservations.set("gpu-0", ttl="1m", reason="measuring"))
+    mine = client.do(lambda c: c.reservations.set(str(uuid4()), resource="gpu-0", ttl="1m", reason="measuring"))
     assert (mine.state, mine.running, mine.ahead, mine.what) == ("active", 0, 0, "resource gpu-0")
-    kept = client.do(lambda c: c.reservations.set("gpu-0", ttl="1m", id=mine.id))
+    kept = client.do(lambda c: c.reservations.set(mine.id, resource="gpu-0", ttl="1m"))
     assert kept.expires_at >= mine.expires_at
     assert client.do(lambda c: c.reservations.get(mine.id)) == worker.reservations.get(mine.id)
     client.do(lambda c: c.reservations.release(mine.id, reason="measured"))
     assert client.do(lambda c: c.reservations.list(ended=True))[0].ended_why == "measured"
-    assert client.do(lambda c: c.reservations.get("01900000-0000-7000-8000-000000000000")) is None
+    with pytest.raises(NotFound):
+        client.do(lambda c: c.reservations.get("01900000-0000-7000-8000-000000000000"))
     assert client.do(lambda c: c.tenants.list())[0].name == "default"
     assert client.do(lambda c: c.executors.list()) == []
     actions = client.do(lambda c: c.audit.actions(limit=500))
@@ -243,10 +248,36 @@ def test_working_over_http(base: str, drive: Drive, worker: App) -> None:
         lambda c: c.leases.settle(lease, second, "retry", error={"type": "Busy", "message": "later"}, after="1h")
     )
     assert failed.ending == "retry"
-    assert worker.jobs.get(second.id).error_code == "Busy"  # type: ignore[union-attr]
+    assert worker.jobs.get(second.id).error_code == "Busy"
     (third,) = client.do(lambda c: c.leases.claim(lease, want=5))
     assert client.do(lambda c: c.leases.release(lease, third))[0].settled
     client.do(lambda c: c.leases.end(lease))
     with pytest.raises(errors.StaleLease):
         client.do(lambda c: c.leases.settle(lease, third, result=1))
     assert client.do(lambda c: c.jobs.handle(first.id).result(timeout=5)) == {"ok": True}
+
+
+@here
+@pytest.mark.req("JF-9", "JF-14")
+def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    how = {"secrets": "OPS_HOOK", "wants": "job.failed", "queue": "hooks"}
+    made = client.do(lambda c: c.webhooks.add("ops", "https://ops.example.com/hooks", **how))
+    assert made == worker.webhooks.get("ops") == client.do(lambda c: c.webhooks.list())[0]
+    changed = client.do(lambda c: c.webhooks.set("ops", secrets=["NEW"], options={"queue": None, "priority": 3}))
+    assert (changed.secrets, changed.job_options) == (("NEW",), {"priority": 3})
+    assert client.do(lambda c: c.webhooks.rotate_secret("ops", "NEXT")).secrets == ("NEXT", "NEW")
+    assert client.do(lambda c: c.webhooks.disable("ops", reason="rude")).disabled_reason == "rude"
+    assert client.do(lambda c: c.webhooks.enable("ops", skip=True)).enabled
+    assert worker.jobs.get(client.do(lambda c: c.webhooks.test("ops"))).kind == "webhook.deliver"
+    assert client.do(lambda c: c.webhooks.deliveries("ops", failed=True)) == []
+    with pytest.raises(NotFound, match="message_not_found"):
+        client.do(lambda c: c.webhooks.resend("ops", "msg_none"))
+    client.do(lambda c: c.webhooks.remove("ops"))
+    with pytest.raises(NotFound, match="endpoint_not_found"):
+        client.do(lambda c: c.webhooks.get("ops"))
+    kept = client.do(lambda c: c.connectors.set("http.request", hosts=["a.example.com"], timeout="5s", max_bytes="1MB"))
+    assert kept == worker.connectors.get("http.request") == client.do(lambda c: c.connectors.list())[0]
+    assert client.do(lambda c: c.connectors.get("http.request")).timeout == 5.0
+    client.do(lambda c: c.connectors.remove("http.request"))
+    assert worker.connectors.list() == []

@@ -19,7 +19,7 @@ from holdfast import errors, remote
 from holdfast.engine.states import State
 from holdfast.remote import events
 from holdfast.remote.events import Message, Parser, TooLong
-from holdfast.remote.requests import Reply
+from holdfast.remote.http_requests import Reply
 from holdfast.remote.responses import checked, read
 
 pytestmark = pytest.mark.req("JF-14")

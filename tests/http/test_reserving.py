@@ -13,8 +13,8 @@ import pytest
 from holdfast import App
 from holdfast.errors import Conflict, InvalidInput
 from holdfast.remote import Client, HttpxTransport
+from holdfast.remote.http_requests import Reply
 from holdfast.remote.link import Outgoing
-from holdfast.remote.requests import Reply
 from tests.http.conftest import SOON, TOKEN
 from tests.support.waiting import until
 
@@ -43,9 +43,8 @@ def test_it_is_kept_alive_for_the_block_and_released_after_it(app: App, base: st
 
     def held(mine: Any) -> None:
         first = app.reservations.get(mine.id)
-        assert first is not None
         assert (first.state, first.what, first.reason, mine.lost) == ("active", "resource gpu-0", "measuring", False)
-        until(lambda: app.reservations.get(mine.id).expires_at > first.expires_at, "it is kept alive")  # type: ignore[union-attr]
+        until(lambda: app.reservations.get(mine.id).expires_at > first.expires_at, "it is kept alive")
         with pytest.raises(Conflict, match="reservation_busy"):  # somebody else does not wait
             within(colour, base, seen.append, resource="gpu-0", wait=0)
         seen.append(mine.id)

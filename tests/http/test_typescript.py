@@ -56,7 +56,7 @@ def test_the_package_against_the_real_service(package: Path, sqlite_url: str) ->
 
         @app.job()
         async def asks(ctx: Context) -> None:
-            await ctx.approval("ts-gate", summary="Go on?")
+            await ctx.approval("ts-approval", summary="Go on?")
 
         asks.enqueue()
         asks.enqueue()

@@ -24,7 +24,7 @@ def test_it_runs_what_is_due_and_what_comes_of_it(kit: Kit) -> None:
     assert report.states == {"succeeded": 2}
     assert report.attempts == 2
     assert "2 jobs in 2 attempts: 2 succeeded" in repr(report)
-    assert [event.verb for event in kit.history(first)] == ["enqueue", "take", "succeed"]
+    assert [event.type for event in kit.history(first)] == ["enqueue", "take", "succeed"]
     (receipt,) = kit.enqueued(shop.send_receipt)
     assert (receipt.parent_id, receipt.queue) == (first.id, "mail")
     (reminder,) = kit.enqueued(shop.remind)
@@ -92,7 +92,7 @@ def test_a_failure_is_not_hidden_by_the_tries_that_are_left(kit: Kit) -> None:
     assert "is retry_waiting after 1 attempt: tests.kit.shop.CardDeclined: order 7 was declined" in said
     second = said.partition("order 8 was declined")[2]
     assert 'shop.py", line' in second, "the traceback of one that is not chained"
-    assert "testing/runner.py" not in second, "no frames of the machinery"
+    assert "testing/drain.py" not in second, "no frames of the machinery"
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def kit(place: str | None) -> Iterator[Kit]:
 def test_the_way_of_a_payment(kit: Kit) -> None:
     handle = pay.enqueue(5000)
     kit.drain()
-    assert [gate.summary for gate in kit.gates()] == ["Pay 5000"]
+    assert [approval.summary for approval in kit.approvals()] == ["Pay 5000"]
     assert kit.approve("big-payment", comment="fine") == "approved"
     kit.drain()
     assert done == ["charge 5000"]
@@ -94,9 +94,9 @@ def test_what_nobody_asked_for(kit: Kit) -> None:
     kit.drain()
     with pytest.raises(HoldfastError) as caught:
         kit.approve("big-payment")
-    assert caught.value.code == "gate_ambiguous"
-    gate = next(gate for gate in kit.gates() if gate.job_id == first.id)
-    assert kit.approve(gate.id) == "approved"
+    assert caught.value.code == "approval_ambiguous"
+    approval = next(approval for approval in kit.approvals() if approval.job_id == first.id)
+    assert kit.approve(approval.id) == "approved"
 
 
 def test_a_job_that_is_run_and_waits_says_for_what(kit: Kit) -> None:
@@ -121,7 +121,7 @@ def test_a_worker_lost_at_a_step_does_it_again_only_if_it_was_not_saved(kit: Kit
     kit.drain()
     assert handle.result() == "ref-7"
     assert done[-1] == "mail ref-7"
-    assert "lapse" in [event.verb for event in kit.history(handle)]
+    assert "lapse" in [event.type for event in kit.history(handle)]
 
 
 def test_lost_again_and_again(kit: Kit) -> None:

@@ -153,7 +153,7 @@ def test_a_real_worker_finds_it_too(kit: Kit) -> None:
 
 
 def test_one_kit_an_app(kit: Kit) -> None:
-    with pytest.raises(Conflict, match="in a kit already") as refused, Kit(shop.app):
+    with pytest.raises(Conflict, match="already belongs to a kit") as refused, Kit(shop.app):
         pass
     assert refused.value.code == "kit_open"
     shop.send_receipt.enqueue("ada@example.com", 1)

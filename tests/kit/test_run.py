@@ -19,7 +19,7 @@ pytestmark = pytest.mark.req("HF-7")
 def test_it_answers_the_result(kit: Kit) -> None:
     assert kit.run(shop.send_receipt, "ada@example.com", order=7) == "receipt 7 for ada@example.com"
     (job,) = kit.enqueued(shop.send_receipt, state=State.SUCCEEDED)
-    assert [event.verb for event in kit.history(job)] == ["enqueue", "take", "succeed"]
+    assert [event.type for event in kit.history(job)] == ["enqueue", "take", "succeed"]
 
 
 async def test_the_same_in_async_code(kit: Kit) -> None:

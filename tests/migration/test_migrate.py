@@ -147,8 +147,10 @@ def test_a_changed_migration_is_refused(store: Store, empty_url: str) -> None:
         assert refused.value.code == "migration_changed"
 
 
-@pytest.mark.parametrize("verb", ["enqueue", "claim", "get", "list_jobs", "counts", "health", "promote_due", "now"])
-def test_the_first_use_of_an_empty_database_says_what_to_do(store: Store, verb: str) -> None:
+@pytest.mark.parametrize(
+    "operation", ["enqueue", "claim", "get", "list_jobs", "counts", "health", "promote_due", "now"]
+)
+def test_the_first_use_of_an_empty_database_says_what_to_do(store: Store, operation: str) -> None:
     flows: dict[str, Callable[[], object]] = {
         "enqueue": lambda: store.run(store.jobs.enqueue([SPEC], "default")),
         "claim": lambda: store.run(store.leases.claim(ClaimRequest(lease=SPEC.id, queues=("default",), want=1))),
@@ -160,6 +162,6 @@ def test_the_first_use_of_an_empty_database_says_what_to_do(store: Store, verb: 
         "now": lambda: store.run(store.clock.now()),
     }
     with pytest.raises(SchemaMismatch) as refused:
-        flows[verb]()
+        flows[operation]()
     assert refused.value.code == "not_migrated"
     assert "holdfast migrate" in str(refused.value)

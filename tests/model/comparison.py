@@ -57,12 +57,12 @@ def same(found: object, expected: object, what: str) -> None:
 
 
 class Comparison:
-    """The model beside the stores. ``verbs`` counts the steps that were seen, to show that tests get about."""
+    """The model beside the stores. ``operations`` counts the steps that were seen, to show that tests get about."""
 
     def __init__(self, model: Model, players: dict[str, Player]) -> None:
         self.model = model
         self.players = players
-        self.verbs: Counter[str] = Counter()
+        self.types: Counter[str] = Counter()
         self._told: dict[str, int] = defaultdict(int)
         self._turn = 0
         self._rooms: dict[str, dict[Bucket, tuple[int, int]]] = defaultdict(dict)
@@ -103,7 +103,7 @@ class Comparison:
             if new:
                 expected[job.id] = [views.event_of(job, event) for event in new]
                 self._told[job.id] = len(job.events)
-                self.verbs.update(event.verb for event in new)
+                self.types.update(event.type for event in new)
         for player in self.players.values():
             same(_by_job(player.new_events()), expected, f"the new events of {player}")
         return set(expected)
@@ -138,11 +138,11 @@ class Comparison:
         asked = ApprovalFilter(tenant=scope, state=None, limit=1000)
         for player in self.players.values():
             where = f"{player} in {scope}"
-            if self.model.gates:
-                same(player.gates(asked), views.gates_of(self.model, asked), f"the gates of {where}")
+            if self.model.approvals:
+                same(player.approvals(asked), views.approvals_of(self.model, asked), f"the approvals of {where}")
             same(player.counts(scope), views.counts_of(self.model, scope), f"counts of {where}")
             health, expected = player.health(scope), views.health_of(self.model, scope)
-            plain = replace(health, reasons=(), unserved=(), workers=0, gate_overdue=0)
+            plain = replace(health, reasons=(), unserved=(), unserved_queues=(), workers=0, approvals_overdue=0)
             if self.model.may_park and health.backlog < expected.backlog:
                 expected = _without_parked(expected, plain)
             else:
@@ -161,11 +161,11 @@ class Comparison:
         same(player.checkpoints(job_id, own), views.checkpoints_of(job), f"the checkpoints on {player}")
         same(player.artifacts(job_id, own), views.artifacts_of(job), f"the artifacts on {player}")
         same(player.steps(job_id, own), views.steps_of(job), f"the steps on {player}")
-        for gate in self.model.gates.values():
-            if gate.seen.job_id == job_id:
-                same(player.votes(gate.seen.id, own), self.model.votes_of(gate), f"the votes on {player}")
+        for approval in self.model.approvals.values():
+            if approval.seen.job_id == job_id:
+                same(player.votes(approval.seen.id, own), self.model.votes_of(approval), f"the votes on {player}")
         # What the ledger says is where the job is, and no job was begun without an attempt (SC-4).
-        assert replay(Step(event.verb, event.from_state, event.to_state) for event in history) is job.state
+        assert replay(Step(event.type, event.from_state, event.to_state) for event in history) is job.state
         begun = [event.attempt for event in history if event.to_state is State.IN_PROGRESS]
         assert begun == [attempt.attempt for attempt in attempts] == list(range(1, job.attempt + 1))
 
@@ -215,8 +215,8 @@ def _without_parked(expected: Health, seen: Health) -> Health:
         in_progress=expected.in_progress,
         dead_letter_open=expected.dead_letter_open,
         lease_active=expected.lease_active,
-        gate_open=expected.gate_open,
-        oldest_gate_age_s=expected.oldest_gate_age_s,
+        approvals_open=expected.approvals_open,
+        oldest_approval_age_s=expected.oldest_approval_age_s,
     )
 
 

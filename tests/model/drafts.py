@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.engine.ids import uuid7
 from holdfast.engine.job import Dedupe, JobSpec
 from holdfast.engine.outcome import Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
-from holdfast.engine.retry import EXPONENTIAL, GENTLE, Backoff, Retry
+from holdfast.engine.retry import EXPONENTIAL, GENTLE, PATIENT, Backoff, Retry
 from holdfast.engine.settlement import Ending
 from holdfast.engine.steps import Pause, StepEntry
 from holdfast.features.agents.model import Definition
@@ -68,7 +68,7 @@ class Draft:
             queue=self.queue,
             priority=self.priority,
             delay=self.delay,
-            process_after=_from(now, self.after),
+            run_at=_from(now, self.after),
             deadline_at=_from(now, self.deadline),
             retry=self.retry,
             retry_given=self.given,
@@ -99,7 +99,7 @@ def _from(now: datetime, offset: float | None) -> datetime | None:
 policies = st.builds(
     Retry,
     max_attempts=st.sampled_from([1, 2, 2, 3]),
-    backoff=st.sampled_from([EXPONENTIAL, GENTLE, Backoff(base=0.29, factor=3.0, jitter=True)]),
+    backoff=st.sampled_from([PATIENT, EXPONENTIAL, GENTLE, Backoff(base=0.29, factor=3.0, jitter=True)]),
     max_crashes=st.integers(0, 2),
 )
 # Two spellings of one document, and two others.
@@ -137,7 +137,7 @@ definitions = st.builds(
     kind=st.sampled_from([None, None, "mail"]),
     max_retries=st.sampled_from([None, 0, 1]),
     max_crashes=st.sampled_from([None, 0, 1]),
-    backoff=st.sampled_from([None, EXPONENTIAL, GENTLE]),
+    backoff=st.sampled_from([None, PATIENT, EXPONENTIAL, GENTLE]),
     max_payload_bytes=st.sampled_from([None, None, 20]),
     max_wait=st.sampled_from([None, None, 1 / 3, 60.0]),
     requires_approval=st.booleans(),
@@ -172,7 +172,7 @@ endings: st.SearchStrategy[Ending] = st.sampled_from(
 
 # Each call has its place in the handler, so that a place is always the same call.
 EVENTS = {"paid": 2, "shipped": 3}
-GATES = {"release": 4, "refund": 6}
+APPROVALS = {"release": 4, "refund": 6}
 
 
 @dataclass(frozen=True)
@@ -188,11 +188,11 @@ class Wait:
     patch: bool = False
     question: tuple[tuple[str, object], ...] = ()
 
-    def outcome(self, now: datetime, gate_id: str) -> Paused:
+    def outcome(self, now: datetime, approval_id: str) -> Paused:
         steps = [StepEntry(7, "new way", "patch", took=0.5).to_json()] if self.patch else []
-        return Paused(self._pause(now, gate_id).to_json(), steps)
+        return Paused(self._pause(now, approval_id).to_json(), steps)
 
-    def _pause(self, now: datetime, gate_id: str) -> Pause:
+    def _pause(self, now: datetime, approval_id: str) -> Pause:
         until = _from(now, self.offset)
         delay = None if until is not None else self.delay
         match self.kind:
@@ -208,7 +208,7 @@ class Wait:
             case "ask":
                 name = "release" if self.name == "paid" else "refund"
                 asked = Question(**{"summary": "May it?", **dict(self.question)})  # type: ignore[arg-type]
-                return Pause(GATES[name], name, "approval", gate=asked.to_json(gate_id, name, None))
+                return Pause(APPROVALS[name], name, "approval", approval=asked.to_json(approval_id, name, None))
 
 
 matches = st.sampled_from([(), (), (("order", 7),), (("order", None),), (("order", 7), ("shop", "a"))])

@@ -1,4 +1,4 @@
-"""Moves around what handlers wait for: steps that are kept, events that are told, gates that people decide."""
+"""Moves around what handlers wait for: steps that are kept, events that are told, approvals that people decide."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.model.drafts import EVENTS, job_id, outcomes, people, scopes, tenants
 from tests.model.mischief import Mischief
 from tests.model.seat import UNKNOWN
 
-GATES_FROM = 500_000  # their ids are not those of jobs
+APPROVALS_FROM = 500_000  # their ids are not those of jobs
 
 
 class Durable(Mischief):
@@ -24,7 +24,7 @@ class Durable(Mischief):
             return data.draw(outcomes, label=label)
         self.numbers += 1
         wait = data.draw(waits, label=label)
-        return wait.outcome(self.model.now, job_id(GATES_FROM + self.numbers, self.model.now))
+        return wait.outcome(self.model.now, job_id(APPROVALS_FROM + self.numbers, self.model.now))
 
     def save_steps(self, data: st.DataObject) -> None:
         """Of what a lease holds, and of what it does not; a wait that came to nothing among them."""
@@ -52,11 +52,11 @@ class Durable(Mischief):
         self.play(lambda side: side.send_event(label, name, text, key, job, "an application", tenant))
 
     def decide(self, data: st.DataObject) -> None:
-        """Rather what is open; with a token now and then, of this gate or of none."""
-        open_ = [name for name, gate in self.model.gates.items() if gate.seen.state == "open"]
-        gate = data.draw(st.sampled_from(open_ * 5 + [*self.model.gates, UNKNOWN]), label="gate")
+        """Rather what is open; with a token now and then, of this approval or of none."""
+        open_ = [name for name, approval in self.model.approvals.items() if approval.seen.state == "open"]
+        approval = data.draw(st.sampled_from(open_ * 5 + [*self.model.approvals, UNKNOWN]), label="approval")
         verdict: VerdictWord = data.draw(st.sampled_from(["approve", "approve", "deny"]), label="verdict")
-        known = self.model.gates.get(gate)
+        known = self.model.approvals.get(approval)
         tokens = [None, None, None, "no token", *(known.tokens if known else ())]
         may = list(known.seen.people if known else ()) or ["ada"]
         ballot = Ballot(
@@ -68,16 +68,16 @@ class Durable(Mischief):
             data.draw(st.sampled_from(tokens), label="token"),
         )
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
-        self.play(lambda side: side.decide_gate(gate, ballot, scope))
+        self.play(lambda side: side.decide_approval(approval, ballot, scope))
 
     def issue_token(self, data: st.DataObject) -> None:
         self.numbers += 1
-        gate = data.draw(st.sampled_from([*self.model.gates, UNKNOWN]), label="gate")
+        approval = data.draw(st.sampled_from([*self.model.approvals, UNKNOWN]), label="approval")
         person = data.draw(st.sampled_from([None, "ada", "eve"]), label="person")
         ttl = data.draw(st.sampled_from([None, 2.5, 60.0]), label="ttl")
         scope = data.draw(scopes, label="scope")
         name = f"hash {self.numbers}"
-        self.play(lambda side: side.keep_gate_token(gate, name, person, ttl, "a mailer", scope))
+        self.play(lambda side: side.keep_approval_token(approval, name, person, ttl, "a mailer", scope))
 
     def rewind(self, data: st.DataObject) -> None:
         job = self.any_job(data, rather=self.ids(State.DEAD_LETTER)).id
@@ -85,7 +85,7 @@ class Durable(Mischief):
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         self.play(lambda side: side.rewind(job, to, "an operator", scope))
 
-    def list_gates(self, data: st.DataObject) -> None:
+    def list_approvals(self, data: st.DataObject) -> None:
         wanted = ApprovalFilter(
             tenant=data.draw(scopes, label="tenant"),
             state=data.draw(st.sampled_from([None, "open", "open", "approved", "withdrawn"])),
@@ -94,4 +94,4 @@ class Durable(Mischief):
             limit=data.draw(st.sampled_from([1, 50])),
         )
         for player in self.players.values():
-            same(player.gates(wanted), views.gates_of(self.model, wanted), f"the inbox of {player}")
+            same(player.approvals(wanted), views.approvals_of(self.model, wanted), f"the inbox of {player}")

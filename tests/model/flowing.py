@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.engine.job import EVERY_TENANT, Verdict
 from holdfast.engine.states import ACTIVE, State
 from holdfast.features.workflows.model import BAD, STANDS, Edge, Standing, Started, Swept, WorkflowSpec
-from holdfast.stores.requests import OperatorVerb
+from holdfast.stores.requests import OperatorAction
 from tests.model.limiting import Limiting
 from tests.model.world import ModelJob
 
@@ -55,8 +55,8 @@ class Flowing(Limiting):
         self.moved: dict[str, str] = {}
         """Jobs that have come to another state since the last look, and by whom."""
 
-    def step(self, job: ModelJob, verb: str, actor: str, *rest: Any, **facts: Any) -> None:
-        super().step(job, verb, actor, *rest, **facts)
+    def step(self, job: ModelJob, event_type: str, actor: str, *rest: Any, **facts: Any) -> None:
+        super().step(job, event_type, actor, *rest, **facts)
         job.held = False
         if job.spec.workflow_id in self.flows and job.state not in (State.LEASED, State.IN_PROGRESS):
             self.moved[job.id] = actor
@@ -73,9 +73,9 @@ class Flowing(Limiting):
     def create(self, spec: Any, tenant: str) -> None:
         raise NotImplementedError
 
-    def operate(self, verb: OperatorVerb, ids: Sequence[str], *rest: Any) -> list[Verdict]:
+    def operate(self, operation: OperatorAction, ids: Sequence[str], *rest: Any) -> list[Verdict]:
         """The answer is how they are afterwards: who was skipped behind a dead letter goes with it."""
-        verdicts = super().operate(verb, ids, *rest)
+        verdicts = super().operate(operation, ids, *rest)
         self.advance()
         return [each if each.state is None else replace(each, state=self.jobs[each.id].state) for each in verdicts]
 
@@ -165,5 +165,5 @@ class Flowing(Limiting):
             job = self.jobs[job_id]
             if job.held and standing is Standing.OPEN and not flow.unmet(job_id):
                 job.held = False
-                later = job.process_after if job.process_after and job.process_after > self.now else None
+                later = job.run_at if job.run_at and job.run_at > self.now else None
                 job.due_at = self.now if job.state is State.RETRY_WAITING else later

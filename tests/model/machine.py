@@ -1,4 +1,4 @@
-"""The moves Hypothesis plays: every verb, told to all three sides at once.
+"""The moves Hypothesis plays: every operation, told to all three sides at once.
 
 One rule draws the next move by weight. As rules of their own the moves would be switched off at random, half of
 them in each example, and a job needs four or five different ones in a row to get anywhere.
@@ -17,7 +17,7 @@ from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import HELD, State
 from holdfast.features.limits.model import Ask
-from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb, Reschedule
+from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction, Reschedule
 from tests.model import views
 from tests.model.comparison import same, unplaced
 from tests.model.drafts import (
@@ -66,7 +66,7 @@ MOVES = {
     "decide": 4,
     "issue_token": 1,
     "rewind": 1,
-    "list_gates": 1,
+    "list_approvals": 1,
 }
 
 PLACES: list[Where] = ["first", "last", "before", "before", "after", "after"]
@@ -220,21 +220,21 @@ class StoresMachine(Governed):
         self.play(lambda side: side.promote_due(due, scope))
         late = _unambiguous(want, [job.spec.deadline_at for job in self.model.overdue(scope)])
         self.play(lambda side: side.expire_overdue(late, scope))
-        gates = _unambiguous(want, [gate.next for gate in self.model.gates_due(scope)])
-        self.play(lambda side: side.attend_gates(gates, scope))
+        approvals = _unambiguous(want, [approval.next for approval in self.model.approvals_due(scope)])
+        self.play(lambda side: side.attend_approvals(approvals, scope))
         unswept = sum(not lease.swept for lease in self.model.leases.values())
         lost = want if unswept <= want else 1000
         self.play(lambda side: side.reap_lapsed(lost, scope))
 
     def operate(self, data: st.DataObject) -> None:
-        verbs: list[OperatorVerb] = ["cancel", "redrive", "discard"]
+        operations: list[OperatorAction] = ["cancel", "redrive", "discard"]
         dead = self.ids(State.DEAD_LETTER)
-        verb = data.draw(st.sampled_from(verbs[1:] if dead else verbs), label="verb")
+        operation = data.draw(st.sampled_from(operations[1:] if dead else operations), label="operation")
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         ids = [UNKNOWN, self.any_job(data, rather=dead).id, self.any_job(data).id]
-        limit = data.draw(st.sampled_from([None, None, 0, 5]), label="limit") if verb == "redrive" else None
-        self.play(lambda side: side.operate(verb, ids, reason, "an operator", scope, limit))
+        limit = data.draw(st.sampled_from([None, None, 0, 5]), label="limit") if operation == "redrive" else None
+        self.play(lambda side: side.operate(operation, ids, reason, "an operator", scope, limit))
 
     def reschedule(self, data: st.DataObject) -> None:
         waiting = self.ids(State.RETRY_WAITING) or self.ids(State.QUEUED)

@@ -24,8 +24,8 @@ FORBIDDEN = (
     "delete from {job_state} where id = :id",
     "update {event} set actor = 'nobody' where job_id = :id",
     "delete from {event} where job_id = :id",
-    "insert into {event} (job_id, tenant, kind, verb, to_state, attempt, at, actor)"
-    " select job_id, tenant, kind, verb, to_state, attempt, at, actor from {event} where job_id = :id",
+    "insert into {event} (job_id, tenant, kind, type, to_state, attempt, at, actor)"
+    " select job_id, tenant, kind, type, to_state, attempt, at, actor from {event} where job_id = :id",
 )
 
 

@@ -73,7 +73,7 @@ class Model(People, Flowing):
     def create(self, spec: JobSpec, tenant: str) -> None:
         if spec.id in self.jobs:
             raise Conflict("an id twice", code="already_exists")
-        after = spec.process_after
+        after = spec.run_at
         if after is None and spec.delay is not None:
             after = self.now + seconds(spec.delay)
         due = after if after is not None and after > self.now else None
@@ -136,11 +136,11 @@ class Model(People, Flowing):
     def release(self, lease: str, ids: Sequence[str], tenant: str) -> list[str]:
         return sorted(job.id for job in self._all(lease, ids, tenant, "release"))
 
-    def _all(self, lease: str, ids: Sequence[str], tenant: str, verb: str) -> list[ModelJob]:
+    def _all(self, lease: str, ids: Sequence[str], tenant: str, event_type: str) -> list[ModelJob]:
         holder = self.holder(lease, tenant)
         ours = [job for job in self.held_by(lease, State.LEASED) if job.id in ids]
         for job in ours:
-            self.step(job, verb, holder)
+            self.step(job, event_type, holder)
         return ours
 
     def _fenced(self, job_id: str, lease: str, attempt: int) -> ModelJob | None:

@@ -1,4 +1,4 @@
-"""The part of the model that handlers wait for: steps, events and gates. Who may decide is the pure rule itself."""
+"""The part of the model that handlers wait for: steps, events and approvals. Who may decide is the pure rule itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ModelToken:
 
 
 @dataclass
-class ModelGate:
+class ModelApproval:
     seen: Approval
     remind_every: float | None
     expires_in: float | None
@@ -70,7 +70,7 @@ class People(Upkeep):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.told: list[Told] = []
-        self.gates: dict[str, ModelGate] = {}
+        self.approvals: dict[str, ModelApproval] = {}
         self.touched: set[str] = set()
         """Jobs about which something has changed that is in no ledger."""
 
@@ -126,7 +126,7 @@ class People(Upkeep):
         """The attempt ends to wait: for a time, an event, a next try, people."""
         pause = item.pause or {}
         if item.ending == "ask":
-            job.gate = pause["gate"]["id"]
+            job.approval = pause["approval"]["id"]
             self.step(job, "ask", holder, item.note)
         else:
             until = datetime.fromisoformat(pause["until"]) if "until" in pause else self.now + seconds(pause["delay"])
@@ -188,15 +188,15 @@ class People(Upkeep):
                         woke += 1
         return SentResult(label, True, woke)
 
-    # -- gates -----------------------------------------------------------------------------------------------------
+    # -- approvals -----------------------------------------------------------------------------------------------------
 
     def _open(self, job: ModelJob, pause: dict[str, Any]) -> None:
-        asked = pause["gate"]
+        asked = pause["approval"]
 
         def later(span: str) -> datetime | None:
             return None if asked.get(span) is None else self.now + seconds(asked[span])
 
-        gate = Approval(
+        approval = Approval(
             asked["id"],
             job.tenant,
             job.id,
@@ -222,95 +222,101 @@ class People(Upkeep):
             self.now,
             None,
         )
-        self.gates[gate.id] = ModelGate(gate, asked.get("remind_every"), asked.get("expires_in"))
+        self.approvals[approval.id] = ModelApproval(approval, asked.get("remind_every"), asked.get("expires_in"))
 
-    def leave_gate(self, job: ModelJob) -> None:
+    def leave_approval(self, job: ModelJob) -> None:
         """A job that leaves without a decision takes its question back."""
-        gate = self.gates[job.gate or ""]
-        if gate.seen.state == "open":
-            gate.set(state="withdrawn", decided_at=self.now)
-        job.gate = None
+        approval = self.approvals[job.approval or ""]
+        if approval.seen.state == "open":
+            approval.set(state="withdrawn", decided_at=self.now)
+        job.approval = None
 
-    def decide_gate(self, gate_id: str, ballot: Ballot, scope: str) -> Answer:
-        gate = self.gates.get(gate_id)
-        if gate is None or scope not in (EVERY_TENANT, gate.seen.tenant):
-            return Answer(gate_id, None, True, "not_found")
-        job = self.jobs[gate.seen.job_id]
-        kept = gate.tokens.get(ballot.token_hash or "")
+    def decide_approval(self, approval_id: str, ballot: Ballot, scope: str) -> Answer:
+        approval = self.approvals.get(approval_id)
+        if approval is None or scope not in (EVERY_TENANT, approval.seen.tenant):
+            return Answer(approval_id, None, True, "not_found")
+        job = self.jobs[approval.seen.job_id]
+        kept = approval.tokens.get(ballot.token_hash or "")
         token = None if kept is None else Token(kept.person, kept.expires_at, kept.used_at)
         person = kept.person if kept is not None and kept.person is not None else ballot.person
-        voted = [vote.person for vote in gate.votes]
-        reason = refusal(gate.seen, ballot, person, token, voted, job.gate == gate_id, self.now)
+        voted = [vote.person for vote in approval.votes]
+        reason = refusal(approval.seen, ballot, person, token, voted, job.approval == approval_id, self.now)
         if reason is not None:
-            return Answer(gate_id, gate.seen.state, True, reason)
+            return Answer(approval_id, approval.seen.state, True, reason)
         assert person is not None
         if kept is not None:
             kept.used_at = self.now
-        gate.votes.append(Vote(gate_id, person, ballot.verdict, ballot.how, ballot.comment, ballot.data, self.now))
-        gate.set(approvals=sum(vote.verdict == "approve" for vote in gate.votes))
+        approval.votes.append(
+            Vote(approval_id, person, ballot.verdict, ballot.how, ballot.comment, ballot.data, self.now)
+        )
+        approval.set(approvals=sum(vote.verdict == "approve" for vote in approval.votes))
         self.touched.add(job.id)
         said = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
         if ballot.verdict == "deny":
-            self._close(gate, "denied", f"denied{said}", person)
-        elif gate.seen.approvals >= gate.seen.quorum:
-            self._close(gate, "approved", f"approved{said}", person)
-        return Answer(gate_id, gate.seen.state, False, None)
+            self._close(approval, "denied", f"denied{said}", person)
+        elif approval.seen.approvals >= approval.seen.quorum:
+            self._close(approval, "approved", f"approved{said}", person)
+        return Answer(approval_id, approval.seen.state, False, None)
 
-    def _close(self, gate: ModelGate, state: str, reason: str, actor: str) -> None:
-        gate.set(state=state, decided_at=self.now)
-        job, place = self.jobs[gate.seen.job_id], gate.seen.n
+    def _close(self, approval: ModelApproval, state: str, reason: str, actor: str) -> None:
+        approval.set(state=state, decided_at=self.now)
+        job, place = self.jobs[approval.seen.job_id], approval.seen.n
         said = [
             {name: getattr(vote, name) for name in ("person", "verdict", "how", "comment", "data")}
             | {"at": written(vote.at)}
-            for vote in self.votes_of(gate)
+            for vote in self.votes_of(approval)
         ]
         if not job.steps[place].over:
-            decision = {"gate_id": gate.seen.id, "state": state, "decided_at": written(self.now), "votes": said}
+            decision = {"approval_id": approval.seen.id, "state": state, "decided_at": written(self.now), "votes": said}
             job.steps[place] = replace(job.steps[place], value=decision, ended_at=self.now)
-        goes_on = state == "approved" or gate.seen.on_deny == "resume"
-        verb = {"approved": "approve", "denied": "deny", "expired": "expire"}[state]
-        note = {"gate": gate.seen.name, "verdict": state} | ({"reason": reason} if goes_on else {})
-        job.gate = None
+        goes_on = state == "approved" or approval.seen.on_deny == "resume"
+        event_type = {"approved": "approve", "denied": "deny", "expired": "expire"}[state]
+        note = {"approval": approval.seen.name, "verdict": state} | ({"reason": reason} if goes_on else {})
+        job.approval = None
         if not goes_on:
-            job.error = ("gate_expired" if state == "expired" else "denied", reason)
-        self.step(job, verb, actor, note, target=State.QUEUED if goes_on else State.FAILED)
+            job.error = ("approval_expired" if state == "expired" else "denied", reason)
+        self.step(job, event_type, actor, note, target=State.QUEUED if goes_on else State.FAILED)
 
-    def votes_of(self, gate: ModelGate) -> list[Vote]:
-        return sorted(gate.votes, key=lambda vote: (vote.at, vote.person))
+    def votes_of(self, approval: ModelApproval) -> list[Vote]:
+        return sorted(approval.votes, key=lambda vote: (vote.at, vote.person))
 
-    def keep_gate_token(
-        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, scope: str
+    def keep_approval_token(
+        self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, scope: str
     ) -> str | None:
-        gate = self.gates.get(gate_id)
-        if gate is None or scope not in (EVERY_TENANT, gate.seen.tenant):
+        approval = self.approvals.get(approval_id)
+        if approval is None or scope not in (EVERY_TENANT, approval.seen.tenant):
             return "not_found"
-        if gate.seen.state != "open":
+        if approval.seen.state != "open":
             return "already_decided"
-        named = (*gate.seen.approvers, *gate.seen.escalate_to)
-        if person is not None and gate.seen.approvers and person not in named:
+        named = (*approval.seen.approvers, *approval.seen.escalate_to)
+        if person is not None and approval.seen.approvers and person not in named:
             return "not_an_approver"
-        gate.tokens[token_hash] = ModelToken(person, None if ttl is None else self.now + seconds(ttl))
+        approval.tokens[token_hash] = ModelToken(person, None if ttl is None else self.now + seconds(ttl))
         return None
 
-    def gates_due(self, scope: str) -> list[ModelGate]:
-        mine = [gate for gate in self.gates.values() if scope in (EVERY_TENANT, gate.seen.tenant)]
-        due = [gate for gate in mine if gate.seen.state == "open" and gate.next is not None and gate.next <= self.now]
-        return sorted(due, key=lambda gate: gate.next or self.now)
+    def approvals_due(self, scope: str) -> list[ModelApproval]:
+        mine = [approval for approval in self.approvals.values() if scope in (EVERY_TENANT, approval.seen.tenant)]
+        due = [
+            approval
+            for approval in mine
+            if approval.seen.state == "open" and approval.next is not None and approval.next <= self.now
+        ]
+        return sorted(due, key=lambda approval: approval.next or self.now)
 
-    def attend_gates(self, want: int, scope: str) -> int:
-        due = self.gates_due(scope)[:want]
-        for gate in due:
-            seen = gate.seen
+    def attend_approvals(self, want: int, scope: str) -> int:
+        due = self.approvals_due(scope)[:want]
+        for approval in due:
+            seen = approval.seen
             if seen.escalate_at is not None and seen.escalate_at <= self.now:
-                gate.set(escalated_at=self.now, escalate_at=None)
+                approval.set(escalated_at=self.now, escalate_at=None)
             over = seen.expires_at is not None and seen.expires_at <= self.now
             if over and seen.on_expire != "remind":
-                self._close(gate, "approved" if seen.on_expire == "approve" else "expired", EXPIRED, "promoter")
+                self._close(approval, "approved" if seen.on_expire == "approve" else "expired", EXPIRED, "promoter")
             elif over or (seen.remind_at is not None and seen.remind_at <= self.now):
-                again = None if gate.remind_every is None else self.now + seconds(gate.remind_every)
-                gate.set(reminders=seen.reminders + 1, remind_at=again)
+                again = None if approval.remind_every is None else self.now + seconds(approval.remind_every)
+                approval.set(reminders=seen.reminders + 1, remind_at=again)
                 if over:
-                    gate.set(expires_at=self.now + seconds(gate.expires_in or 0.0))
+                    approval.set(expires_at=self.now + seconds(approval.expires_in or 0.0))
         return len(due)
 
 

@@ -21,7 +21,7 @@ from holdfast.features.limits.model import Ask, Limit, Rule, Standing
 from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.reader import Dialect
-from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorVerb, Reschedule, SendEvent, SentResult
+from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction, Reschedule, SendEvent, SentResult
 from tests.support.stores import new_id
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Player:
         return lease.until
 
     def renew_lease(self, name: str, ttl: float, tenant: str) -> bool:
-        return self.store.run(self.store.leases.renew(self.token(name), ttl, tenant))
+        return bool(self.store.run(self.store.leases.renew(self.token(name), ttl, tenant)))
 
     def end_lease(self, name: str, why: str, tenant: str) -> bool:
         return self.store.run(self.store.leases.end(self.token(name), why, tenant))
@@ -172,14 +172,14 @@ class Player:
 
     def operate(
         self,
-        verb: OperatorVerb,
+        operation: OperatorAction,
         ids: Sequence[str],
         reason: str | None,
         actor: str,
         tenant: str,
         limit: int | None = None,
     ) -> list[Verdict]:
-        return self.store.run(self.store.jobs.operate(verb, ids, reason, actor, tenant, limit))
+        return self.store.run(self.store.jobs.operate(operation, ids, reason, actor, tenant, limit))
 
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
@@ -207,15 +207,15 @@ class Player:
         known = isinstance(value, dict) and value.get("id") in self.told
         return value | {"id": self.told[value["id"]]} if known else value
 
-    def decide_gate(self, gate_id: str, ballot: Ballot, tenant: str) -> Answer:
-        return self.store.run(self.store.approvals.decide(gate_id, ballot, tenant))
+    def decide_approval(self, approval_id: str, ballot: Ballot, tenant: str) -> Answer:
+        return self.store.run(self.store.approvals.decide(approval_id, ballot, tenant))
 
-    def keep_gate_token(
-        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    def keep_approval_token(
+        self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> str | None:
-        return self.store.run(self.store.approvals.save_token(gate_id, token_hash, person, ttl, actor, tenant))
+        return self.store.run(self.store.approvals.save_token(approval_id, token_hash, person, ttl, actor, tenant))
 
-    def attend_gates(self, want: int, tenant: str) -> int:
+    def attend_approvals(self, want: int, tenant: str) -> int:
         return self.store.run(self.store.approvals.attend(want, tenant))
 
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
@@ -276,7 +276,7 @@ class Player:
         found = self.store.run(self.store.steps.list(job_id, tenant))
         return [replace(step, value=self._named(step.value)) for step in found]
 
-    def gates(self, wanted: ApprovalFilter) -> list[Approval]:
+    def approvals(self, wanted: ApprovalFilter) -> list[Approval]:
         return self.store.run(self.store.approvals.list(wanted))
 
     def limits(self, tenant: str) -> list[Limit]:
@@ -287,8 +287,8 @@ class Player:
         assert found is not None
         return found
 
-    def votes(self, gate_id: str, tenant: str) -> list[Vote]:
-        return self.store.run(self.store.approvals.votes(gate_id, tenant))
+    def votes(self, approval_id: str, tenant: str) -> list[Vote]:
+        return self.store.run(self.store.approvals.votes(approval_id, tenant))
 
     def counts(self, tenant: str) -> dict[State, int]:
         return self.store.run(self.store.jobs.counts(tenant))

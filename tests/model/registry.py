@@ -88,7 +88,7 @@ class Registry(Upkeep):
         retry = spec.retry if spec.retry_given else agent.policy(spec.retry)
         deadline = spec.deadline_at
         if agent.max_wait is not None:
-            after = spec.process_after or self.now + seconds(spec.delay or 0.0)
+            after = spec.run_at or self.now + seconds(spec.delay or 0.0)
             latest = max(after, self.now) + seconds(agent.max_wait)
             deadline = min(latest, deadline or latest)
         return replace(spec, retry=retry, deadline_at=deadline)

@@ -71,8 +71,8 @@ class Seat(RuleBasedStateMachine):
         """When something falls due, passes its deadline, or lapses."""
         jobs = [moment for job in self.model.jobs.values() for moment in (job.due_at, job.spec.deadline_at)]
         leases = [lease.until for lease in self.model.leases.values()]
-        gates = [gate.next for gate in self.model.gates.values() if gate.seen.state == "open"]
-        return [moment for moment in (*jobs, *leases, *gates) if moment is not None]
+        approvals = [approval.next for approval in self.model.approvals.values() if approval.seen.state == "open"]
+        return [moment for moment in (*jobs, *leases, *approvals) if moment is not None]
 
     def ids(self, *states: State) -> list[str]:
         return [job.id for job in self.model.jobs.values() if job.state in states]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.engine.states import Verb
+from holdfast.engine.states import EventType
 from tests.model.conftest import Make
 from tests.model.machine import StoresMachine
 
@@ -26,8 +26,8 @@ QUICK = settings(
 )
 LONG = settings(QUICK, derandomize=False, max_examples=1_000, stateful_step_count=60)
 
-# No verb of the stores takes this step yet.
-ELSEWHERE = {Verb.CLEAN}
+# No operation of the stores takes this step yet.
+ELSEWHERE = {EventType.CLEAN}
 
 
 def play(make: Make, how: settings) -> Counter[str]:
@@ -39,7 +39,7 @@ def play(make: Make, how: settings) -> Counter[str]:
             super().__init__(make)
 
         def teardown(self) -> None:
-            seen.update(self.comparison.verbs)
+            seen.update(self.comparison.types)
             super().teardown()
 
     run_state_machine_as_test(Machine, settings=how)
@@ -56,4 +56,4 @@ def test_stores_and_model_agree(make: Make) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_stores_and_model_agree_for_long(make: Make) -> None:
-    assert set(Verb) - ELSEWHERE <= play(make, LONG).keys()
+    assert set(EventType) - ELSEWHERE <= play(make, LONG).keys()

@@ -12,7 +12,7 @@ import pytest
 from holdfast.engine.order import Move
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import Ending, Settlement, decide
-from holdfast.engine.states import State, Verb
+from holdfast.engine.states import EventType, State
 from holdfast.engine.steps import StepEntry
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import Ballot, VerdictWord
@@ -21,7 +21,7 @@ from tests.model import views
 from tests.model.comparison import Comparison
 from tests.model.conftest import Make
 from tests.model.drafts import START, Draft, Wait
-from tests.model.drafts import job_id as gate_id
+from tests.model.drafts import job_id as approval_id
 from tests.model.model import Model
 from tests.model.player import Player
 from tests.model.test_machine import ELSEWHERE
@@ -77,17 +77,17 @@ class Tour:
         self.play(lambda side: side.settle(self.lease, [item], "*"))
 
     def let_go(self, job_id: str, kind: Any, name: str = "paid", **how: Any) -> str:
-        """End an attempt to wait; answers the id of the gate, if that is what it waits for."""
+        """End an attempt to wait; answers the id of the approval, if that is what it waits for."""
         self.numbers += 1
-        gate = gate_id(500_000 + self.numbers, self.model.now)
+        approval = approval_id(500_000 + self.numbers, self.model.now)
         wait = Wait(kind, name, how.pop("delay", 5.0), how.pop("offset", None), **how)
-        item = decide(views.claim_of(self.model.jobs[job_id]), wait.outcome(self.model.now, gate), 0.0)
+        item = decide(views.claim_of(self.model.jobs[job_id]), wait.outcome(self.model.now, approval), 0.0)
         self.play(lambda side: side.settle(self.lease, [item], "*"))
-        return gate
+        return approval
 
-    def say(self, gate: str, person: str, verdict: VerdictWord = "approve", token: str | None = None) -> None:
+    def say(self, approval: str, person: str, verdict: VerdictWord = "approve", token: str | None = None) -> None:
         ballot = Ballot(verdict, person, "tour", None, None, token)
-        self.play(lambda side: side.decide_gate(gate, ballot, "a"))
+        self.play(lambda side: side.decide_approval(approval, ballot, "a"))
 
     def send(self, name: str = "paid", data: str = "{}", key: str | None = None, job: str | None = None) -> None:
         self.pass_time(0.000001)
@@ -101,12 +101,12 @@ class Tour:
     def wait(self, seconds: float = 1.0) -> None:
         self.pass_time(seconds)
         self.play(lambda side: side.promote_due(1000, "*"))
-        self.play(lambda side: side.attend_gates(1000, "*"))
+        self.play(lambda side: side.attend_approvals(1000, "*"))
         self.play(lambda side: side.expire_overdue(1000, "*"))
         self.play(lambda side: side.reap_lapsed(1000, "*"))
 
-    def operate(self, verb: Any, job_id: str) -> None:
-        self.play(lambda side: side.operate(verb, [job_id], "a reason", "somebody", "a"))
+    def operate(self, operation: Any, job_id: str) -> None:
+        self.play(lambda side: side.operate(operation, [job_id], "a reason", "somebody", "a"))
 
     def reschedule(self, job_id: str, when: Reschedule = AT_ONCE) -> None:
         self.play(lambda side: side.reschedule([job_id], when, "a reason", "somebody", "a"))
@@ -182,7 +182,7 @@ def test_every_step_of_the_table(tour: Tour) -> None:
         asked = tour.put(priority=priority)
         tour.take()
         tour.say(tour.let_go(asked, "ask"), "ada", verdict)
-    assert tour.comparison.verbs.keys() >= set(Verb) - ELSEWHERE
+    assert tour.comparison.types.keys() >= set(EventType) - ELSEWHERE
 
 
 @pytest.mark.slow
@@ -223,7 +223,7 @@ def test_steps_and_waits_at_every_stage(tour: Tour) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("CX-7")
-def test_gates_at_every_stage(tour: Tour) -> None:
+def test_approvals_at_every_stage(tour: Tour) -> None:
     """Half decided, decided by time, reminded of, escalated, withdrawn by a cancel and by a deadline; with tokens."""
     two = (("approvers", ("ada", "bob")), ("quorum", 2), ("escalate_after", 60.0), ("escalate_to", ("eve",)))
 
@@ -232,17 +232,17 @@ def test_gates_at_every_stage(tour: Tour) -> None:
         tour.take()
         return job, tour.let_go(job, "ask", question=question)
 
-    job, gate = ask(*two, ("on_deny", "resume"))
-    tour.play(lambda side: side.keep_gate_token(gate, "h", "bob", 30.0, "somebody", "a"))
+    job, approval = ask(*two, ("on_deny", "resume"))
+    tour.play(lambda side: side.keep_approval_token(approval, "h", "bob", 30.0, "somebody", "a"))
     for person, token in (("mallory", None), ("ada", None), ("ada", None), ("", "h"), ("bob", "h"), ("ada", "no")):
-        tour.say(gate, person, token=token)
+        tour.say(approval, person, token=token)
     assert tour.state(job) is State.QUEUED
     tour.take()
-    job, gate = ask(*two, ("expires_in", 120.0), ("remind_every", 31.0))
+    job, approval = ask(*two, ("expires_in", 120.0), ("remind_every", 31.0))
     for _ in range(4):
         tour.wait(31.0)
-        tour.say(gate, "eve")
-    assert tour.model.gates[gate].seen.state == "expired"
+        tour.say(approval, "eve")
+    assert tour.model.approvals[approval].seen.state == "expired"
     tour.open_lease()
     for how in ("approve", "remind"):
         ask(("expires_in", 2.5), ("on_expire", how), ("not_requester", True))
@@ -252,7 +252,12 @@ def test_gates_at_every_stage(tour: Tour) -> None:
     late, _ = ask(deadline=1.0)
     tour.wait(1.0)
     assert tour.state(late) is State.FAILED
-    assert {gate.seen.state for gate in tour.model.gates.values()} == {"open", "approved", "expired", "withdrawn"}
+    assert {approval.seen.state for approval in tour.model.approvals.values()} == {
+        "open",
+        "approved",
+        "expired",
+        "withdrawn",
+    }
 
 
 @pytest.mark.slow

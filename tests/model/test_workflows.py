@@ -16,7 +16,7 @@ import pytest
 from holdfast.engine.outcome import Outcome
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.workflows.model import ON_FAILURE, OnFailure
-from holdfast.stores.requests import OperatorVerb
+from holdfast.stores.requests import OperatorAction
 from tests.support.ledger import check_ledger
 from tests.support.stores import BROKEN, DONE, FINAL, TENANT, claim, open_lease, settle
 from tests.support.workflows import Flow, check
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.req("DP-14", "SC-17", "CX-1")
 
 COMMANDS = 40
 OUTCOMES: list[Outcome] = [DONE, DONE, FINAL, BROKEN]
-VERBS: list[OperatorVerb] = ["redrive", "redrive", "discard", "cancel"]
+TYPES: list[OperatorAction] = ["redrive", "redrive", "discard", "cancel"]
 
 
 @pytest.fixture
@@ -83,19 +83,19 @@ class Game:
         assert self.both(play)
 
     def operate(self) -> None:
-        name, verb = self.choice.choice(self.names), self.choice.choice(VERBS)
+        name, operation = self.choice.choice(self.names), self.choice.choice(TYPES)
 
         def play(flow: Flow, _: int) -> object:
-            (verdict,) = flow.store.run(flow.store.jobs.operate(verb, [flow.ids[name]], "why", "ada", TENANT))
+            (verdict,) = flow.store.run(flow.store.jobs.operate(operation, [flow.ids[name]], "why", "ada", TENANT))
             return verdict.refused, verdict.reason, verdict.state
 
         self.both(play)
 
     def sweep(self) -> None:
-        verb = self.choice.choice(["resume"] * 5 + ["cancel"])
+        operation = self.choice.choice(["resume"] * 5 + ["cancel"])
 
         def play(flow: Flow, _: int) -> object:
-            swept = flow.store.run(getattr(flow.store.workflows, verb)(flow.id, None, "ada", TENANT))
+            swept = flow.store.run(getattr(flow.store.workflows, operation)(flow.id, None, "ada", TENANT))
             return swept.jobs, swept.refused, swept.reason
 
         self.both(play)

@@ -11,7 +11,7 @@ from holdfast.engine.job import EVERY_TENANT, Sweep, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.settlement import fingerprint
 from holdfast.engine.states import ACTIVE, State
-from holdfast.stores.requests import OperatorVerb, Reschedule
+from holdfast.stores.requests import OperatorAction, Reschedule
 from tests.model.world import ModelEvent, ModelJob, World, moment, seconds
 
 LATE = ("deadline_passed", "the deadline passed before the job was done")
@@ -74,14 +74,14 @@ class Upkeep(World):
     def crash(
         self,
         job: ModelJob,
-        verb: str,
+        operation: str,
         actor: str,
         note: dict[str, Any] | None,
         later: datetime,
         group: dict[str, Any] | None,
     ) -> None:
         """A crash is counted apart from the handler's own failures, against its own limit (CX-10)."""
-        self.step(job, verb, actor, note)
+        self.step(job, operation, actor, note)
         again = job.crashes < job.spec.retry.max_crashes
         job.crashes += 1
         self.step(job, "retry" if again else "bury", actor, None if again else group, due=later if again else None)
@@ -90,25 +90,25 @@ class Upkeep(World):
 
     def operate(
         self,
-        verb: OperatorVerb,
+        operation: OperatorAction,
         ids: Sequence[str],
         reason: str | None,
         actor: str,
         scope: str,
         limit: int | None = None,
     ) -> list[Verdict]:
-        if verb == "discard" and not (reason or "").strip():
+        if operation == "discard" and not (reason or "").strip():
             return [Verdict(job_id, None, True, "reason_required") for job_id in ids]
         seen = {job.id: job for job in self.within(scope) if job.id in ids}
-        done = {job.id for job in seen.values() if _open_to(verb, job)}
+        done = {job.id for job in seen.values() if _open_to(operation, job)}
         for job_id in sorted(done):
             job = seen[job_id]
-            if verb == "redrive":
+            if operation == "redrive":
                 job.retries = job.crashes = 0
                 job.error = (None, None)
                 job.limit = job.limit if limit is None else limit
-            self.step(job, verb, actor, _note(reason, limit) or None)
-        return [_verdict(verb, job_id, seen.get(job_id), job_id in done) for job_id in ids]
+            self.step(job, operation, actor, _note(reason, limit) or None)
+        return [_verdict(operation, job_id, seen.get(job_id), job_id in done) for job_id in ids]
 
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, scope: str
@@ -140,7 +140,7 @@ class Upkeep(World):
             if other is not job:
                 job.level = other.priority if other else job.priority if move.priority is None else move.priority
                 job.place = self._place(job, other, move)
-            times = 1 + sum(event.verb == "move" for event in job.events)
+            times = 1 + sum(event.type == "move" for event in job.events)
             said = {"to": move.where, "other": move.other, "priority": job.priority, "reason": reason or None}
             told = {name: value for name, value in said.items() if value is not None} | {"times": times}
             job.note = (job.note or {}) | {"moved": told}
@@ -188,12 +188,12 @@ def _not_rescheduled(job: ModelJob, when: Reschedule) -> str | None:
     return "limit_too_low" if when.max_retries is not None and job.retries > when.max_retries else None
 
 
-def _open_to(verb: OperatorVerb, job: ModelJob) -> bool:
-    return job.state in ACTIVE if verb == "cancel" else job.state is State.DEAD_LETTER
+def _open_to(operation: OperatorAction, job: ModelJob) -> bool:
+    return job.state in ACTIVE if operation == "cancel" else job.state is State.DEAD_LETTER
 
 
-def _verdict(verb: OperatorVerb, job_id: str, job: ModelJob | None, done: bool) -> Verdict:
+def _verdict(operation: OperatorAction, job_id: str, job: ModelJob | None, done: bool) -> Verdict:
     if job is None:
         return Verdict(job_id, None, True, "not_found")
-    refusal = "already_finished" if verb == "cancel" else "not_dead"
+    refusal = "already_finished" if operation == "cancel" else "not_dead"
     return Verdict(job_id, job.state, not done, None if done else refusal)

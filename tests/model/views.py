@@ -9,7 +9,7 @@ import json
 from datetime import datetime, timedelta
 
 from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
-from holdfast.engine.retry import EXPONENTIAL
+from holdfast.engine.retry import PATIENT
 from holdfast.engine.states import State
 from holdfast.engine.steps import Step
 from holdfast.features.approvals.model import Approval, ApprovalFilter
@@ -51,10 +51,10 @@ def job_of(job: ModelJob) -> Job:
         error_code=job.error[0],
         error_message=job.error[1],
         created_at=job.created_at,
-        process_after=job.process_after,
+        run_at=job.run_at,
         deadline_at=spec.deadline_at,
         payload=json.loads(spec.payload),
-        backoff=None if spec.retry.backoff == EXPONENTIAL else spec.retry.backoff.to_json(),
+        backoff=None if spec.retry.backoff == PATIENT else spec.retry.backoff.to_json(),
         idempotency_key=spec.key,
         content_key=spec.content_key,
         tags=spec.tags,
@@ -67,7 +67,13 @@ def job_of(job: ModelJob) -> Job:
         enqueued_by=spec.enqueued_by,
         source_system=spec.source_system,
         uses=spec.uses or None,
+        updated_at=job.events[-1].at,
+        last_error_at=next((each.at for each in reversed(job.events) if _is_error(each)), None),
     )
+
+
+def _is_error(event: ModelEvent) -> bool:
+    return event.source is State.IN_PROGRESS and event.type in ("fail", "lapse", "crash")
 
 
 def claim_of(job: ModelJob) -> Claim:
@@ -82,7 +88,7 @@ def event_of(job: ModelJob, event: ModelEvent) -> Event:
         job.id,
         job.tenant,
         job.spec.kind,
-        event.verb,
+        event.type,
         event.source,
         event.target,
         event.attempt,
@@ -100,7 +106,7 @@ def attempts_of(job: ModelJob) -> list[Attempt]:
     """An attempt is the event that began it and the next one of the job (SC-5)."""
     found = []
     for began, after in zip(job.events, [*job.events[1:], None], strict=True):
-        if began.verb not in ("take", "start"):
+        if began.type not in ("take", "start"):
             continue
         meta = after.meta if after else {}
         found.append(
@@ -112,7 +118,7 @@ def attempts_of(job: ModelJob) -> list[Attempt]:
                 began.actor,
                 began.at,
                 after.at if after else None,
-                OUTCOMES[after.verb] if after else None,
+                OUTCOMES[after.type] if after else None,
                 meta.get("error_code"),
                 meta.get("error_message"),
                 meta.get("exit_code"),
@@ -151,16 +157,18 @@ def flow_of(flow: ModelFlow) -> dict[str, object]:
     }
 
 
-def gates_of(people: People, wanted: ApprovalFilter) -> list[Approval]:
+def approvals_of(people: People, wanted: ApprovalFilter) -> list[Approval]:
     """Those that were asked first at the top, by their ids."""
-    found = [gate.seen for gate in people.gates.values() if wanted.tenant in (EVERY_TENANT, gate.seen.tenant)]
+    found = [
+        approval.seen for approval in people.approvals.values() if wanted.tenant in (EVERY_TENANT, approval.seen.tenant)
+    ]
     if wanted.state is not None:
-        found = [gate for gate in found if gate.state == wanted.state]
+        found = [approval for approval in found if approval.state == wanted.state]
     if wanted.job_id is not None:
-        found = [gate for gate in found if gate.job_id == wanted.job_id]
+        found = [approval for approval in found if approval.job_id == wanted.job_id]
     if wanted.approver is not None:
-        found = [gate for gate in found if not gate.approvers or wanted.approver in gate.people]
-    return sorted(found, key=lambda gate: gate.id)[: wanted.limit]
+        found = [approval for approval in found if not approval.approvers or wanted.approver in approval.people]
+    return sorted(found, key=lambda approval: approval.id)[: wanted.limit]
 
 
 def listed(world: World, wanted: JobFilter) -> list[Job]:
@@ -184,7 +192,7 @@ def counts_of(world: World, scope: str) -> dict[State, int]:
 def _ready_since(job: ModelJob) -> datetime:
     if job.attempt:
         return job.events[-1].at
-    return max(job.created_at, job.process_after or job.created_at)
+    return max(job.created_at, job.run_at or job.created_at)
 
 
 def health_of(world: People, scope: str) -> Health:
@@ -196,11 +204,11 @@ def health_of(world: People, scope: str) -> Health:
     alive = sum(world.live(lease) for lease in seen)
     oldest = min((_ready_since(job) for job in waiting), default=None)
     age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
-    asked = gates_of(world, ApprovalFilter(tenant=scope, limit=1000))
+    asked = approvals_of(world, ApprovalFilter(tenant=scope, limit=1000))
     worst = 300 if waiting and not alive else 3600
     overdue = any(
-        gate.escalated_at is not None or (gate.expires_at is not None and gate.expires_at <= world.now)
-        for gate in asked
+        approval.escalated_at is not None or (approval.expires_at is not None and approval.expires_at <= world.now)
+        for approval in asked
     )
     # Nobody seals here, so the first event of all is the oldest that is not sealed.
     first = min((job.events[0].at for job in jobs), default=None) if scope == EVERY_TENANT else None
@@ -217,7 +225,9 @@ def health_of(world: People, scope: str) -> Health:
         alive,
         tuple(sorted({job.spec.kind for job in waiting})),
         "critical" if alarming else "warn" if worrying else "ok",
-        gate_open=len(asked),
-        oldest_gate_age_s=max(((world.now - gate.opened_at) / timedelta(seconds=1) for gate in asked), default=None),
+        approvals_open=len(asked),
+        oldest_approval_age_s=max(
+            ((world.now - approval.opened_at) / timedelta(seconds=1) for approval in asked), default=None
+        ),
         unsealed_age_s=unsealed,
     )

@@ -9,18 +9,18 @@ from fractions import Fraction
 from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT, JobSpec
-from holdfast.engine.states import FINISHED, HELD, TRANSITIONS, State, Transition, Verb
+from holdfast.engine.states import FINISHED, HELD, TRANSITIONS, EventType, State, Transition
 from holdfast.engine.steps import Step
 from holdfast.errors import StaleLease
 from holdfast.features.agents.model import Agent
 
 # Of two steps of one name the first is the usual one; the other has to be asked for.
-TARGETS = {(step.source, step.verb.value): step.target for step in reversed(TRANSITIONS)}
+TARGETS = {(step.source, step.type.value): step.target for step in reversed(TRANSITIONS)}
 
 
 @dataclass
 class ModelEvent:
-    verb: str
+    type: str
     source: State | None
     target: State
     attempt: int
@@ -35,7 +35,7 @@ class ModelJob:
     tenant: str
     place: Fraction
     created_at: datetime
-    process_after: datetime | None
+    run_at: datetime | None
     due_at: datetime | None
     state: State = State.QUEUED
     attempt: int = 0
@@ -53,7 +53,7 @@ class ModelJob:
     checkpoints: dict[str, tuple[datetime, Any]] = field(default_factory=dict)
     artifacts: dict[tuple[int, str], tuple[datetime, str]] = field(default_factory=dict)
     events: list[ModelEvent] = field(default_factory=list)
-    gate: str | None = None
+    approval: str | None = None
     steps: dict[int, Step] = field(default_factory=dict)
     held: bool = False
     """Until its parents have ended, or for good."""
@@ -112,19 +112,19 @@ class World:
     def step(
         self,
         job: ModelJob,
-        verb: str,
+        event_type: str,
         actor: str,
         note: dict[str, Any] | None = None,
         due: datetime | None = None,
         target: State | None = None,
     ) -> None:
         """Take a step of the table (a ``KeyError`` if it has none) and write it down."""
-        source, job.state = job.state, target or TARGETS[job.state, verb]
-        if Transition(source, Verb(verb), job.state) not in TRANSITIONS:
-            raise KeyError(verb)
-        if source is State.WAITING_FOR_APPROVAL and job.gate is not None:
-            self.leave_gate(job)
-        if verb in ("take", "start"):
+        source, job.state = job.state, target or TARGETS[job.state, event_type]
+        if Transition(source, EventType(event_type), job.state) not in TRANSITIONS:
+            raise KeyError(event_type)
+        if source is State.WAITING_FOR_APPROVAL and job.approval is not None:
+            self.leave_approval(job)
+        if event_type in ("take", "start"):
             job.attempt += 1
             job.started_at = self.now
         if job.state not in HELD:
@@ -137,10 +137,10 @@ class World:
             meta |= {"error_code": job.error[0], "error_message": job.error[1]}
         if due is not None and job.state is State.RETRY_WAITING:
             meta["due_at"] = moment(due)
-        job.events.append(ModelEvent(verb, source, job.state, job.attempt, self.now, actor, meta))
+        job.events.append(ModelEvent(event_type, source, job.state, job.attempt, self.now, actor, meta))
 
-    def leave_gate(self, job: ModelJob) -> None:
-        """For whoever knows of gates."""
+    def leave_approval(self, job: ModelJob) -> None:
+        """For whoever knows of approvals."""
 
     def within(self, scope: str) -> list[ModelJob]:
         return [job for job in self.jobs.values() if scope in (EVERY_TENANT, job.tenant)]

@@ -10,7 +10,7 @@ The numbers of the rows decide what they are, in bands, the same on both stores:
     late       + 500             queued, past their deadline
     held       + 5,000           under 50 leases, five of which have lapsed; half of them begun
     waiting    + 50,000          for an event, each for one of its own (`filling_people.py`)
-    asking     + 50,000          people; of one in a hundred the gate has expired
+    asking     + 50,000          people; of one in a hundred the approval has expired
 
 The other leases, up to 20,000, are over: outside workers have one for each job.
 Nearly all belong to tenant `a`; one in a thousand to `b`. Each has one event, which leads straight to where it is.
@@ -96,14 +96,14 @@ POSTGRES = (
            make_timestamptz({DUE_YEAR}, 1, 1, 0, 0, 0), make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
            case when n > {LATE} and n <= {HELD}
                 then ('00000000-0000-0000-0000-' || lpad((n % 50)::text, 12, '0'))::uuid end,
-           case when n > {WAITING} then {filling_people.POSTGRES_GATE} end,
+           case when n > {WAITING} then {filling_people.POSTGRES_APPROVAL} end,
            case when n <= {FINISHED} then to_timestamp(1700000000 + n / 1000.0) end, {ERROR}, {ERROR}, agent,
            case when {HELD_BACK} then '{{"held": "agent_disabled"}}'::jsonb end
       from (select n, {FACTS} from generate_series(1, {ASKING}) n) f
     """,
     "insert into job_tag (tenant, tag, job_id) select tenant, unnest(tags), id from job where tags <> '{}'",
     """
-    insert into event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
+    insert into event (job_id, tenant, kind, type, to_state, attempt, at, actor)
     select id, tenant, kind, 'enqueue', state, 1, clock_timestamp(), 'filler' from job_state
     """,
     f"""
@@ -148,13 +148,13 @@ SQLITE = (
     select n, id, tenant, kind, queue, {STATE}, priority, n * 100, 4, 3, 1,
            {_micros(DUE_YEAR)}, deadline_at,
            case when n > {LATE} and n <= {HELD} then printf('00000000-0000-0000-0000-%012d', n % 50) end,
-           case when n > {WAITING} then {filling_people.SQLITE_GATE} end,
+           case when n > {WAITING} then {filling_people.SQLITE_APPROVAL} end,
            case when n <= {FINISHED} then created_at end, {ERROR}, {ERROR}, agent,
            case when {HELD_BACK} then '{{"held": "agent_disabled"}}' end
       from job
     """,
     """
-    insert into event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
+    insert into event (job_id, tenant, kind, type, to_state, attempt, at, actor)
     select id, tenant, kind, 'enqueue', state, 1, 0, 'filler' from job_state
     """,
     f"""

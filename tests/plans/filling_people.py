@@ -1,4 +1,4 @@
-"""What the jobs of `filling.py` wait for: an event (beside a step that is over), or a gate; decided gates, events."""
+"""What the jobs of `filling.py` wait for: an event (beside a finished step) or an approval; also decided approvals."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ DECIDED = 50_000
 TOLD = 20_000
 
 POSTGRES_JOB = "(lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid"
-POSTGRES_GATE = "(lpad(to_hex(1700000000000 + n), 12, '0') || '70009000' || lpad(to_hex(n), 12, '0'))::uuid"
+POSTGRES_APPROVAL = "(lpad(to_hex(1700000000000 + n), 12, '0') || '70009000' || lpad(to_hex(n), 12, '0'))::uuid"
 SQLITE_JOB = "printf('%08x-%04x-7000-8000-%012x', (1700000000000 + n) >> 16, (1700000000000 + n) & 0xffff, n)"
-SQLITE_GATE = "printf('%08x-%04x-7000-9000-%012x', (1700000000000 + n) >> 16, (1700000000000 + n) & 0xffff, n)"
+SQLITE_APPROVAL = "printf('%08x-%04x-7000-9000-%012x', (1700000000000 + n) >> 16, (1700000000000 + n) & 0xffff, n)"
 TENANT = "case when n % 1000 = 0 then 'b' else 'a' end"
 
 
 def postgres(held: int, waiting: int, asking: int) -> list[str]:
     moment = "to_timestamp(1700000000 + n / 1000.0)"
-    gate = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
-    asked = f"{POSTGRES_GATE}, {TENANT}, {POSTGRES_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
+    approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    asked = f"{POSTGRES_APPROVAL}, {TENANT}, {POSTGRES_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
     return [
         f"""
         insert into step (job_id, n, tenant, name, kind, value, attempt, started_at, ended_at)
@@ -34,21 +34,21 @@ def postgres(held: int, waiting: int, asking: int) -> list[str]:
           from generate_series({waiting + 1}, {asking}) n
         """,
         f"""
-        {gate}, expires_in, expires_at)
+        {approval}, expires_in, expires_at)
         select {asked}, '1 day', make_timestamptz(case when n % 100 = 0 then 2024 else 2100 end, 1, 1, 0, 0, 0)
           from generate_series({waiting + 1}, {asking}) n
         """,
         f"""
-        {gate}, state, decided_at)
+        {approval}, state, decided_at)
         select {asked}, 'approved', {moment} from generate_series(1, {DECIDED}) n
         """,
         f"""
         insert into vote (approval_id, tenant, person, verdict, how, at)
-        select {POSTGRES_GATE}, {TENANT}, 'bob', 'approve', 'test', {moment} from generate_series(1, {DECIDED}) n
+        select {POSTGRES_APPROVAL}, {TENANT}, 'bob', 'approve', 'test', {moment} from generate_series(1, {DECIDED}) n
         """,
         f"""
         insert into app_event (id, tenant, name, data, sent_by, sent_at)
-        select {POSTGRES_GATE}, {TENANT}, 'told', json_build_object('order', n), 'till',
+        select {POSTGRES_APPROVAL}, {TENANT}, 'told', json_build_object('order', n), 'till',
                to_timestamp(1700000000 + n / 100.0)
           from generate_series(1, {TOLD}) n
         """,
@@ -57,8 +57,8 @@ def postgres(held: int, waiting: int, asking: int) -> list[str]:
 
 def sqlite(held: int, waiting: int, asking: int) -> list[str]:
     moment = "1700000000000000 + n * 1000"
-    gate = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
-    asked = f"{SQLITE_GATE}, {TENANT}, {SQLITE_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
+    approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    asked = f"{SQLITE_APPROVAL}, {TENANT}, {SQLITE_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
     return [
         f"""
         insert into step (job_id, n, tenant, name, kind, value, attempt, started_at, ended_at)
@@ -77,18 +77,18 @@ def sqlite(held: int, waiting: int, asking: int) -> list[str]:
           from job where n > {waiting} and n <= {asking}
         """,
         f"""
-        {gate}, expires_in, expires_at)
+        {approval}, expires_in, expires_at)
         select {asked}, 86400000000, (case when n % 100 = 0 then 2024 else 2100 end - 1970) * 31557600000000
           from job where n > {waiting} and n <= {asking}
         """,
-        f"{gate}, state, decided_at) select {asked}, 'approved', {moment} from job where n <= {DECIDED}",
+        f"{approval}, state, decided_at) select {asked}, 'approved', {moment} from job where n <= {DECIDED}",
         f"""
         insert into vote (approval_id, tenant, person, verdict, how, at)
-        select {SQLITE_GATE}, {TENANT}, 'bob', 'approve', 'test', {moment} from job where n <= {DECIDED}
+        select {SQLITE_APPROVAL}, {TENANT}, 'bob', 'approve', 'test', {moment} from job where n <= {DECIDED}
         """,
         f"""
         insert into app_event (id, tenant, name, data, sent_by, sent_at)
-        select {SQLITE_GATE}, {TENANT}, 'told', json_object('order', n), 'till', 1700000000000000 + n * 10000
+        select {SQLITE_APPROVAL}, {TENANT}, 'told', json_object('order', n), 'till', 1700000000000000 + n * 10000
           from job where n <= {TOLD}
         """,
     ]

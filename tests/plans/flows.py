@@ -1,4 +1,4 @@
-"""The verbs to be looked at, with arguments that fit the rows that `filling` has made."""
+"""The operations to be looked at, with arguments that fit the rows that `filling` has made."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def job_id(number: int) -> str:
     return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7000-8000-{number:012x}"
 
 
-def gate_id(number: int) -> str:
+def approval_id(number: int) -> str:
     return job_id(number).replace("-8000-", "-9000-")
 
 
 def telling(name: str, data: str, key: str | None = None) -> SendEvent:
-    return SendEvent(gate_id(6_000_000), name, data, key)
+    return SendEvent(approval_id(6_000_000), name, data, key)
 
 
 def lease_id(number: int) -> str:
@@ -109,18 +109,18 @@ def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
         ]
         return store.leases.settle(BEGUN, settlements, "*")
 
-    def gate(number: int) -> dict[str, Any]:
-        return Question(summary="May it?", approvers=("ada",)).to_json(gate_id(5_000_000 + number), "release", None)
+    def approval(number: int) -> dict[str, Any]:
+        return Question(summary="May it?", approvers=("ada",)).to_json(approval_id(5_000_000 + number), "release", None)
 
     sleep = {"n": 3, "name": "nap", "kind": "sleep", "delay": 5.0}
     event = {"n": 3, "name": "told", "kind": "event", "delay": 5.0, "wanted": {"order": 7}}
     entries = [(each, 1, StepEntry(1, "charge", "step", "1")) for each in RUNNING]
-    asking = gate_id(WAITING + 7)
+    asking = approval_id(WAITING + 7)
     return {
         "save steps": ("step_pkey", store.steps.save(BEGUN, entries, "*")),
         "sleep": (None, settle("pause", sleep)),
         "wait": ("app_event_by_name", settle("pause", event)),
-        "ask": (None, settle("ask", sleep | {"kind": "approval"}, gate=gate)),
+        "ask": (None, settle("ask", sleep | {"kind": "approval"}, approval=approval)),
         "send an event": ("waiting", store.ledger.send(telling("paid", f'{{"order": {HELD + 7}}}'), "me", "a")),
         "send one for nobody": ("waiting", store.ledger.send(telling("paid", '{"order": -1}'), "me", "a")),
         "send one with a key": ("app_event_by_key", store.ledger.send(telling("other", "{}", "k"), "me", "a")),
@@ -134,10 +134,10 @@ def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
 
 
 def inbox(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
-    """Pages of fifty gates of tenant `a`."""
+    """Pages of fifty approvals of tenant `a`."""
     wanted: dict[str, tuple[str, dict[str, Any]]] = {
         "what is open": ("approval_inbox", {}),
-        "a page far behind": ("approval_inbox", {"after": gate_id(WAITING + 40_000)}),
+        "a page far behind": ("approval_inbox", {"after": approval_id(WAITING + 40_000)}),
         "what was approved": ("approval_by_state", {"state": "approved"}),
         "what was denied": ("approval_by_state", {"state": "denied"}),
         "of one job": ("approval_by_job", {"job_id": job_id(WAITING + 7), "state": None}),
@@ -264,8 +264,8 @@ def reads(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
         "checkpoints": ("checkpoint", store.jobs.checkpoints(one, "a")),
         "result": ("result", store.jobs.result(one, "a")),
         "steps": ("step_pkey", store.steps.list(job_id(HELD + 7), "a")),
-        "gate": ("approval_pkey", store.approvals.get(gate_id(WAITING + 7), "a")),
-        "votes": ("vote_pkey", store.approvals.votes(gate_id(WAITING + 7), "a")),
+        "approval": ("approval_pkey", store.approvals.get(approval_id(WAITING + 7), "a")),
+        "votes": ("vote_pkey", store.approvals.votes(approval_id(WAITING + 7), "a")),
     }
 
 
@@ -321,9 +321,14 @@ def sweeping(store: Store) -> Flow[Any]:
 def screens(store: Store, tenant: str) -> dict[str, Flow[Any]]:
     """What the screens of the dashboard are drawn from."""
     return {
-        "the hour": store.health.last_hour(tenant),
+        "activity": store.health.activity(tenant),
+        "activity by queue": store.health.activity(tenant, "24h", "queue"),
+        "figures of queues": store.health.queues(tenant),
+        "one queue": store.health.recent(tenant, "queue", "default"),
         "queues and workers": store.health.workers(tenant),
         "tenants": store.tenants.list(tenant, most=1_000, names=50),
         "events of nobody": store.audit.recent_events(EventFilter(tenant=tenant, actor="nobody")),
-        "decided gates": store.approvals.list(ApprovalFilter(tenant=tenant, state="approved", newest=True, limit=50)),
+        "decided approvals": store.approvals.list(
+            ApprovalFilter(tenant=tenant, state="approved", newest=True, limit=50)
+        ),
     }

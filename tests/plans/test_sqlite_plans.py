@@ -1,4 +1,4 @@
-"""SQLite with a million finished jobs: no statement of a verb scans a big table, and none takes many steps.
+"""SQLite with a million finished jobs: no statement of an operation scans a big table, and none takes many steps.
 
 The plan is what SQLite says it will do; the steps of its virtual machine are what it did, triggers included, of
 which the plan says nothing. Walking a million rows takes millions of steps.
@@ -183,7 +183,7 @@ def test_a_duty_reads_what_is_due_and_no_more(connection: sqlite3.Connection, na
     seen = run(connection, flow)
     assert seen.uses(index)
     assert set(seen.scans) <= ALLOWED
-    # A gate that expires is several writes: its own, its step's, its job's.
+    # An approval that expires is several writes: its own, its step's, its job's.
     assert seen.steps < (200_000 if name == "attend" else 100_000)
 
 

@@ -27,13 +27,13 @@ HELD, ENDED = 600, 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["settle", "turn", "save_checkpoint", "save_steps", "wait", "start", "release"])
-def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) -> None:
+@pytest.mark.parametrize("operation", ["settle", "turn", "save_checkpoint", "save_steps", "wait", "start", "release"])
+def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, operation: str) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
         leave_alone(connection)
         lease = open_lease(store)
         put(store, *(spec() for _ in range(HELD)))
-        claims = claim(store, lease, HELD, begin=verb not in ("start", "release"))
+        claims = claim(store, lease, HELD, begin=operation not in ("start", "release"))
         ended = [Settlement(job.id, job.attempt, "succeeded") for job in claims[:ENDED]]
         ids = [job.id for job in claims[:ENDED]]
         flows = {
@@ -45,7 +45,7 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, verb: str) ->
             "start": store.leases.start(lease, ids, "*"),
             "release": store.leases.release(lease, ids, "*"),
         }
-        seen = used(connection, flows[verb])
+        seen = used(connection, flows[operation])
         assert seen.by_index.get("held", 0) <= ENDED
         # So small a table may as well be read once; what must not be is once for each job.
         assert seen.by_index["job_state_pkey"] <= 3 * HELD

@@ -1,4 +1,4 @@
-"""Django without a project: connections to whatever database a test has, each under an alias of its own."""
+"""Django in this process: its settings, and connections to whatever database a test has, under aliases of their own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,49 @@ from django.db.utils import ConnectionHandler
 from django.utils.connection import ConnectionProxy
 
 _numbers = itertools.count(1)
+
+SETTINGS: dict[str, Any] = {
+    "USE_TZ": True,
+    "SECRET_KEY": "tests",
+    "ALLOWED_HOSTS": ["testserver"],
+    "DEFAULT_AUTO_FIELD": "django.db.models.BigAutoField",
+    "INSTALLED_APPS": [
+        *("django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes"),
+        *("django.contrib.messages", "django.contrib.sessions"),
+        *(() if django.VERSION >= (6, 0) else ("django_tasks",)),
+        *("holdfast.integrations.django", "tests.integrations.django.shop"),
+    ],
+    "MIDDLEWARE": [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ],
+    "TEMPLATES": [
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ],
+    "ROOT_URLCONF": "tests.integrations.django.shop.urls",
+    "STATIC_URL": "static/",
+    "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
+    "DATABASES": {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    "TASKS": {"default": {"BACKEND": "holdfast.integrations.django.HoldfastBackend", "QUEUES": []}},
+}
+
+
+def set_up() -> None:
+    """Once in a process, whichever test comes first."""
+    if not settings.configured:
+        settings.configure(**SETTINGS)
+        django.setup()
 
 
 def django_connection(url: str, *, proxied: bool = False) -> Any:
@@ -31,15 +74,14 @@ def make_default(url: str) -> None:
 
 
 def _set(alias: str, url: str) -> None:
-    if not settings.configured:
-        settings.configure(USE_TZ=True)
-        django.setup()
+    set_up()
     connections.settings[alias] = ConnectionHandler({"default": _settings(url)}).settings["default"]
 
 
 def _settings(url: str) -> dict[str, Any]:
     if url.startswith("sqlite"):
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///")}
+        options = {"transaction_mode": "IMMEDIATE", "timeout": 30}
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///"), "OPTIONS": options}
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     return {

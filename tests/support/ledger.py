@@ -53,7 +53,7 @@ def check_ledger(store: Store) -> None:
 def _compare(job: Job, events: list[Event], before: Job | None, superseded: bool) -> Iterator[str]:
     """``before`` is the job of which this one is a retry: the counters go on from there, until it is redriven."""
     try:
-        replayed = replay(Step(event.verb, event.from_state, event.to_state) for event in events)
+        replayed = replay(Step(event.type, event.from_state, event.to_state) for event in events)
     except ValueError as error:
         yield str(error)
         return
@@ -62,18 +62,18 @@ def _compare(job: Job, events: list[Event], before: Job | None, superseded: bool
     started = [event.attempt for event in events if event.to_state == State.IN_PROGRESS]
     if started != list(range(1, job.attempt + 1)):
         yield f"attempts {started} were begun, the job counts {job.attempt}"
-    redriven = max((n for n, event in enumerate(events) if event.verb == "redrive"), default=0)
+    redriven = max((n for n, event in enumerate(events) if event.type == "redrive"), default=0)
     life = events[redriven:]
-    lost = sum(event.verb in ("lapse", "crash") and event.to_state == State.FAILED for event in life)
+    lost = sum(event.type in ("lapse", "crash") and event.to_state == State.FAILED for event in life)
     if before is not None and not redriven:
         lost += before.crashes
     if lost != job.crashes:
         yield f"{lost} workers were lost, the job counts {job.crashes}"
-    retried = sum((one.verb, two.verb) == ("fail", "retry") for one, two in pairwise(life))
+    retried = sum((one.type, two.type) == ("fail", "retry") for one, two in pairwise(life))
     if before is not None and not redriven:
         retried += before.retries
     if superseded:  # its retry is another job
-        retried += next(event.verb for event in reversed(life) if event.verb != "clean") == "fail"
+        retried += next(event.type for event in reversed(life) if event.type != "clean") == "fail"
         if job.state not in (State.FAILED, State.CLEANED):
             yield f"it was retried as another job, and is {job.state}"
     if retried != job.retries:

@@ -1,4 +1,4 @@
-"""Builders for tests of steps, events and gates, through the port like those of `tests/support/stores.py`."""
+"""Builders for tests of steps, events and approvals, through the port like those of `tests/support/stores.py`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def waits(
 
 def asks(
     claim: Claim,
-    gate_id: str,
+    approval_id: str,
     *steps: StepEntry,
     n: int = 1,
     name: str = "release",
@@ -52,7 +52,7 @@ def asks(
 ) -> Settlement:
     """People; `question` has the fields of `Question`."""
     asked = Question(**({"summary": "May it go out?"} | question))
-    return paused(claim, Pause(n, name, "approval", gate=asked.to_json(gate_id, name, notify)), *steps)
+    return paused(claim, Pause(n, name, "approval", approval=asked.to_json(approval_id, name, notify)), *steps)
 
 
 def waiting(store: Store, name: str = "paid", match: dict[str, Any] | None = None, **how: Any) -> str:
@@ -64,11 +64,11 @@ def waiting(store: Store, name: str = "paid", match: dict[str, Any] | None = Non
 
 
 def asking(store: Store, *, tenant: str = TENANT, job: dict[str, Any] | None = None, **question: Any) -> Approval:
-    """A new job that waits for people, and its gate."""
+    """A new job that waits for people, and its approval."""
     _, held = running(store, tenant=tenant, **(job or {}))
-    gate_id = new_id()
-    assert apply(store, held.lease, asks(held, gate_id, **question)) == []
-    return gate(store, gate_id)
+    approval_id = new_id()
+    assert apply(store, held.lease, asks(held, approval_id, **question)) == []
+    return approval(store, approval_id)
 
 
 def running(store: Store, *, tenant: str = TENANT, **fields: Any) -> tuple[str, Claim]:
@@ -107,43 +107,43 @@ def send(
     return store.run(store.ledger.send(SendEvent(new_id(), name, text, key, job), "till", tenant))
 
 
-# -- gates -----------------------------------------------------------------------------------------------------------
+# -- approvals ---------------------------------------------------------------------------------------------------------
 
 
-def gate(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> Approval:
-    found = store.run(store.approvals.get(gate_id, tenant))
-    assert found is not None, f"there is no gate {gate_id}"
+def approval(store: Store, approval_id: str, *, tenant: str = EVERY_TENANT) -> Approval:
+    found = store.run(store.approvals.get(approval_id, tenant))
+    assert found is not None, f"there is no approval {approval_id}"
     return found
 
 
-def gates(store: Store, *, tenant: str = TENANT, **wanted: Any) -> list[Approval]:
+def approvals(store: Store, *, tenant: str = TENANT, **wanted: Any) -> list[Approval]:
     return store.run(store.approvals.list(ApprovalFilter(tenant=tenant, **wanted)))
 
 
-def votes(store: Store, gate_id: str, *, tenant: str = EVERY_TENANT) -> list[Vote]:
-    return store.run(store.approvals.votes(gate_id, tenant))
+def votes(store: Store, approval_id: str, *, tenant: str = EVERY_TENANT) -> list[Vote]:
+    return store.run(store.approvals.votes(approval_id, tenant))
 
 
 def ballot(person: str | None = "ada", verdict: VerdictWord = "approve", **fields: Any) -> Ballot:
     return Ballot(verdict, person, fields.pop("how", "test"), **fields)
 
 
-def say(store: Store, gate_id: str, said: Ballot, *, tenant: str = EVERY_TENANT) -> Answer:
-    return store.run(store.approvals.decide(gate_id, said, tenant))
+def say(store: Store, approval_id: str, said: Ballot, *, tenant: str = EVERY_TENANT) -> Answer:
+    return store.run(store.approvals.decide(approval_id, said, tenant))
 
 
-def approve(store: Store, gate_id: str, person: str = "ada", **fields: Any) -> Answer:
-    return say(store, gate_id, ballot(person, **fields))
+def approve(store: Store, approval_id: str, person: str = "ada", **fields: Any) -> Answer:
+    return say(store, approval_id, ballot(person, **fields))
 
 
-def deny(store: Store, gate_id: str, person: str = "bob", **fields: Any) -> Answer:
-    return say(store, gate_id, ballot(person, "deny", **fields))
+def deny(store: Store, approval_id: str, person: str = "bob", **fields: Any) -> Answer:
+    return say(store, approval_id, ballot(person, "deny", **fields))
 
 
 def keep_token(
-    store: Store, gate_id: str, token_hash: str, person: str | None = None, ttl: float | None = None
+    store: Store, approval_id: str, token_hash: str, person: str | None = None, ttl: float | None = None
 ) -> str | None:
-    return store.run(store.approvals.save_token(gate_id, token_hash, person, ttl, "mailer", EVERY_TENANT))
+    return store.run(store.approvals.save_token(approval_id, token_hash, person, ttl, "mailer", EVERY_TENANT))
 
 
 def attend(store: Store, want: int = 1000, *, tenant: str = EVERY_TENANT) -> int:

@@ -28,9 +28,9 @@ def sweep(store: Store, *, want: int = 200, look: int = 2000, tenant: str = EVER
         while store.run(store.usage.count(500)):
             pass
         swept = store.run(store.retention.sweep(want, look, tenant))
-        if swept.verb == "idle":
+        if swept.action == "idle":
             return done
-        done[swept.verb] += swept.done
+        done[swept.action] += swept.done
         done["held"] += swept.held
     raise AssertionError("the sweep does not come to an end")
 

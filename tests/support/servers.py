@@ -103,6 +103,13 @@ class PostgresServer(Databases):
         return self._process is not None and self._process.poll() is None
 
     @property
+    def programs(self) -> Path:
+        """The folder with `psql` and the other programs of this server."""
+        if self._bin is None:
+            raise ServerError("the server was never started")
+        return self._bin
+
+    @property
     def pid(self) -> int:
         """The postmaster's process id."""
         if self._process is None:

@@ -123,8 +123,8 @@ def history(store: Store, job_id: str, *, tenant: str = EVERY_TENANT) -> list[Ev
     return store.run(store.jobs.history(job_id, tenant))
 
 
-def verbs_of(store: Store, job_id: str) -> list[str]:
-    return [event.verb for event in history(store, job_id)]
+def types_of(store: Store, job_id: str) -> list[str]:
+    return [event.type for event in history(store, job_id)]
 
 
 def forward(store: Store, seconds: float = 0.0) -> datetime:

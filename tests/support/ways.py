@@ -1,4 +1,4 @@
-"""The way to each state: legal steps only, through the store where it has a verb for it, by hand where not yet."""
+"""The way to each state: legal steps only, through the store where it has an operation for it, else by hand."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tests.support.stores import (
     state_of,
 )
 
-# The retention sweep, which comes later, brings its own verb for this step.
+# The retention sweep, which comes later, brings its own operation for this step.
 CLEAN = "update job_state set state = 'cleaned' where id = :id"
 
 
 VOTE = (
     "insert into vote (approval_id, tenant, person, verdict, how, at)"
-    " select id, tenant, 'ada', :verdict, 'by hand', (select now from present) from approval where id = :gate"
+    " select id, tenant, 'ada', :verdict, 'by hand', (select now from present) from approval where id = :approval"
 )
-CLOSE = "update approval set state = :state, decided_at = (select now from present) where id = :gate"
+CLOSE = "update approval set state = :state, decided_at = (select now from present) where id = :approval"
 
 
 @dataclass(frozen=True)
 class Brought:
-    """A job in the wanted state, the lease that holds it or held it last, and the gate it waits for."""
+    """A job in the wanted state, the lease that holds it or held it last, and the approval it waits for."""
 
     id: str
     lease: str | None
-    gate: str | None = None
+    approval: str | None = None
 
 
 def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default") -> Brought:
@@ -57,19 +57,19 @@ def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default
         return Brought(job_id, None)
     lease = open_lease(store, ttl=1000)
     (held,) = claim(store, lease, queues=[queue], begin=state != State.LEASED)
-    gate = new_id() if state == State.WAITING_FOR_APPROVAL else None
-    _end(store, held, state, gate)
+    approval = new_id() if state == State.WAITING_FOR_APPROVAL else None
+    _end(store, held, state, approval)
     assert state_of(store, job_id) == state
-    return Brought(job_id, lease, gate)
+    return Brought(job_id, lease, approval)
 
 
-def decide_by_hand(by_hand: ByHand, gate: str, verdict: VerdictWord) -> None:
-    """What has to be there before a job can leave its gate: a word of somebody's, and the gate closed by it."""
-    by_hand.execute(VOTE, {"gate": gate, "verdict": verdict})
-    by_hand.execute(CLOSE, {"gate": gate, "state": "approved" if verdict == "approve" else "denied"})
+def decide_by_hand(by_hand: ByHand, approval: str, verdict: VerdictWord) -> None:
+    """What has to be there before a job can leave its approval: a word of somebody's, and the approval closed by it."""
+    by_hand.execute(VOTE, {"approval": approval, "verdict": verdict})
+    by_hand.execute(CLOSE, {"approval": approval, "state": "approved" if verdict == "approve" else "denied"})
 
 
-def _end(store: Store, held: Claim, state: State, gate: str | None) -> None:
+def _end(store: Store, held: Claim, state: State, approval: str | None) -> None:
     match state:
         case State.SUCCEEDED:
             settle(store, held, DONE)
@@ -80,5 +80,5 @@ def _end(store: Store, held: Claim, state: State, gate: str | None) -> None:
         case State.FAILED:
             apply(store, held.lease, Settlement(held.id, held.attempt, "fail", code="denied", message="no"))
         case State.WAITING_FOR_APPROVAL:
-            assert gate is not None
-            apply(store, held.lease, asks(held, gate))
+            assert approval is not None
+            apply(store, held.lease, asks(held, approval))

@@ -108,7 +108,7 @@ def test_the_lines_of_a_job_have_the_fields_and_no_canary(
     (failed,) = [line for line in told if line.get("job") == bad.id]
     assert (failed["level"], failed["error"], failed["outcome"]) == ("warning", "ConnectionError", "failed")
     assert failed["duration"] > 0
-    assert "trace_id" not in failed
+    assert failed["trace_id"] == bad.id.replace("-", "")
 
 
 def test_without_redaction_the_canary_would_be_found(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ async def test_the_service_has_a_line_a_request_with_route_actor_and_trace(
         await client.get("/metrics?secret=canary-query", headers=ours)
         await client.get("/metrics", headers={"traceparent": "00-broken"})
         await client.get("/canary-path/%0aforged", headers=ours)
-        await client.get("/healthz")
+        await client.get("/livez")
     await app.aclose()
     told = [line for line in lines(stream) if line["logger"] == "holdfast.http"]  # the client has a logger as well
     assert "canary" not in json.dumps(told)
@@ -172,7 +172,7 @@ async def test_the_service_has_a_line_a_request_with_route_actor_and_trace(
         ("GET /metrics 200", "ada", "acme"),
         ("GET unmatched 401", None, None),
         ("GET unmatched 404", "ada", "acme"),
-        ("GET /healthz 200", None, None),
+        ("GET /livez 200", None, None),
     ]
     assert [line.get("trace_id") for line in told] == [PARENT[3:35], None, PARENT[3:35], None]
     assert all(line["duration"] > 0 for line in told)

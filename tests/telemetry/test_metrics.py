@@ -155,7 +155,7 @@ async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: pro
     await app.aclose()
     dashboard: dict[str, Any] = json.loads((ROOT / "deploy/grafana/dashboard.json").read_text())
     alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text()
-    keda = (ROOT / "deploy/keda/scaledobject.yml").read_text()
+    keda = (ROOT / "deploy/kubernetes/scaledobject.yaml").read_text()
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     expressions = [line for line in alerts.splitlines() if " expr: " in line]
@@ -184,7 +184,7 @@ def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path
     with started(arguments, cwd=tmp_path, url=sqlite_url) as process:
         assert process.stderr is not None
         told = iter(process.stderr.readline, "")
-        where = next(line for line in told if "Metrics are at" in line).split()[-1]
+        where = next(line for line in told if "metrics of this process" in line).split()[-1]
         assert where.startswith("http://127.0.0.1:")
         assert handle.result(timeout=30) == 2
         line: dict[str, Any] = next(

@@ -149,7 +149,7 @@ async def test_the_service_observes_its_queues(new_app: NewApp, recorded: Record
     async with service.router.lifespan_context(service):
         transport = httpx2.ASGITransport(service)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as http:
-            assert (await http.get("/healthz")).status_code == 200
+            assert (await http.get("/livez")).status_code == 200
         points = await asyncio.to_thread(recorded.points)
     await app.aclose()
     (depth,), (age,) = points["holdfast.queue.depth"], points["holdfast.queue.oldest.age"]

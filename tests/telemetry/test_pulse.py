@@ -86,7 +86,7 @@ def test_it_counts_what_there_is_queue_by_queue_and_tenant_by_tenant(app: App, n
         assert (mail.waiting, mail.scheduled, mail.retrying, mail.running) == (3, 1, 0, 0)
         assert mail.oldest_age_s is not None
         assert 0 <= mail.oldest_age_s < 60
-        assert (found.dead_letters, found.gates_open, found.workers, found.schedules_late) == (1, 1, (), 0)
+        assert (found.dead_letters, found.approvals_open, found.workers, found.schedules_late) == (1, 1, (), 0)
         assert found.rates.ended == {"succeeded": 1, "failed": 1}
         assert found.rates.buried == 1
         assert [(each.kind, each.error_code) for each in found.failures] == [("fails", "ConnectionError")]

@@ -60,7 +60,7 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
 
     def note(ctx: Context | SyncContext) -> None:
         headers = outgoing_headers()
-        seen.setdefault(ctx.kind, []).append((ctx.trace and ctx.trace.traceparent, headers, ctx.tags))
+        seen.setdefault(ctx.kind, []).append((ctx.trace.traceparent, headers, ctx.tags))
         ctx.log.warning("noted")
 
     @app.job(tags=["mine"])
@@ -114,7 +114,8 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
                 ),
             )
         assert current_trace() is None
-        elsewhere.enqueue("plain").wait(20)
+        untraced = elsewhere.enqueue("plain")
+        untraced.wait(20)
         job.wait(20)
         until(lambda: sum(map(len, seen.values())) == 12, "all of it ran")
     logging.getLogger("holdfast.job").removeHandler(handler)
@@ -125,8 +126,9 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
     assert seen["node"] == [own, own]
     assert seen["again"] == [own, own]
     assert seen["follows"] == [own]
-    assert seen["plain"] == [(None, {}, ())]
-    assert {record.__dict__.get("trace_id") for record in lines} == {ID, OTHER[3:35], None}
+    own_trace = Trace.of_job(untraced.id, ())
+    assert seen["plain"] == [(own_trace.traceparent, own_trace.headers(), ())]
+    assert {record.__dict__.get("trace_id") for record in lines} == {ID, OTHER[3:35], own_trace.trace_id}
     assert job.get().trace == trace
     # It is a tag that nobody looks for, so it has no place in the index of tags.
     (stored,) = [tag for tag in job.get().tags if is_trace_tag(tag) and tag.startswith("trace:")]
@@ -146,10 +148,10 @@ def test_a_batch_under_one_trace_is_one_trip_and_the_next_has_its_own(app: App) 
     bare = one.enqueue(7)
     assert {handle.get().trace for handle in traced} == {Trace.parse(PARENT)}
     assert {handle.get().trace for handle in others} == {Trace.parse(OTHER)}
-    assert bare.get().trace is None
+    assert Trace.of_tags(bare.get().tags) is None
     assert bare.get().tags == ()
     with trace_from("00-broken"):
-        assert one.enqueue(8).get().trace is None
+        assert Trace.of_tags(one.enqueue(8).get().tags) is None
     work_off(app)
 
 
@@ -162,3 +164,28 @@ def test_nothing_of_it_is_imported_before_it_is_wanted() -> None:
     )
     assert subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout == "[]\n"
     assert holdfast.Trace is Trace
+
+
+@pytest.mark.req("JF-19")
+def test_a_job_without_a_producers_trace_has_one_from_its_id(app: App) -> None:
+    """The trace id is the same for the job, its log lines, its children and the services its handler calls."""
+    seen: dict[str, Any] = {}
+
+    @app.job
+    def parent(ctx: SyncContext) -> None:
+        seen["context"], seen["headers"] = ctx.trace, outgoing_headers()
+        child.enqueue()
+
+    @app.job
+    async def child(ctx: Context) -> None:
+        seen["child"] = ctx.trace
+
+    handle = parent.enqueue()
+    work_off(app)
+    trace = handle.get().trace
+    assert trace.trace_id == handle.id.replace("-", "")
+    assert Trace.parse(trace.traceparent) == trace, "a valid traceparent"
+    assert seen["context"] == trace
+    assert seen["headers"] == {"traceparent": trace.traceparent}
+    assert seen["child"] == trace
+    assert current_trace() is None, "it ends with the handler"

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Agent, Backoff, Retry
 from holdfast.engine.job import JobSpec
-from holdfast.engine.retry import EXPONENTIAL, GENTLE
+from holdfast.engine.retry import GENTLE, PATIENT
 from holdfast.features.agents.model import Definition, Objection, objection, under
 
 pytestmark = pytest.mark.req("CX-16")
@@ -44,7 +44,7 @@ def agent(**changes: Any) -> Agent:
 @pytest.mark.req("CX-9")
 def test_a_retry_is_the_whole_policy_and_a_preset_the_backoff_alone() -> None:
     whole = Definition.of("a", retry=Retry(max_attempts=3, max_crashes=1))
-    assert (whole.max_retries, whole.max_crashes, whole.backoff) == (2, 1, EXPONENTIAL)
+    assert (whole.max_retries, whole.max_crashes, whole.backoff) == (2, 1, PATIENT)
     partly = Definition.of("a", retry="gentle")
     assert (partly.max_retries, partly.max_crashes, partly.backoff) == (None, None, GENTLE)
     nothing = Definition.of("a")
@@ -63,7 +63,7 @@ def test_what_is_not_registered_is_the_kinds() -> None:
     assert agent(max_retries=0).policy(kinds) == Retry(max_attempts=1, max_crashes=8, backoff=Backoff(base=7))
     assert agent(max_crashes=0).policy(kinds) == Retry(max_attempts=9, max_crashes=0, backoff=Backoff(base=7))
     assert agent(backoff=GENTLE.to_json()).policy(kinds).backoff == GENTLE
-    assert agent(backoff={"base": "much"}).policy(kinds).backoff == EXPONENTIAL, "somebody wrote it by hand"
+    assert agent(backoff={"base": "much"}).policy(kinds).backoff == PATIENT, "somebody wrote it by hand"
 
 
 def test_objections() -> None:
@@ -100,6 +100,6 @@ def test_deadlines() -> None:
     assert under(agent(), SPEC, NOW).deadline_at is None
     assert deadline() == NOW + timedelta(seconds=60)
     assert deadline(delay=10.0) == NOW + timedelta(seconds=70)
-    assert deadline(process_after=NOW - timedelta(days=1)) == NOW + timedelta(seconds=60)
+    assert deadline(run_at=NOW - timedelta(days=1)) == NOW + timedelta(seconds=60)
     assert deadline(deadline_at=NOW) == NOW
     assert deadline(deadline_at=NOW + timedelta(days=1)) == NOW + timedelta(seconds=60)

@@ -110,7 +110,7 @@ def test_a_bucket_is_asked_again_and_believes_nobody_without_a_signature(server:
     server.failures = 2
     bucket.put("a/b", b"x")
     assert server.objects == {"/jobs/a/b": b"x"}
-    assert [verb for verb, _ in server.asked] == ["PUT"] * 3
+    assert [operation for operation, _ in server.asked] == ["PUT"] * 3
     server.failures = 3
     assert code(lambda: bucket.get("a/b")) == "artifacts_away"
     wrong = Bucket.of(url, given | {"AWS_SECRET_ACCESS_KEY": "another"})

@@ -17,6 +17,7 @@ from holdfast.engine.retry import (
     GENTLE,
     HOURLY_CAP,
     MAX_DELAY,
+    PATIENT,
     PRESETS,
     Backoff,
     Retry,
@@ -142,10 +143,12 @@ def test_presets_are_found_by_name() -> None:
 
 
 @pytest.mark.req("JF-5")
-def test_the_default_policy_begins_a_job_five_times() -> None:
+def test_the_default_policy_begins_a_job_ten_times_over_hours() -> None:
     policy = Retry()
-    assert (policy.max_attempts, policy.max_retries, policy.max_crashes) == (5, 4, 3)
-    assert policy.backoff == EXPONENTIAL
+    assert (policy.max_attempts, policy.max_retries, policy.max_crashes) == (10, 9, 3)
+    assert policy.span == sum((1, 4, 16, 64, 256, 1024, 4096, 7200, 7200))
+    assert Retry(max_attempts=1).span == 0
+    assert policy.backoff == PATIENT == Backoff(factor=4, cap=7200)
 
 
 @pytest.mark.parametrize(("attempts", "retries"), [(1, 0), (101, 100)])
@@ -191,5 +194,5 @@ def test_can_retry_counts_for_every_state_but_two(state: State, attempts: int, m
 
 
 @pytest.mark.req("HK-3")
-def test_can_retry_allows_five_attempts_by_default() -> None:
-    assert [can_retry("failed", attempts) for attempts in (0, 4, 5, 6)] == [True, True, False, False]
+def test_can_retry_allows_as_many_attempts_as_the_default_policy() -> None:
+    assert [can_retry("failed", attempts) for attempts in (0, 9, 10, 11)] == [True, True, False, False]

@@ -63,7 +63,7 @@ def test_what_was_written_stays_written_when_the_log_cannot_be_moved(
         put(small_log, *(spec() for _ in range(10)))
         assert count(small_log) == 10 * (number + 1)
     assert Path(f"{path}-wal").stat().st_size > 400_000
-    assert caplog.text.count("cannot be moved") == 1
+    assert caplog.text.count("cannot be checkpointed") == 1
 
 
 def test_the_log_is_moved_into_the_file_and_begun_anew(small_log: SqliteStore, path: Path) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.errors import InvalidSetting
-from holdfast.features.schedules.timing import Timing, preview, zone_of
+from holdfast.features.schedules.recurrence import Timing, preview, zone_of
 
 pytestmark = pytest.mark.req("SC-9")
 

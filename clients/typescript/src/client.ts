@@ -57,7 +57,7 @@ export interface JobsWanted {
   until?: Date | string;
 }
 
-export interface GatesWanted {
+export interface ApprovalsWanted {
   state?: string;
   approver?: string;
   name?: string;
@@ -66,7 +66,7 @@ export interface GatesWanted {
 
 export interface EventsWanted {
   kind?: string | string[];
-  verb?: string | string[];
+  type?: string | string[];
   job?: string | string[];
 }
 
@@ -189,21 +189,21 @@ export class Client {
   }
 
   /** What waits for people, the oldest first. */
-  approvals(wanted: GatesWanted = {}): AsyncGenerator<Approval, void, undefined> {
-    return every(this.#transport, schemas.approvalSchema, "/gates", { ...wanted });
+  approvals(wanted: ApprovalsWanted = {}): AsyncGenerator<Approval, void, undefined> {
+    return every(this.#transport, schemas.approvalSchema, "/approvals", { ...wanted });
   }
 
-  /** Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree. */
-  approve(gate: string, said: { comment?: string; data?: unknown } = {}): Promise<Approval> {
-    return this.#decide(gate, "approve", said);
+  /** Say yes, as whom the token names. Answers the approval as it is now: still open when more have to agree. */
+  approve(approval: string, said: { comment?: string; data?: unknown } = {}): Promise<Approval> {
+    return this.#decide(approval, "approve", said);
   }
 
-  deny(gate: string, said: { comment?: string; data?: unknown } = {}): Promise<Approval> {
-    return this.#decide(gate, "deny", said);
+  deny(approval: string, said: { comment?: string; data?: unknown } = {}): Promise<Approval> {
+    return this.#decide(approval, "deny", said);
   }
 
-  #decide(gate: string, word: string, body: object): Promise<Approval> {
-    const path = `/gates/${encodeURIComponent(gate)}/${word}`;
+  #decide(approval: string, word: string, body: object): Promise<Approval> {
+    const path = `/approvals/${encodeURIComponent(approval)}/${word}`;
     return this.#transport.ask(schemas.approvalSchema, { method: "POST", path, body });
   }
 

@@ -1,5 +1,5 @@
 export { Client } from "./client.js";
-export type { Call, EventsWanted, GatesWanted, JobOptions, JobsWanted } from "./client.js";
+export type { Call, EventsWanted, ApprovalsWanted, JobOptions, JobsWanted } from "./client.js";
 export * from "./errors.js";
 export type { DeadLetters, GroupsWanted, Queues, ScheduleDefinition, Schedules, SchedulesWanted } from "./operating.js";
 export type { Held, Reserve } from "./reserving.js";

@@ -141,16 +141,16 @@ export class Queues {
     options: { until?: Date | string; refuse_enqueue?: boolean } = {},
   ): Promise<Pause> {
     const body = { queue, reason, ...options };
-    return this.#transport.ask(schemas.pauseSchema, { method: "POST", path: "/switches/pause", body });
+    return this.#transport.ask(schemas.pauseSchema, { method: "POST", path: "/pauses", body });
   }
 
   async resume(queue: string): Promise<void> {
-    await this.#transport.ask(z.null(), { method: "POST", path: "/switches/resume", body: { queue } });
+    await this.#transport.ask(z.null(), { method: "POST", path: "/pauses/resume", body: { queue } });
   }
 
   /** What is paused: queues, and whatever else was. */
   paused(): AsyncGenerator<Pause, void, undefined> {
-    return every(this.#transport, schemas.pauseSchema, "/switches");
+    return every(this.#transport, schemas.pauseSchema, "/pauses");
   }
 }
 

@@ -37,7 +37,7 @@ export const jobSchema = z.object({
   error_code: z.string().nullable(),
   error_message: z.string().nullable(),
   created_at: time,
-  process_after: time.nullable(),
+  run_at: time.nullable(),
   deadline_at: time.nullable(),
   payload: anything,
   idempotency_key: z.string().nullable(),
@@ -49,6 +49,8 @@ export const jobSchema = z.object({
   workflow_id: z.string().nullable(),
   external_ref: z.string().nullable(),
   enqueued_by: z.string(),
+  updated_at: time.nullish(),
+  last_error_at: time.nullish(),
 });
 export type Job = z.infer<typeof jobSchema>;
 
@@ -76,7 +78,7 @@ export const eventSchema = z.object({
   job_id: z.string(),
   tenant: z.string(),
   kind: z.string(),
-  verb: z.string(),
+  type: z.string(),
   from_state: z.string().nullable(),
   to_state: z.string(),
   attempt: z.number(),
@@ -170,7 +172,7 @@ export type DeadLetterGroup = z.infer<typeof deadLetterGroupSchema>;
 export const operationSchema = z.object({
   id: z.string(),
   tenant: z.string(),
-  verb: z.string(),
+  action: z.string(),
   reason: z.string().nullable(),
   rate: z.number().nullable(),
   /** `running`, `done` or `cancelled`. */
@@ -207,7 +209,7 @@ export const healthSchema = z.object({
   oldest_queued_age_s: z.number().nullable(),
   lease_active: z.number(),
   workers: z.number(),
-  gate_open: z.number(),
+  approvals_open: z.number(),
   /** There is more of something than was counted. */
   capped: z.boolean(),
 });

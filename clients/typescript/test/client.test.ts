@@ -37,8 +37,8 @@ test("a job is enqueued, found, listed, cancelled", async () => {
   await assert.rejects(client.wait(made.id), JobFailed);
   await assert.rejects(client.enqueue("ts.nothing", {}, { priority: 1e9 }), InvalidInput);
   await assert.rejects(client.cancel("0198c5b4-0000-7000-8000-000000000001"), NotFound);
-  const verbs = (await client.history(made.id)).map((event) => event.verb);
-  assert.deepEqual(verbs, ["enqueue", "cancel"]);
+  const types = (await client.history(made.id)).map((event) => event.type);
+  assert.deepEqual(types, ["enqueue", "cancel"]);
 });
 
 test("many at once, and every page of them", async () => {
@@ -56,8 +56,8 @@ test("events are followed from now on, until the signal", async () => {
   const seen: string[] = [];
   const following = (async () => {
     for await (const event of client.follow({ kind: "ts.followed", signal: stop.signal })) {
-      seen.push(event.verb);
-      if (event.verb === "cancel") stop.abort();
+      seen.push(event.type);
+      if (event.type === "cancel") stop.abort();
     }
   })();
   // Nobody knows when it has begun to listen: one more is told of until one was heard of.
@@ -69,7 +69,7 @@ test("events are followed from now on, until the signal", async () => {
   await client.cancel(last.id ?? "");
   await following;
   assert.equal(seen.at(-1), "cancel");
-  assert.ok(seen.slice(0, -1).every((verb) => verb === "enqueue"));
+  assert.ok(seen.slice(0, -1).every((type) => type === "enqueue"));
 });
 
 test("a follower is told of what retention has removed, and begins again from where it says", async () => {
@@ -90,9 +90,9 @@ test("a follower is told of what retention has removed, and begins again from wh
 });
 
 test("people decide", async () => {
-  const gates = await collect(client.approvals({ name: "ts-gate" }));
-  assert.equal(gates.length, 2);
-  const [first, second] = gates;
+  const approvals = await collect(client.approvals({ name: "ts-approval" }));
+  assert.equal(approvals.length, 2);
+  const [first, second] = approvals;
   assert.ok(first && second);
   assert.equal((await client.approve(first.id, { comment: "fine" })).state, "approved");
   assert.equal((await client.deny(second.id)).state, "denied");
@@ -158,7 +158,7 @@ function told(after: string | string[] | undefined, response: ServerResponse, cu
 }
 
 function event(seq: number): string {
-  const data = { seq, job_id: "7", tenant: "default", kind: "mail", verb: "enqueue", cursor: `${seq}` };
+  const data = { seq, job_id: "7", tenant: "default", kind: "mail", type: "enqueue", cursor: `${seq}` };
   const rest = { from_state: null, to_state: "queued", attempt: 0, actor: "ada", at: new Date(), meta: {} };
   return `id: ${seq}\nevent: job.enqueue\ndata: ${JSON.stringify({ ...data, ...rest })}\n\n`;
 }

@@ -73,9 +73,9 @@ test("dead letters are redriven and discarded by the group", async () => {
 });
 
 test("a queue is paused and resumed, and health tells of it", async () => {
-  const switched = await client.queues.pause("ts-paused", "too hot", { refuse_enqueue: true, until: "1h" });
-  assert.deepEqual([switched.scope, switched.name, switched.refuse_enqueue], ["queue", "ts-paused", true]);
-  assert.ok(switched.until instanceof Date);
+  const paused = await client.queues.pause("ts-paused", "too hot", { refuse_enqueue: true, until: "1h" });
+  assert.deepEqual([paused.scope, paused.name, paused.refuse_enqueue], ["queue", "ts-paused", true]);
+  assert.ok(paused.until instanceof Date);
   await assert.rejects(client.enqueue("ts.nothing", {}, { queue: "ts-paused" }), (error) => error instanceof HoldfastError && error.code === "paused");
   const health = await client.health();
   assert.ok(health.reasons.some((reason) => reason.code === "paused" && reason.says.includes("ts-paused")));

@@ -11,6 +11,7 @@ from holdfast import config
 from holdfast.app.declarations import TemplateMaker
 from holdfast.app.handlers import Declared
 from holdfast.app.workers import Running
+from holdfast.engine.hooks import AppHooks
 from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
@@ -28,12 +29,13 @@ from holdfast.features.jobs.operations import Jobs
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.retention.operations import RetentionPolicies, UsageReport
-from holdfast.features.schedules.firing import Scheduler
 from holdfast.features.schedules.operations import Schedules
+from holdfast.features.schedules.runs import Scheduler
 from holdfast.features.schedules.templates import Templates
 from holdfast.features.tenants.operations import Tenants
 from holdfast.features.tokens.operations import Tokens
 from holdfast.features.webhooks.operations import Webhooks
+from holdfast.features.workers.operations import Workers
 from holdfast.features.workflows.operations import Workflows
 from holdfast.outgoing import EgressPolicy
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
@@ -59,7 +61,7 @@ class App(Running):
     schedules: Schedules
     """Times at which jobs are made."""
     templates: Templates
-    """Job definitions with a name and versions."""
+    "Manage templates: named, versioned job definitions."
     workflows: Workflows
     """Workflows that were started."""
     approvals: Approvals
@@ -96,8 +98,15 @@ class App(Running):
     """Attempts, run time and cost per tenant, kind and day."""
     audit: Audit
     """Seal, verify and export the ledger."""
+    workers: Workers
+    """Running workers: list, drain and stop them."""
     health: HealthChecks
-    """The state of the work: verdict, statistics, last hour."""
+    """The state of the work: verdict, statistics, activity."""
+    hooks: AppHooks
+    """Functions to run around enqueue and around every attempt, and after its end."""
+
+    # An integration may replace it with one that uses the framework's own connection.
+    _session_type: type[Session] = Session
 
     def __init__(
         self,
@@ -118,12 +127,14 @@ class App(Running):
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self._schema, self._strict, named = schema, strict, config.database_url(url)
-        self._session = session = Session(
+        self.hooks = AppHooks()
+        self._session = session = self._session_type(
             open_store(named, schema=schema, answer_within=limit, pool_size=pool_size),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
             vault=Vault.of(artifacts or config.artifact_place(named), config.key_text()),
+            hooks=self.hooks,
         )
         super().__init__(session)
         self._declared = Declarations()
@@ -159,6 +170,7 @@ class App(Running):
         self.payload_rules = PayloadRules(session, session.name)
         self.retention = RetentionPolicies(session, session.vault.artifacts)
         self.usage, self.audit, self.health = UsageReport(session), Audit(session), HealthChecks(session)
+        self.workers = Workers(session)
 
     @property
     def artifacts(self) -> Artifacts | None:

@@ -140,7 +140,12 @@ def _handler(bench: ChildRuntime, wanted: Message) -> Handler:
     # The worker looks for secrets once more: it knows those that were told to its app.
     client, prepare = bench.client, partial(_prepare, bench.client)
     lent = StepTools(StepWriter(client.store, client.scope), bench.threads, lambda: bench.notify)
-    handler = declared.handler(HandlerTools(client, bench.threads, Children(1), "", prepare, lent, rules=bench.rules))
+    # The hooks of the app that declares the kind here: around the handler in this process, while the worker calls those
+    # for the end of an attempt.
+    hooks = found._session.hooks if isinstance(found, Kind) else None
+    client.hooks = hooks
+    tools = HandlerTools(client, bench.threads, Children(1), "", prepare, lent, rules=bench.rules)
+    handler = declared.handler(tools if hooks is None else replace(tools, hooks=hooks))
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         try:
@@ -151,7 +156,7 @@ def _handler(bench: ChildRuntime, wanted: Message) -> Handler:
             if bench.memory is None:
                 raise
             limit = in_words(bench.memory)
-            raise HoldfastError(f"the process met its memory limit of {limit}", code="memory_limit") from error
+            raise HoldfastError(f"the process reached its memory limit of {limit}", code="memory_limit") from error
 
     return replace(handler, call=call)
 

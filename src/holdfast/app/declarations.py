@@ -10,14 +10,15 @@ from holdfast.app.built_in import built_in
 from holdfast.app.handlers import Declared, RunMode, wants_context
 from holdfast.app.process_handlers import Process, as_process, target_of
 from holdfast.context import Context, SyncContext
+from holdfast.engine.hooks import AppHooks, Hooks
 from holdfast.engine.job import DEFAULT_RETRY, Enqueued
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.features.connectors.command_runner import CommandSettings, Program, command_parts
 from holdfast.features.connectors.outbound import Outbound
-from holdfast.features.connectors.program import CommandSettings, Program, command_parts
 from holdfast.features.connectors.report import Source, Sources, add_source
 from holdfast.features.events.operations import Declarations, Following
 from holdfast.features.jobs.handle import Handle
@@ -26,8 +27,8 @@ from holdfast.features.payloads.model import PayloadPolicy, RuleOptions
 from holdfast.features.payloads.operations import PayloadRules
 from holdfast.features.retention.model import RetentionRule, check_cost
 from holdfast.features.retention.operations import RetentionPolicies
-from holdfast.features.schedules.firing import Scheduler
 from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
+from holdfast.features.schedules.runs import Scheduler
 from holdfast.kind import Kind, Options, Prepared, RetryAs
 from holdfast.steps.approvals import Asking, asking, check_notifier
 from holdfast.steps.signature import Signature
@@ -70,7 +71,7 @@ class ScheduleDecorator:
         self._definition: dict[str, Any] = {**definition}
         self._declared = "kind" in definition or "template" in definition
         if "kind" in definition and "template" in definition:
-            raise InvalidSetting("a schedule has a kind or a template", code="conflicting_options")
+            raise InvalidSetting("a schedule needs a kind or a template", code="conflicting_options")
         if self._declared:
             kind = self._definition.get("kind")
             self._declare(kind.name if isinstance(kind, Kind) else kind)
@@ -79,7 +80,7 @@ class ScheduleDecorator:
 
     def __call__(self, target: T) -> T:
         if self._declared:
-            raise InvalidSetting("this schedule has its kind already", code="conflicting_options")
+            raise InvalidSetting("this schedule already has a kind", code="conflicting_options")
         if isinstance(target, Kind):
             self._declare(target.name)
         else:  # a function that is about to be declared as a job
@@ -148,6 +149,7 @@ class JobOptions(TypedDict, total=False):
     ``keep`` is how long a job is kept after its end (``app.retention``); ``cost`` is the cost of an attempt
     (``app.usage``).
     ``rules`` are rules for payloads and results, as a ``PayloadPolicy`` (``app.payload_rules``).
+    ``hooks`` are run around its jobs, inside those of the app (``app.hooks``).
     """
 
     queue: str
@@ -164,13 +166,14 @@ class JobOptions(TypedDict, total=False):
     keep: Duration | None
     cost: float | None
     rules: PayloadPolicy | None
+    hooks: Sequence[Hooks]
 
 
 def _rules(given: object) -> RuleOptions:
     if given is None:
         return {}
     if not isinstance(given, PayloadPolicy):
-        raise InvalidSetting(f"rules is a PayloadPolicy, not {type(given).__name__}", code="invalid_setting")
+        raise InvalidSetting(f"rules must be a PayloadPolicy, not {type(given).__name__}", code="invalid_setting")
     return given.options()
 
 
@@ -185,6 +188,8 @@ class Declaring:
     _outbound: Outbound
     _reports: Sources
     _notifier: str | None
+    hooks: AppHooks
+    _signature_type: type[Signature] = Signature
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Kind[P, R]: ...
@@ -203,22 +208,22 @@ class Declaring:
         the options.
         """
         if isinstance(name, Kind):
-            raise InvalidSetting(f"{name.name} is a job already", code="duplicate_kind")
+            raise InvalidSetting(f"{name.name} is already a job", code="duplicate_kind")
         if callable(name):
             return self._job(None, options)(name)
         return self._job(name, options)
 
     def _job(self, name: str | None, options: JobOptions) -> JobDecorator:
-        unknown = options.keys() - JobOptions.__annotations__.keys()
-        if unknown:
-            raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+        check_options(options, JobOptions.__annotations__)
         at_most_once, retry, retry_as = (
             options.get("at_most_once", False),
             options.get("retry"),
             options.get("retry_as"),
         )
         if at_most_once and (retry is not None or retry_as is not None):
-            raise InvalidSetting("a job is tried again or begun at most once, not both", code="conflicting_options")
+            raise InvalidSetting(
+                "a job is either retried or started at most once, not both", code="conflicting_options"
+            )
         policy = AT_MOST_ONCE if at_most_once else DEFAULT_RETRY if retry is None else as_policy(retry)
         defaults = Options(
             queue=options.get("queue", "default"),
@@ -235,11 +240,12 @@ class Declaring:
         timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
         limit = None if timeout is None else seconds(timeout, "timeout")
         way = as_process(options.get("process", False))
-        gate = asking(options.get("requires_approval", False))
+        approval = asking(options.get("requires_approval", False))
         kept = None if keep is None else RetentionRule.of(purge_after=keep, declared=True)
         spent = None if cost is None else check_cost(cost)
-        said = (name, defaults, limit, at_most_once, way, gate, kept, spent, _rules(options.get("rules")))
-        return JobDecorator(lambda function: self._declare(function, *said))
+        said = (name, defaults, limit, at_most_once, way, approval, kept, spent, _rules(options.get("rules")))
+        hooks = options.get("hooks", ())
+        return JobDecorator(lambda function: self._declare(function, *said, hooks=hooks))
 
     @overload
     def command(
@@ -278,17 +284,20 @@ class Declaring:
         keep: RetentionRule | None = None,
         cost: float | None = None,
         rule: RuleOptions | None = None,
+        hooks: Sequence[Hooks] = (),
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
         if kind in self._kinds:
-            raise InvalidSetting(f"there is a job called {kind!r} already", code="duplicate_kind")
+            raise InvalidSetting(f"a job named {kind!r} already exists", code="duplicate_kind")
         answers = not isinstance(way, Program)  # the function of a command makes its command line
-        signature = Signature(function, kind, skip=int(wants_context(function)), answers=answers)
+        signature = self._signature_type(function, kind, skip=int(wants_context(function)), answers=answers)
         says = self.payload_rules._declare(kind, rule or {})
         facts = (kind, self._session, signature, function, options, at_most_once, approval)
         declared: Kind[..., Any] = Kind(*facts, _rule=says)
         if isinstance(way, Process):
             target_of(kind, function)  # refused now rather than when the first job runs
+        if hooks:
+            self.hooks.declare(kind, hooks)
         self._kinds[kind] = Declared(declared, timeout, way, cost)
         self.retention._declare(kind, keep)
         declare_marked(self._scheduler, function, kind)
@@ -308,10 +317,10 @@ class Declaring:
         return ScheduleDecorator(self._scheduler, timing, definition)
 
     def on(self, pattern: str, **wanted: Unpack[Following]) -> Callable[[K], K]:
-        """Have events make jobs of this kind: ``@app.on("job.succeeded", kind="import")`` above ``@app.job()``.
+        """Create jobs of this kind from events: ``@app.on("job.succeeded", kind="import")`` above ``@app.job()``.
 
-        The handler is given the event (``event``), or what a ``payload`` makes of it. A worker that starts puts it down
-        in the database; from then on each event that fits makes one job, whoever is there (``app.subscriptions``).
+        The handler receives the event (``event``), or the ``payload`` built from it. A worker stores the subscription
+        when it starts; from then on each matching event creates one job (``app.subscriptions``).
         """
         return self._declared.on(pattern, wanted)
 
@@ -333,7 +342,7 @@ class Declaring:
         in_vain = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
         if in_vain:
             raise InvalidSetting(
-                f"a notifier has no {', '.join(sorted(in_vain))} of its own: the store enqueues it",
+                f"a notifier cannot set {', '.join(sorted(in_vain))}: the store enqueues it",
                 code="unknown_option",
             )
 

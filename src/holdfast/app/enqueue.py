@@ -104,7 +104,7 @@ class Enqueuing(StoreNamespace):
         """Send an event: jobs that wait for it continue. With a ``key`` it is recorded once, however often it is sent;
         with a ``job`` it is for that job alone."""
         if data is not None and not isinstance(data, dict):
-            raise InvalidSetting("the data of an event is an object of names and values", code="invalid_event")
+            raise InvalidSetting("event data must be a JSON object", code="invalid_event")
         text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
         known = None if key is None else check_name(key, "key", limit=255)
         running = current()

@@ -31,7 +31,8 @@ def enqueue_many(client: Session, calls: Iterable[Prepared[R]], connection: obje
         on = _shared(first, connection)
         answers = {tenant: iter(client.add(specs, tenant, on)) for tenant, specs in _groups(first).items()}
         return _handles(client, first, answers)
-    if len(first) < PART or client.store.lanes == 1:  # nobody works beside us there: nothing is gained
+    hooked = client.hooks is not None and client.hooks.wraps_enqueue  # hooks see all jobs of a call at once
+    if len(first) < PART or client.store.lanes == 1 or hooked:  # nobody works beside us there: nothing is gained
         return _all_at_once(client, [*first, *rest])
     return _in_parts(client, first, rest)
 
@@ -58,7 +59,7 @@ def _prepared(calls: Iterable[Prepared[R]]) -> Iterator[Prepared[R]]:
 
 def _not_prepared(what: object) -> InvalidInput:
     return InvalidInput(
-        f"enqueue_many takes prepared calls, not {type(what).__name__}",
+        f"enqueue_many expects prepared calls, got {type(what).__name__}",
         code="invalid_input",
         fix="For example app.enqueue_many(send.prepare(n) for n in range(10)).",
     )
@@ -90,7 +91,7 @@ def _shared(calls: Sequence[Prepared[Any]], connection: object | None, *, ours: 
     for call in calls:
         if call.connection is not None and call.connection is not connection:
             if connection is not None or ours:
-                raise InvalidSetting("the calls are for more than one connection", code="conflicting_options")
+                raise InvalidSetting("the prepared calls use more than one connection", code="conflicting_options")
             connection = call.connection
     return connection
 

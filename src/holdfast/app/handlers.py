@@ -6,12 +6,15 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, assert_never
 
+from holdfast.app.hooked import hooked
 from holdfast.app.process_handlers import Process, process_caller, recipe_for
 from holdfast.context import AnyContext, Context, LazyContext, SyncContext, enter
+from holdfast.engine.bound_results import filled
+from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.outcome import Settled, Stopped, Succeeded
 from holdfast.engine.payload import look_at
@@ -19,13 +22,15 @@ from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.features.connectors.program import Program, command_caller
+from holdfast.features.connectors.command_runner import Program, command_caller
 from holdfast.features.payloads.model import HIDDEN, Effective
+from holdfast.features.workflows.run import result_value
 from holdfast.kind import Kind, Prepared
 from holdfast.steps.approvals import Asking
 from holdfast.steps.driver import Durable, Plan, StepTools
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
+from holdfast.stores.flow import in_thread
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 from holdfast.worker.executor import Handler, PayloadRuleCache, pack_result
@@ -53,6 +58,7 @@ class HandlerTools:
     lent: StepTools
     redact: Redactor = field(default_factory=Redactor)
     rules: PayloadRuleCache = field(default_factory=PayloadRuleCache)
+    hooks: AppHooks = field(default_factory=AppHooks)
 
     def handlers(self, kinds: Mapping[str, Declared]) -> dict[str, Handler]:
         return {name: declared.handler(self) for name, declared in kinds.items()}
@@ -90,6 +96,8 @@ class Declared:
         return Handler(
             *(kind.name, _approved(call, kind, means), timeout, retry, kind._at_most_once, means.redact, self.cost),
             *(means.client.vault, means.rules, chain_of(means.client), kind._rule),
+            bind=binder(means.client),
+            end_hooks=means.hooks.of_ends(kind.name, means.client.acting_for),
         )
 
 
@@ -110,19 +118,34 @@ def chain_of(client: Session) -> Callable[[Claim], Awaitable[list[str]]]:
     return before
 
 
+def binder(client: Session) -> Callable[[Claim], Awaitable[Claim]]:
+    """Puts results of the jobs before it into the payload of a workflow's job, in place of the marks of its plan."""
+
+    async def bind(claim: Claim) -> Claim:
+        found = await client.arun(client.store.workflows.parent_results(claim.id, claim.tenant))
+        opened = partial(client.vault.open_value, tenant=claim.tenant)
+        parents = {
+            each.job_id: replace(each, value=await in_thread(opened, each.value, each.ref, job_id=each.job_id))
+            for each in found
+        }
+        return replace(claim, payload=filled(claim.payload, lambda job_id: result_value(parents[job_id])))
+
+    return bind
+
+
 def _approved(call: Call, kind: Kind[..., Any], means: HandlerTools) -> Call:
     """Ask before the handler is run at all, where the kind or the job's agent requires it. A job that is not approved
     never comes further than here."""
     asking = kind._approval
 
-    async def gated(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
+    async def with_approval(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         await ask_first(means, claim, asking, kind._rule, stop)
         return await call(claim, stop)
 
     def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
-        return call(claim, stop) if claim.agent is None else gated(claim, stop)  # nearly always there is none
+        return call(claim, stop) if claim.agent is None else with_approval(claim, stop)  # nearly always there is none
 
-    return straight_on if asking is None else gated
+    return straight_on if asking is None else with_approval
 
 
 async def ask_first(means: HandlerTools, claim: Claim, asking: Asking | None, rule: Effective, stop: Stop) -> None:
@@ -173,6 +196,8 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
             )
         )
 
+    around = means.hooks.of_runs(kind.name)
+    invoke = hooked(kind.function, around, means.threads, kind.name) if around else None
     # Looked up once, and not by every job.
     client, function, unpack = means.client, kind.function, kind._signature.unpack
 
@@ -183,7 +208,9 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
         if takes_context:
             args = (unmade.made(), *args)
         try:
-            if is_async:
+            if invoke is not None:
+                value = await invoke(claim, args, kwargs)
+            elif is_async:
                 value = await function(*args, **kwargs)
             else:
                 value = await means.threads.run(kind.name, partial(function, *args, **kwargs))
@@ -232,12 +259,12 @@ async def completed(run: HandlerRun, error: BaseException | None = None) -> bool
     if not done and run.completion.connection is not None:
         await run.ending.roll_back()
     if done and error is not None:
-        run.log.error("job %s has succeeded; its handler failed afterwards", run.claim.id, exc_info=error)
+        run.log.error("Job %s has succeeded; its handler failed afterwards", run.claim.id, exc_info=error)
     if not done and error is None:
         raise Conflict(
-            "the transaction that was to end the job was not committed",
+            "the transaction that completes the job was not committed",
             code="not_committed",
-            fix="Commit before the handler returns, or let the error that prevented it out.",
+            fix="Commit before the handler returns, or let the original error propagate.",
         )
     return done
 

@@ -65,12 +65,12 @@ def as_process(value: object) -> Process | None:
         return Process()
     if value is False or isinstance(value, Process):
         return value or None
-    raise InvalidSetting("process is True, False or a Process", code="invalid_setting")
+    raise InvalidSetting("process must be True, False or a Process", code="invalid_setting")
 
 
 def _whole(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidSetting(f"{name} is a whole number from {least} to {most}", code="invalid_setting")
+        raise InvalidSetting(f"{name} must be a whole number from {least} to {most}", code="invalid_setting")
 
 
 def target_of(kind: str, function: Callable[..., Any]) -> Message:
@@ -81,9 +81,9 @@ def target_of(kind: str, function: Callable[..., Any]) -> Message:
     nowhere = module == "__main__" and spec is None and path is None
     if "<" in name or nowhere:
         raise InvalidSetting(
-            f"{kind}: a handler that runs in a process of its own must be a function of a module",
+            f"{kind}: a handler that runs in a child process must be a module-level function",
             code="not_importable",
-            fix="Declare it at the top level of a module or script, with an App that is made there too.",
+            fix="Declare the handler and its App at the top level of a module or script.",
         )
     where = {"name": spec and spec.name, "path": path and str(Path(path).resolve())}
     return {"kind": kind, "module": module, "name": name, "main": where if module == "__main__" else None}
@@ -92,9 +92,9 @@ def target_of(kind: str, function: Callable[..., Any]) -> Message:
 def recipe_for(client: Session, schema: str, options: Process, notify: str | None = None) -> Recipe:
     if client.store.url.endswith(":memory:"):
         raise InvalidSetting(
-            "a database in memory cannot be shared with another process",
+            "an in-memory database cannot be shared with another process",
             code="not_shareable",
-            fix="Use a database file, or leave out process=True.",
+            fix="Use a database file, or omit process=True.",
         )
     hello = {
         "url": client.store.url,

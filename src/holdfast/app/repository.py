@@ -67,12 +67,12 @@ class JobRepository:
             payload=own(encode({} if payload is None else payload)),
             enqueued_by=self._owner,
             source_system="repository",
-            process_after=instant_or_none(run_at, "run_at"),
+            run_at=instant_or_none(run_at, "run_at"),
             key=None if key is None else check_name(key, "key", limit=255),
         )
         answer = self._store.run(self._store.jobs.enqueue([spec], self._tenant))[0]
         if answer.id is None or answer.reason == "idempotency_conflict":
-            raise Conflict("this key stands for another payload", code=answer.reason)
+            raise Conflict("this idempotency key belongs to a job with another payload", code=answer.reason)
         return answer.id
 
     def claim(self, want: int = 1, *, queue: str = DEFAULT_QUEUE) -> list[Work]:
@@ -108,7 +108,7 @@ class JobRepository:
         stale = self._store.run(self._store.leases.settle(claim.lease, [settlement], self._tenant))
         del self._claims[job_id]  # only now: a store that was away can be asked again
         if stale:
-            raise StaleLease(f"job {job_id} is no longer in this loop's hands")
+            raise StaleLease(f"job {job_id} is no longer claimed by this loop")
         with suppress(StoreUnavailable):  # it is marked, whatever becomes of this: the next call renews the lease
             self._held()
 

@@ -13,6 +13,7 @@ from holdfast.app.declarations import Declaring
 from holdfast.app.enqueue import Enqueuing
 from holdfast.app.handlers import HandlerTools
 from holdfast.app.repository import JobRepository
+from holdfast.engine.job import DEFAULT_QUEUE
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, Refused
 from holdfast.steps.driver import Reached, StepTools
@@ -54,7 +55,7 @@ class Running(Declaring, Enqueuing):
     def worker(self, options: WorkerOptions | None = None) -> Worker:
         """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``. It waits for a server that
         is being restarted."""
-        options = options or WorkerOptions()
+        options = self._serving(options or WorkerOptions())
         when_there(self._session.make_ready)
         when_there(self._check_role)
         when_there(partial(self._sync_declarations, options.tenant))
@@ -64,6 +65,27 @@ class Running(Declaring, Enqueuing):
         duties = (*options.extra_duties, *own, rules)
         options = dataclasses.replace(options, extra_duties=duties)
         return Worker(self._store, means.handlers(self._all_kinds), options, on_leave=means.aclose)
+
+    def _queues(self) -> tuple[str, ...]:
+        """Every queue that the code declares: of its kinds, and the default one."""
+        named = {declared.kind.defaults.get("queue", DEFAULT_QUEUE) for declared in self._all_kinds.values()}
+        return (DEFAULT_QUEUE, *sorted(named - {DEFAULT_QUEUE}))
+
+    def _serving(self, options: WorkerOptions) -> WorkerOptions:
+        """Without queues, serve every declared one. Equal weights, so that a backlog in one does not stop the others.
+        With queues, warn about declared ones that are left out: their jobs wait for another worker."""
+        declared = self._queues()
+        if not options.queues:
+            weights = dict.fromkeys(declared, 1) if len(declared) > 1 else None
+            return dataclasses.replace(options, queues=declared, weights=options.weights or weights)
+        used = {each.kind.defaults.get("queue", DEFAULT_QUEUE) for each in self._kinds.values()}
+        if left_out := sorted(used - set(options.queues)):
+            log.warning(
+                "This worker does not serve %s: jobs there wait for another worker. To serve every declared queue, "
+                "leave out --queues (queues=…), or set it to all.",
+                ", ".join(f"queue {queue}" for queue in left_out),
+            )
+        return options
 
     def _sync_declarations(self, tenant: str) -> None:
         """Write what the code declares to the database, except schedules: the task that fires them does that."""
@@ -86,7 +108,15 @@ class Running(Declaring, Enqueuing):
     ) -> HandlerTools:
         """What a worker needs to run the kinds declared here. Close it."""
         own, threads, children = self._session, threads or Threads(), Children(concurrency)
-        serving = Session(self._store, tenant=tenant, name=own.name, actor=own.actor, home=own.home, vault=own.vault)
+        serving = Session(
+            self._store,
+            tenant=tenant,
+            name=own.name,
+            actor=own.actor,
+            home=own.home,
+            vault=own.vault,
+            hooks=self.hooks,
+        )
         lent = StepTools(StepWriter(self._store, tenant), threads, lambda: self._notifier, reached)
         return HandlerTools(
             serving,
@@ -97,10 +127,14 @@ class Running(Declaring, Enqueuing):
             lent,
             self._ready_redactor(),
             self.payload_rules._cache,
+            self.hooks,
         )
 
     def run_worker(self, **options: Unpack[WorkerKeywords]) -> None:
         """Run a worker in this thread until it is stopped; with ``burst=True`` until no job is left."""
+
+        if not options.get("burst"):
+            startup.until_reachable(self._session.make_ready, self._store)
 
         async def serve() -> None:
             try:
@@ -124,13 +158,18 @@ class Running(Declaring, Enqueuing):
         except RuntimeError:
             return startup.run(once())
         raise InvalidSetting(
-            "tick() blocks, and there is an event loop running here", code="running_loop", fix="await app.atick(…)"
+            "tick() would block the running event loop", code="running_loop", fix="Use await app.atick(…)."
         )
 
     async def atick(
         self, limit: int = 10, *, stop: asyncio.Event | None = None, **options: Unpack[Ticking]
     ) -> TickSummary:
         """``tick`` on the running event loop. Setting ``stop`` releases the running jobs, like a timeout."""
+        if "queues" not in options:
+            declared = self._queues()
+            options["queues"] = declared
+            if len(declared) > 1 and not options.get("weights"):
+                options["weights"] = dict.fromkeys(declared, 1)
         wanted = TickOptions.of(limit, **options)
         await self._session.amake_ready()
         await in_thread(self._check_role)

@@ -295,7 +295,7 @@ class Bench:
 
 
 def _failed(why: str) -> HoldfastError:
-    return HoldfastError(f"the bench could not be finished: {why}", code="bench_failed")
+    return HoldfastError(f"the benchmark could not finish: {why}", code="bench_failed")
 
 
 JOBS, CONCURRENCY = 5_000, 50
@@ -305,13 +305,15 @@ STAYS = "Finished jobs and their ledger cannot be deleted by hand; they stay unt
 
 def bench(
     url: options.Url = None,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=100, max=500_000, help="How many jobs.")] = JOBS,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=100, max=500_000, help="Number of jobs.")] = JOBS,
     concurrency: options.Concurrency = CONCURRENCY,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep a SQLite file that the bench has made.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, even if there are other jobs.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the SQLite file that the benchmark created.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask for confirmation if the database has other jobs.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure your own database: enqueuing, draining, and how soon a waiting worker picks a job up.
+    """Measure your own database: enqueue rate, processing rate and pickup latency.
 
     It keeps to a queue and a tenant of its own. The jobs do nothing, so this is the most there is. Each one is checked:
     begun once, and succeeded. The rows stay; a SQLite file that was not there before is removed.
@@ -367,7 +369,7 @@ def _ask(store: Store, jobs: int, *, yes: bool) -> None:
         return
     what = f"This database holds other jobs. The bench would add {jobs + TRICKLE:,} and their ledger, which stay."
     if not sys.stdin.isatty():
-        raise InvalidSetting(what, code="confirmation_required", fix=f"Add --yes if that is meant. {SCRATCH}")
+        raise InvalidSetting(what, code="confirmation_required", fix=f"Pass --yes to continue. {SCRATCH}")
     say(f"{what} {SCRATCH if store.embedded else ''}".rstrip())
     typer.confirm("Go on?", abort=True, err=True)
 

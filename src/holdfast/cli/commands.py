@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli import bench, dev, migrate, serve, top, worker
+from holdfast.cli import bench, dev, migrate, probes, roles, serve, top, worker
 from holdfast.cli.demo import command as demo
 from holdfast.cli.failures import USAGE, guarded, show
 from holdfast.cli.options import examples
@@ -33,6 +33,7 @@ from holdfast.features.schedules import template_commands
 from holdfast.features.tenants import commands as tenants
 from holdfast.features.tokens import commands as tokens
 from holdfast.features.webhooks import commands as webhooks
+from holdfast.features.workers import commands as workers
 from holdfast.features.workflows import commands as workflows
 
 
@@ -126,13 +127,13 @@ app.add(
     "dev",
     "holdfast dev shop.jobs:app",
     "holdfast dev examples/dev_shop.py --port 9000",
-    brief="Run dashboard, API, worker and scheduler, to develop with.",
+    brief="Run dashboard, API, worker and scheduler for development.",
 )(dev.dev)
 app.add(
     "tick",
     "holdfast tick shop.jobs:app --limit 50 --timeout 50s",
     "holdfast tick shop.jobs:app --json",
-    brief="Run at most N jobs in this process: no worker is needed.",
+    brief="Run at most N jobs in this process, without a worker.",
 )(dev.tick)
 app.add(
     "enqueue",
@@ -149,14 +150,14 @@ app.add(
     "why",
     "holdfast why 01a1de74-eb8c-70f1-843b-cac5f6817387",
     "holdfast why ID --json",
-    brief="Say why a job does not run, and what would change it.",
+    brief="Explain why a job is not running.",
 )(jobs.why)
 app.add(
     "top",
     "holdfast top --all-tenants",
     "holdfast top --interval 500ms",
     "holdfast top --json",
-    brief="Watch queues, workers, jobs and failures as they are.",
+    brief="Watch queues, workers, jobs and failures live.",
 )(top.top)
 app.add("health", "holdfast health --all-tenants")(health.health)
 app.add(
@@ -164,15 +165,22 @@ app.add(
     "holdfast pause --queue mail --reason 'SMTP is down' --until 1h",
     "holdfast pause --kind pay --tenant acme --reason 'wrong sums' --refuse-enqueue",
     "holdfast pause --all --reason 'the database is being moved'",
-    brief="Begin nothing more of a queue, a kind, a tenant, or all.",
+    brief="Pause a queue, a kind, an agent, a tenant or everything.",
 )(limits.pause)
 app.add(
     "resume",
     "holdfast resume --queue mail",
     "holdfast resume --all",
 )(limits.resume)
-app.add("switches", "holdfast switches --all-tenants", brief="List what is paused.")(limits.switches)
-app.add("doctor", "holdfast doctor --strict", brief="Look for what is wrong with the database.")(health.doctor)
+app.add("pauses", "holdfast pauses --all-tenants", brief="List what is paused.")(limits.pauses)
+app.add("roles", "holdfast roles", brief="List the database roles, what each may do, and who has them.")(roles.roles)
+app.add(
+    "probe",
+    "holdfast probe live --port 9464",
+    "holdfast probe ready --port 9464 --processes 4",
+    brief="Ask a worker on this machine whether it is live, or ready.",
+)(probes.probe)
+app.add("doctor", "holdfast doctor --strict", brief="Check the database for problems.")(health.doctor)
 app.add(
     "events",
     "holdfast events --follow",
@@ -189,13 +197,13 @@ app.add(
     "holdfast demo",
     "holdfast demo --json",
     "holdfast demo --keep",
-    brief="Run many jobs, kill a worker, check that nothing was lost.",
+    brief="Run jobs, kill a worker, check that nothing was lost.",
 )(demo.demo)
 app.add(
     "usage",
     "holdfast usage --by day --since 30d",
     "holdfast usage --by tenant,kind --since 2027-01-01 --until 2027-01-31 --all-tenants --csv",
-    brief="Show what was used: jobs, run time, wait time and cost.",
+    brief="Show usage: jobs, run time, wait time and cost.",
 )(retention.usage)
 
 GROUPS = (
@@ -211,6 +219,7 @@ GROUPS = (
     ("limits", limits.commands),
     ("reservations", limits.reservation_commands),
     ("queues", limits.queue_commands),
+    ("workers", workers.commands),
     ("subscriptions", events.commands),
     ("consumers", events.consumer_commands),
     ("endpoints", webhooks.commands),

@@ -28,7 +28,7 @@ from holdfast.cli.session import load_runnable, module_of, scope
 from holdfast.cli.supervisor.process import Plan
 from holdfast.cli.supervisor.reload import Reloader
 from holdfast.cli.supervisor.supervisor import Report
-from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.worker.options import Ticking, TickSummary
 from holdfast.worker.worker import WorkerOptions
 
@@ -38,25 +38,25 @@ DATABASE = "sqlite:///holdfast-dev.db"
 def dev(
     app: Annotated[
         str,
-        typer.Argument(metavar="MODULE:APP|FILE", help="Where the App is: shop.jobs:app, or examples/dev_shop.py."),
+        typer.Argument(metavar="MODULE:APP|FILE", help="Location of the App: shop.jobs:app, or examples/dev_shop.py."),
     ],
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help=f"For an app that names no database; else {DATABASE}."),
+        typer.Option("--url", metavar="URL", help=f"Database URL for an app without one; default: {DATABASE}."),
     ] = None,
     host: Host = HOST,
     port: Port = PORT,
-    queues: options.Queues = "default",
+    queues: options.Queues = options.ALL_QUEUES,
     concurrency: options.Concurrency = 16,
     log_level: options.LogLevel = options.Level.INFO,
     log_format: options.LogForm = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Log JSON lines; the address is a JSON document on stdout.")
+        bool, typer.Option("--json", help="Log JSON lines, and print the address as JSON on stdout.")
     ] = False,
 ) -> None:
-    """Run the dashboard, the API, a worker and the scheduler, and start them anew when a file of the project changes.
+    """Run the dashboard, the API, a worker and the scheduler; restart them when a project file changes.
 
-    Nobody has to log in: it listens on this machine only.
+    No login is needed: it listens on this machine only.
     """
     serve.refuse_unsafe(host, local=True)
     module_of(app)  # a file that is not there is told at once, and not waited for
@@ -99,11 +99,11 @@ SHOWN = ("succeeded", "retried", "dead", "failed", "crashed", "snoozed", "handed
 def tick(
     app: options.AppName,
     url: options.AppUrl = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Jobs at most.")] = 10,
-    queues: options.Queues = DEFAULT_QUEUE,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Maximum number of jobs.")] = 10,
+    queues: options.Queues = options.ALL_QUEUES,
     concurrency: options.Concurrency = 16,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SPAN", help="Hand back what is not done by then.")
+        str | None, typer.Option("--timeout", metavar="SPAN", help="Time limit; unfinished jobs return to their queue.")
     ] = None,
     tenant: options.Served = None,
     all_tenants: options.ServeAll = False,
@@ -111,9 +111,9 @@ def tick(
     executor: options.Executor = options.EXECUTOR,
     log_level: options.LogLevel = options.Level.WARNING,
     log_format: options.LogForm = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines, and print the summary as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines and print the summary as JSON.")] = False,
 ) -> None:
-    """Run at most N jobs in this process, and say what became of them.
+    """Run at most N jobs in this process and print a summary.
 
     First it does what a worker does on the side: makes due what is due, frees what lost workers held. Call it
     every minute from cron and there is no need for a worker.
@@ -121,7 +121,6 @@ def tick(
     output.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     names, weights = options.queues_of(queues)
     wanted: Ticking = {
-        "queues": names,
         "weights": weights,
         "concurrency": concurrency,
         "tenant": scope(tenant, all_tenants, default=EVERY_TENANT),
@@ -129,6 +128,8 @@ def tick(
         "executor": executor,
         "timeout": None if timeout is None else options.positive(timeout, "timeout"),
     }
+    if names:
+        wanted["queues"] = names
     done = run_to_end(_once(load_runnable(app, url), limit, wanted))
     if as_json:
         emit(done)

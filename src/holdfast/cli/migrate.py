@@ -18,12 +18,14 @@ from holdfast.stores.requests import SchemaStatus
 
 def migrate(
     url: options.Url = None,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if something is pending.")] = False,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the whole schema as a script, and do nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check; exit 1 if a migration is pending.")] = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the whole schema as a SQL script and change nothing.")
+    ] = False,
     schema: options.Schema = options.SCHEMA,
     as_json: options.Json = False,
 ) -> None:
-    """Bring the database up to date."""
+    """Create or upgrade the tables."""
     if check and sql:
         raise typer.BadParameter("give --check or --sql, not both")
     with store_at(url, schema) as store:

@@ -23,27 +23,27 @@ from holdfast.kind import PAYLOAD_LIMIT
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The database: sqlite:///jobs.db or postgresql://… (or HOLDFAST_URL)."),
+    typer.Option("--url", metavar="URL", help="Database URL: sqlite:///jobs.db or postgresql://… (or HOLDFAST_URL)."),
 ]
 Tenant = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="The tenant (or HOLDFAST_TENANT; else 'default')."),
 ]
-AllTenants = Annotated[bool, typer.Option("--all-tenants", help="Every tenant, where the role may.")]
-Schema = Annotated[str, typer.Option("--schema", metavar="NAME", help="The schema on PostgreSQL.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else on stdout.")]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")]
+AllTenants = Annotated[bool, typer.Option("--all-tenants", help="All tenants, if the database role may read them.")]
+Schema = Annotated[str, typer.Option("--schema", metavar="NAME", help="PostgreSQL schema.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Maximum number of results.")]
 After = Annotated[
-    str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last one seen.")
+    str | None, typer.Option("--after", metavar="CURSOR", help="Next page: the id of the last entry on this one.")
 ]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")]
-NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the ledger.")]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, in full.")]
-GateId = Annotated[str, typer.Argument(metavar="ID", help="A gate's id, in full.")]
-GateOrToken = Annotated[
-    str, typer.Argument(metavar="ID|TOKEN", help="A gate's id, a token of it, or - for a token on stdin.")
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the ledger.")]
+NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the ledger.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its first characters.")]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="An approval's id, in full.")]
+ApprovalOrToken = Annotated[
+    str, typer.Argument(metavar="ID|TOKEN", help="An approval's id, a token of it, or - for a token on stdin.")
 ]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs, in full.")]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs, or their first characters.")]
 
 SCHEMA = "holdfast"
 
@@ -56,19 +56,25 @@ class Level(StrEnum):
 
 
 # Of the commands that run jobs.
-AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, for example shop.jobs:app.")]
-AppUrl = Annotated[str | None, typer.Option("--url", metavar="URL", help="For an app that names no database.")]
+AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Location of the App, for example shop.jobs:app.")]
+AppUrl = Annotated[str | None, typer.Option("--url", metavar="URL", help="Database URL for an app without one.")]
 Queues = Annotated[
     str,
     typer.Option(
-        "--queues", metavar="A,B", help="The queues to serve, the first first; mail:3,default shares out by weight."
+        "--queues",
+        metavar="A,B",
+        help="Queues to serve, in order; mail:3,default shares by weight; all (the default): every declared one.",
     ),
 ]
-Concurrency = Annotated[int, typer.Option("--concurrency", metavar="N", min=1, max=10_000, help="Jobs at a time.")]
+Concurrency = Annotated[
+    int, typer.Option("--concurrency", metavar="N", min=1, max=10_000, help="Number of jobs to run at once.")
+]
 Served = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant (or HOLDFAST_TENANT).")]
 ServeAll = Annotated[bool, typer.Option("--all-tenants", help="Serve every tenant (the default).")]
-Lease = Annotated[str, typer.Option("--lease", metavar="SPAN", help="Free its jobs this long after a crash.")]
-Executor = Annotated[str, typer.Option("--executor", metavar="LABEL", help="What its leases are labelled with.")]
+Lease = Annotated[
+    str, typer.Option("--lease", metavar="SPAN", help="Lease duration: jobs are recovered this long after a crash.")
+]
+Executor = Annotated[str, typer.Option("--executor", metavar="LABEL", help="Executor label of its leases.")]
 
 
 class LogFormat(StrEnum):
@@ -78,16 +84,22 @@ class LogFormat(StrEnum):
 
 LogForm = Annotated[
     LogFormat | None,
-    typer.Option("--log-format", metavar="FORM", help="Log lines as text or json (or HOLDFAST_LOG_FORMAT)."),
+    typer.Option("--log-format", metavar="FORM", help="Log format: text or json (or HOLDFAST_LOG_FORMAT)."),
 ]
 MetricsPort = Annotated[
     int | None,
-    typer.Option("--metrics-port", metavar="PORT", min=0, max=65535, help="Serve GET /metrics of this process there."),
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Serve /metrics, /livez and /readyz on this port.",
+    ),
 ]
 MetricsHost = Annotated[
-    str, typer.Option("--metrics-host", metavar="ADDRESS", help="The address to serve it on; it asks for no log-in.")
+    str, typer.Option("--metrics-host", metavar="ADDRESS", help="Address for the metrics port; it requires no login.")
 ]
-LogLevel = Annotated[Level, typer.Option("--log-level", metavar="LEVEL", help=f"What to log: {', '.join(Level)}.")]
+LogLevel = Annotated[Level, typer.Option("--log-level", metavar="LEVEL", help=f"Log level: {', '.join(Level)}.")]
 
 EXECUTOR = "worker"
 LOOPBACK = "127.0.0.1"
@@ -114,11 +126,18 @@ def listed(text: str | None) -> tuple[str, ...]:
 _LIKE_A_WEIGHT = re.compile(r".+[:=]\s*[-+]?[0-9.]+%?")
 
 
+ALL_QUEUES = "all"
+
+
 def queues_of(text: str) -> tuple[tuple[str, ...], dict[str, int] | None]:
     """``mail:3,default`` as the queues and their weights; no weights if none is given.
 
+    ``all`` is every queue that the app declares, which is what no queues at all mean to a worker.
+
     A number after the last colon is a weight; a queue that is really called ``mail:3`` is written ``mail:3:1``.
     """
+    if text.strip() == ALL_QUEUES:
+        return (), None
     weights: dict[str, int] = {}
     weighted = False
     for part in listed(text):
@@ -127,15 +146,15 @@ def queues_of(text: str) -> tuple[tuple[str, ...], dict[str, int] | None]:
             weighted = True
         elif _LIKE_A_WEIGHT.fullmatch(part):
             raise InvalidSetting(
-                f"{part!r} has no weight that is a whole number",
+                f"the weight of {part!r} is not a whole number",
                 code="invalid_weight",
-                fix=f"Write mail:3; a queue that is really called so is written {part}:1.",
+                fix=f"Write mail:3. If that is the queue's name, write {part}:1.",
             )
         else:
             name, number = part, "1"
         weights[check_name(name, "queue")] = int(number[:10])
     if not weights:
-        raise InvalidSetting("name a queue to serve", code="invalid_name")
+        raise InvalidSetting("no queue named", code="invalid_name")
     return tuple(weights), weights if weighted else None
 
 
@@ -172,7 +191,7 @@ def text_of(given: str) -> str | bytes:
 
 def _bounded(content: bytes) -> bytes:
     if len(content) > READ_LIMIT:
-        raise InvalidPayload(f"the payload has more than {READ_LIMIT:,} bytes", code="payload_too_large")
+        raise InvalidPayload(f"the payload is larger than {READ_LIMIT:,} bytes", code="payload_too_large")
     return content
 
 
@@ -191,7 +210,7 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
         if not sign or not name:
             raise typer.BadParameter(f"{pair!r} is not of the form name=value")
         if name in found:
-            raise InvalidSetting(f"{name!r} is given twice", code="conflicting_options")
+            raise InvalidSetting(f"{name!r} was given twice", code="conflicting_options")
         found[name] = value
     return found
 
@@ -209,7 +228,9 @@ def data_of(given: Sequence[str]) -> Any:
 def merged(whole: Any, named: dict[str, Any]) -> Any:
     if named and not isinstance(whole, dict):
         raise InvalidSetting(
-            "only into an object can more be put by name", code="conflicting_options", fix="Give one or the other."
+            "values can be added by name only to a JSON object",
+            code="conflicting_options",
+            fix="Pass only one of them.",
         )
     return whole | named if named else whole
 
@@ -218,16 +239,16 @@ def _is_document(given: str) -> bool:
     return given == "-" or given.startswith(_DOCUMENT) or "=" not in given
 
 
-Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")]
-Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="In this queue.")]
+Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.")]
+Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only jobs in this queue.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Which:
     kind: Kind = None
     queue: Queue = None
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="For this agent.")] = None
-    tag: Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="With this tag.")] = None
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only jobs of this agent.")] = None
+    tag: Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="Only jobs with this tag.")] = None
     newer: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Enqueued since: 1h, or a time.")] = None
     older: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")] = None
 

@@ -248,7 +248,7 @@ def instant(text: str, what: str) -> datetime:
     except (ValueError, OverflowError):
         pass
     raise InvalidSetting(
-        f"{what} {text!r} is not a time with a zone",
+        f"{what} {text!r} is not a time with a time zone",
         code="invalid_time",
         fix="For example 2027-01-31T09:00:00Z or 2027-01-31T09:00:00+02:00.",
     )

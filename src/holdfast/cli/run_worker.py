@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from holdfast.app import App
 from holdfast.cli.output import line
+from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.worker.startup import entered_again
 from holdfast.worker.worker import Worker, WorkerOptions
@@ -29,14 +30,14 @@ AT_ONCE = "Stopping at once."
 LAST_WORDS = 0.5
 
 
-def serve_metrics(host: str, port: int | None, number: int, tell: Callable[[str], None]) -> None:
-    """Metrics of this process, if a port was named; the second of several processes has the next one, and so on."""
-    if port is None:
-        return
-    from holdfast.telemetry import prometheus
-
-    server = prometheus.serve_metrics(port + (number - 1 if port else 0), host)
-    tell(f"Metrics are at http://{host}:{server.server_port}/metrics")
+def serve_metrics(host: str, port: int | None, number: int, tell: Callable[[str], None]) -> WorkerProbe:
+    """Metrics and probes of this process, if a port was named; the second of several processes has the next one, and so
+    on."""
+    probe = WorkerProbe()
+    if port is not None:
+        server = serve_status(host, port + (number - 1 if port else 0), probe)
+        tell(f"Probes (/livez, /readyz) and metrics of this process: http://{host}:{server.server_port}/metrics")
+    return probe
 
 
 class Stopper:
@@ -121,6 +122,7 @@ async def serve(
     settings: WorkerOptions,
     tell: Callable[[str], None],
     begun: Callable[[Stopper], None] = lambda stopper: None,
+    probe: WorkerProbe | None = None,
     beside: AbstractAsyncContextManager[object] | None = None,
 ) -> Stopper:
     """Run a worker until it ends. ``begun`` is called when it has everything it needs; ``beside`` lasts as long."""
@@ -128,7 +130,9 @@ async def serve(
     stopper = Stopper(serving, tell)
     on_signals(stopper.on_signal, stopper.on_hangup)
     whom = "every tenant" if settings.tenant == EVERY_TENANT else f"tenant {settings.tenant}"
-    tell(f"{serving.name} serves {', '.join(settings.queues)} of {whom}: {line(', '.join(sorted(app._kinds)))}")
+    tell(f"{serving.name} serves {', '.join(serving.options.queues)} of {whom}: {line(', '.join(sorted(app._kinds)))}")
+    if probe is not None:
+        probe.attach(serving)
     begun(stopper)
     try:
         async with beside or contextlib.nullcontext():

@@ -20,21 +20,20 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import config
 from holdfast.app import App
 from holdfast.cli import options, output
 from holdfast.cli.output import emit, say
 from holdfast.cli.run_worker import on_signals, run_to_end
-from holdfast.cli.session import NAME, load_app, refuse_absent, scope, wait_ready
+from holdfast.cli.session import NAME, load_app, refuse_absent, refuse_unready, scope
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import HoldfastError, InvalidSetting, Refused, StoreUnavailable
-from holdfast.server.problems import problem
 from holdfast.stores.flow import WaitLimit, patience_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 GRACE = 10
@@ -85,7 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise StoreUnavailable(
             f"cannot listen on {host}, port {port}: {error.strerror or error}",
             code="address_unusable",
-            fix="Name another with --host and --port.",
+            fix="Choose another address with --host and --port.",
         ) from error
     return listening
 
@@ -103,9 +102,9 @@ def refuse_unsafe(host: str, *, local: bool) -> None:
     """Without a log-in only on loopback (rule 19)."""
     if local and not is_loopback(host):
         raise Refused(
-            f"nobody would have to say who they are, and {host} can be reached from elsewhere",
+            f"refusing to serve without authentication on the public address {host}",
             code="unsafe_address",
-            fix="Leave out --no-auth and issue tokens (holdfast tokens issue), or listen on 127.0.0.1.",
+            fix="Omit --no-auth and issue tokens (holdfast tokens issue), or listen on 127.0.0.1.",
         )
 
 
@@ -162,7 +161,7 @@ async def serving(
         listening.close()
         await _let_go(others)
         if not task.cancelled() and isinstance(error := task.exception(), (SystemExit, Exception)):
-            raise HoldfastError("the web server could not start; why is above", code="server_failed") from error
+            raise HoldfastError("the web server could not start; the reason is above", code="server_failed") from error
 
 
 async def _let_go(others: set[asyncio.Task[Any]]) -> None:
@@ -214,7 +213,7 @@ def _server(web: Patient, root_path: str, trusted: Sequence[str], body_timeout: 
 def check_root_path(text: str) -> str:
     path = text.rstrip("/")
     if path and (not path.startswith("/") or "//" in path or not path.isprintable() or set(path) & set("?#\\ ")):
-        raise InvalidSetting("the root path is a path such as /jobs", code="invalid_root_path")
+        raise InvalidSetting("the root path must be a path such as /jobs", code="invalid_root_path")
     return path
 
 
@@ -225,16 +224,18 @@ def check_trusted(addresses: Sequence[str]) -> list[str]:
             network = ipaddress.ip_network(address, strict=False)
         except ValueError:
             raise InvalidSetting(
-                f"{address!r} is no address of a proxy", code="invalid_proxy", fix="An address or network: 10.0.0.0/8."
+                f"{address!r} is not the address of a proxy",
+                code="invalid_proxy",
+                fix="Use an address or a network: 10.0.0.0/8.",
             ) from None
         if network.prefixlen == 0:
-            raise InvalidSetting("everybody is no proxy", code="invalid_proxy")
+            raise InvalidSetting('"*" is not the address of a proxy', code="invalid_proxy")
     return list(addresses)
 
 
 def _missing() -> InvalidSetting:
     return InvalidSetting(
-        "the service needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[server]'"
+        "the server needs an extra that is not installed", code="missing_extra", fix="pip install 'holdfast[server]'"
     )
 
 
@@ -242,36 +243,40 @@ HOST, PORT = "127.0.0.1", 8000
 LOOK = 2.0
 """Seconds to find out what is only worth a hint."""
 
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")]
-Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes one that is free.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
+Port = Annotated[
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
+]
 
 
 def serve(
     app: Annotated[
         str | None,
-        typer.Argument(metavar="[MODULE:APP]", help="Where the App is; without it, the database that --url names."),
+        typer.Argument(metavar="[MODULE:APP]", help="Location of the App; without it, --url names the database."),
     ] = None,
     url: options.Url = None,
     host: Host = HOST,
     port: Port = PORT,
-    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="The HTTP API alone.")] = False,
+    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve only the HTTP API.")] = False,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Nobody has to log in: only on loopback, for this machine's own user.")
+        bool, typer.Option("--no-auth", help="Require no login; allowed only on a loopback address.")
     ] = False,
     root_path: Annotated[
-        str, typer.Option("--root-path", metavar="PATH", help="What a proxy in front cuts off: /jobs.")
+        str, typer.Option("--root-path", metavar="PATH", help="Path prefix that a reverse proxy removes: /jobs.")
     ] = "",
     trust_proxy: Annotated[
         list[str] | None,
         typer.Option(
-            "--trust-proxy", metavar="ADDRESS", help="A proxy whose X-Forwarded-For and -Proto are believed; repeat it."
+            "--trust-proxy",
+            metavar="ADDRESS",
+            help="Address of a proxy whose X-Forwarded-For and -Proto headers are trusted; repeatable.",
         ),
     ] = None,
     duties: Annotated[
         bool,
         typer.Option(
             "--duties/--no-duties",
-            help="Fire schedules, reap lapsed leases, seal the ledger … as a worker does, or leave it to workers.",
+            help="Run maintenance tasks (schedules, lapsed leases, seals) in this process, or leave them to workers.",
         ),
     ] = True,
     body_timeout: Annotated[
@@ -281,7 +286,7 @@ def serve(
             metavar="SECONDS",
             min=0.1,
             max=3600,
-            help="Time for a request to arrive; a large body has more, by its size.",
+            help="Maximum time to receive a request; larger bodies get more.",
         ),
     ] = BODY_TIMEOUT,
     tenant: options.Tenant = None,
@@ -289,20 +294,22 @@ def serve(
     log_level: options.LogLevel = options.Level.INFO,
     log_format: options.LogForm = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Log JSON lines; the address is a JSON document on stdout.")
+        bool, typer.Option("--json", help="Log JSON lines, and print the address as JSON on stdout.")
     ] = False,
 ) -> None:
     """Serve the HTTP API and the dashboard.
 
-    Whoever asks shows an API token (holdfast tokens issue). Jobs are run by workers; this runs none but those that a
-    tick asks for. What workers do on the side it does as well, for every tenant, or for the one that is named.
+    Callers need an API token (holdfast tokens issue). Workers run the jobs; this process runs only those of a tick. It
+    also runs maintenance tasks, for every tenant or for the one that is named.
     """
     trusted = check_trusted(trust_proxy or [])
     prefix = check_root_path(root_path)
     refuse_unsafe(host, local=no_auth)
     if no_auth and trusted:
         raise InvalidSetting(
-            "behind a proxy everybody comes from this machine", code="conflicting_options", fix="Leave out --no-auth."
+            "--no-auth cannot be used behind a proxy: every request would come from this machine",
+            code="conflicting_options",
+            fix="Omit --no-auth.",
         )
     output.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     served = _app(app, url, tenant, schema)
@@ -347,15 +354,21 @@ def _whose(tenant: str | None) -> str:
 def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> App:
     if name is not None:
         if tenant is not None or schema != options.SCHEMA:
-            raise InvalidSetting(f"{name} names its own tenant and schema", code="conflicting_options")
+            raise InvalidSetting(f"{name} already sets its tenant and schema", code="conflicting_options")
         found = load_app(name, url)
         if not found._store.embedded:
-            wait_ready(found._store)
+            _refuse_unready(found)
         return found
     found = App(config.database_url(url), tenant=scope(tenant), name=NAME, schema=schema)
     refuse_absent(found._store)
-    wait_ready(found._store)
+    _refuse_unready(found)
     return found
+
+
+def _refuse_unready(app: App) -> None:
+    """A database that cannot be reached is no reason not to start: the service says so, answers /livez and retries."""
+    with contextlib.suppress(StoreUnavailable):
+        refuse_unready(app._store)
 
 
 async def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> None:
@@ -399,5 +412,8 @@ class Patient:
         except asyncio.CancelledError:
             if begun or self._patience.until == math.inf:
                 raise
+            from holdfast.server.problems import problem  # the extra `server`; other commands do without it
+
             why = "the service is leaving; whether it was done is not known, unless it can be asked again"
+
             await problem(503, "store_unavailable", why, error="StoreUnavailable")(scope, receive, send)

@@ -18,16 +18,17 @@ from typing import Any, TypeVar
 
 from holdfast import config
 from holdfast.app import App
-from holdfast.app.loading import find_app
+from holdfast.app.import_path import find_app
 from holdfast.cli import options
 from holdfast.cli.output import Cell, emit, line, say, table
+from holdfast.engine.ids import id_range, parse_id
 from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
-from holdfast.errors import InvalidSetting, NotFound, SchemaMismatch
+from holdfast.errors import InvalidInput, InvalidSetting, NotFound, SchemaMismatch
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.session import Session
 from holdfast.stores.sqlite.connections import database_path
-from holdfast.worker.startup import when_there
+from holdfast.worker.startup import until_reachable, when_there
 
 NAME = "holdfast"
 T = TypeVar("T")
@@ -119,6 +120,20 @@ class AnyTenant(CommandSession):
         return scope(self.tenant, self.all_tenants)
 
 
+def full_id(client: Session, text: str) -> str:
+    """The id of a job that is given in full, or by its first characters if they name one job only."""
+    bounds = id_range(text)
+    if bounds is None:
+        return parse_id(text)
+    found = client.run(client.store.jobs.beginning_with(*bounds, client.tenant))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFound(f"no job id begins with {text}", fix="Is it another tenant's? Try --all-tenants.")
+    shown = ", ".join(found[:4]) + (" …" if len(found) > 4 else "")
+    raise InvalidInput(f"several job ids begin with {text}: {shown}", code="invalid_id", fix="Give more of the id.")
+
+
 def scope(
     tenant: str | None,
     all_tenants: bool = False,
@@ -129,7 +144,7 @@ def scope(
     """The tenant asked for, ``*`` for all of them."""
     if all_tenants:
         if tenant is not None:
-            raise InvalidSetting("give --tenant or --all-tenants, not both", code="conflicting_options")
+            raise InvalidSetting("pass --tenant or --all-tenants, not both", code="conflicting_options")
         return EVERY_TENANT
     named = tenant if tenant is not None else environment.get(config.TENANT_VARIABLE) or None
     return default if named is None else check_name(named, "tenant")
@@ -145,12 +160,17 @@ def refuse_unready(store: Store) -> None:
     refuse_absent(store)
     if not store.schema().applied:
         raise SchemaMismatch(
-            "the tables of Holdfast are not in this database", code="not_migrated", fix="Run: holdfast migrate"
+            "the Holdfast tables are not in this database", code="not_migrated", fix="Run: holdfast migrate"
         )
 
 
 def wait_ready(store: Store) -> None:
-    """As ``refuse_unready``, for what is to run for long: a server that is just being restarted is waited for."""
+    """As ``refuse_unready``, for a process that runs until it is stopped: it waits for its database."""
+    until_reachable(lambda: refuse_unready(store), store)
+
+
+def wait_shortly(store: Store) -> None:
+    """As ``refuse_unready``, for a process that ends by itself: it waits while a server restarts."""
     when_there(lambda: refuse_unready(store))
 
 
@@ -164,9 +184,9 @@ def is_absent(store: Store) -> bool:
 def refuse_absent(store: Store) -> None:
     if is_absent(store):
         raise NotFound(
-            f"there is no database file {database_path(store.url)}",
+            f"database file {database_path(store.url)} not found",
             code="no_database",
-            fix="Check --url, or make the file with: holdfast migrate",
+            fix="Check --url, or create the file: holdfast migrate",
         )
 
 
@@ -180,7 +200,7 @@ def load_app(name: str, url: str | None = None) -> App:
         os.environ[config.URL_VARIABLE] = url
     app = find_app(name)
     if url is not None and app._store.url != url:
-        raise InvalidSetting(f"{name} names a database of its own", code="conflicting_options", fix="Leave out --url.")
+        raise InvalidSetting(f"{name} already names a database", code="conflicting_options", fix="Omit --url.")
     return app
 
 
@@ -192,7 +212,9 @@ def module_of(name: str) -> str:
     file = Path(path).resolve()
     if not file.is_file():
         raise InvalidSetting(
-            f"there is no file {path}", code="module_not_found", fix="Name it as it is seen from this directory."
+            f"file {path} not found",
+            code="module_not_found",
+            fix="Use a name that can be imported from this directory.",
         )
     if not file.stem.isidentifier():
         raise InvalidSetting(f"{file.name} cannot be imported by that name", code="invalid_app")
@@ -201,11 +223,11 @@ def module_of(name: str) -> str:
     return f"{file.stem}:{attribute}" if attribute else file.stem
 
 
-def load_runnable(name: str, url: str | None, *, wait: bool = False) -> App:
-    """An app to run jobs of: it has some, and its database is there, or, where it is to ``wait``, soon will be."""
+def load_runnable(name: str, url: str | None, ready: Callable[[Store], None] = refuse_unready) -> App:
+    """An app to run jobs of: it has some. ``ready`` checks its database, or waits for it."""
     app = load_app(name, url)
     if not app._kinds:
-        raise InvalidSetting(f"{name} declares no jobs", code="no_kinds", fix="Declare some with @app.job().")
+        raise InvalidSetting(f"{name} declares no jobs", code="no_kinds", fix="Declare jobs with @app.job().")
     if not app._store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
-        (wait_ready if wait else refuse_unready)(app._store)
+        ready(app._store)
     return app

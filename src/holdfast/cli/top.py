@@ -68,8 +68,8 @@ class Question:
     opened_at: datetime
 
     @classmethod
-    def of(cls, gate: Approval) -> Question:
-        return cls(gate.id, gate.tenant, gate.job_id, gate.summary, gate.people, gate.opened_at)
+    def of(cls, approval: Approval) -> Question:
+        return cls(approval.id, approval.tenant, approval.job_id, approval.summary, approval.people, approval.opened_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _head(pulse: Pulse, held: bool) -> Text:
         (f"failed {rates.per_second(failed):,.1f}/s  ", "red" if failed else ""),
         f"workers {len(pulse.workers)}  ",
         (f"dead letters {_count(pulse.dead_letters)}  ", "bold red" if pulse.dead_letters else ""),
-        (f"approvals {_count(pulse.gates_open)}  ", "magenta" if pulse.gates_open else ""),
+        (f"approvals {_count(pulse.approvals_open)}  ", "magenta" if pulse.approvals_open else ""),
         (f"late schedules {pulse.schedules_late}  " if pulse.schedules_late else "", "yellow"),
     )
 
@@ -163,7 +163,7 @@ def _failures(pulse: Pulse, narrow: bool) -> Part | None:
     headers = ["kind", "error", "at"] + ([] if narrow else ["try", "job"])
     rows = []
     for each in pulse.failures:
-        error = _plain(each.error_code or each.verb, 30)
+        error = _plain(each.error_code or each.type, 30)
         row = [_plain(each.kind, 30), error, Text(clock(each.at)[:8])]
         rows.append(row + ([] if narrow else [Text(str(each.attempt)), _plain(each.job_id, 36)]))
     return ("Failed of late", headers, rows) if rows else None
@@ -171,7 +171,7 @@ def _failures(pulse: Pulse, narrow: bool) -> Part | None:
 
 def _approvals(found: Look, narrow: bool) -> Part | None:
     assert found.pulse is not None
-    headers = ["question", "for"] + ([] if narrow else ["of", "gate"])
+    headers = ["question", "for"] + ([] if narrow else ["of", "approval"])
     rows = []
     for each in found.approvals:
         waits = span(max(0.0, (found.pulse.at - each.opened_at).total_seconds()))
@@ -235,17 +235,19 @@ STEP = 0.1
 
 def top(
     session: AnyTenant,
-    interval: Annotated[str, typer.Option("--interval", metavar="SPAN", help="How often to look: 2s, 500ms.")] = "2s",
-    once: Annotated[bool, typer.Option("--once", help="Look once, print, and leave.")] = False,
+    interval: Annotated[str, typer.Option("--interval", metavar="SPAN", help="Refresh interval: 2s, 500ms.")] = "2s",
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
 ) -> None:
-    """Watch queues, workers, running jobs, failures and approvals. q ends it, p holds it.
+    """Watch queues, workers, running jobs, failures and approvals. Press q to quit, p to pause.
 
     Into a pipe, and with --json, it is one look.
     """
     every = options.positive(interval, "interval")
     if not LEAST <= every <= MOST:
         raise InvalidSetting(
-            "the interval is at least 200 ms and at most an hour", code="invalid_duration", fix="--interval 2s"
+            "the interval must be from 200 ms to one hour",
+            code="invalid_duration",
+            fix="Use for example --interval 2s.",
         )
     whose = session.scope
     with session.connect() as client:

@@ -16,12 +16,13 @@ from holdfast import config
 from holdfast.cli import options, output
 from holdfast.cli.failures import FAILED, USAGE
 from holdfast.cli.output import duration, emit, say
+from holdfast.cli.probes import WorkerProbe
 from holdfast.cli.run_worker import run_to_end, serve, serve_metrics
-from holdfast.cli.session import load_runnable, scope
+from holdfast.cli.session import load_runnable, scope, wait_ready, wait_shortly
 from holdfast.cli.supervisor.process import Plan
 from holdfast.cli.supervisor.reload import Reloader
 from holdfast.cli.supervisor.supervisor import Report, Supervisor
-from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
 from holdfast.worker.worker import WorkerOptions
@@ -32,34 +33,38 @@ LONGEST_SWEEP = 5.0
 def worker(
     app: options.AppName,
     url: options.AppUrl = None,
-    queues: options.Queues = DEFAULT_QUEUE,
+    queues: options.Queues = options.ALL_QUEUES,
     concurrency: options.Concurrency = 16,
     processes: Annotated[
         int | None,
         typer.Option(
-            "--processes", metavar="N", min=1, max=256, help="Worker processes, each with --concurrency jobs at a time."
+            "--processes",
+            metavar="N",
+            min=1,
+            max=256,
+            help="Number of worker processes, each running --concurrency jobs at once.",
         ),
     ] = None,
     tenant: options.Served = None,
     all_tenants: options.ServeAll = False,
     lease: options.Lease = "30s",
     grace: Annotated[
-        str, typer.Option("--grace", metavar="SPAN", help="How long running jobs may take to end.")
+        str, typer.Option("--grace", metavar="SPAN", help="Grace period for running jobs at shutdown.")
     ] = "30s",
-    poll: Annotated[str, typer.Option("--poll", metavar="SPAN", help="How often to look when idle.")] = "200ms",
+    poll: Annotated[str, typer.Option("--poll", metavar="SPAN", help="Poll interval when idle.")] = "200ms",
     no_notify: Annotated[
         bool,
         typer.Option(
-            "--no-notify", help="Do not listen for wake-ups, only poll: works behind transaction poolers (PgBouncer)."
+            "--no-notify", help="Poll only, without notifications; for transaction poolers such as PgBouncer."
         ),
     ] = False,
     executor: options.Executor = options.EXECUTOR,
-    burst: Annotated[bool, typer.Option("--burst", help="End when there is nothing left to take.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="Exit when no job is left to claim.")] = False,
     max_jobs: Annotated[
-        int | None, typer.Option("--max-jobs", metavar="N", min=1, help="End after this many; each process on its own.")
+        int | None, typer.Option("--max-jobs", metavar="N", min=1, help="Exit after this many jobs per process.")
     ] = None,
     reload: Annotated[
-        bool, typer.Option("--reload", help="For development: start anew when a file of the project changes.")
+        bool, typer.Option("--reload", help="For development: restart when a project file changes.")
     ] = False,
     require_roles: Annotated[
         bool,
@@ -69,17 +74,19 @@ def worker(
     log_format: options.LogForm = None,
     metrics_port: options.MetricsPort = None,
     metrics_host: options.MetricsHost = options.LOOPBACK,
-    as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines, and end with a JSON document.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Log JSON lines and print a JSON summary at the end.")
+    ] = False,
 ) -> None:
-    """Run jobs until told to stop.
+    """Run jobs until stopped.
 
     The first SIGTERM or Ctrl-C lets running jobs end within the grace, the second hands them back at once.
     """
     if reload and (processes is not None or burst or max_jobs is not None):
         raise InvalidSetting(
-            "--reload runs one worker until it is told to stop",
+            "--reload runs one worker until it is stopped",
             code="conflicting_options",
-            fix="Leave out --processes, --burst and --max-jobs.",
+            fix="Omit --processes, --burst and --max-jobs.",
         )
     json_lines = options.logs_json(log_format, as_json)
     output.set_up(log_level.value, as_json=json_lines)
@@ -101,8 +108,8 @@ def worker(
         max_jobs=max_jobs,
     )
     if processes is None and not reload:
-        serve_metrics(metrics_host, metrics_port, 1, tell=_tell(as_json))
-        _alone(app, url, settings, as_json=as_json)
+        probe = serve_metrics(metrics_host, metrics_port, 1, tell=_tell(as_json))
+        _alone(app, url, settings, probe, as_json=as_json)
         return
     plan = Plan(
         app=app,
@@ -118,8 +125,9 @@ def worker(
     _end(run_to_end(_supervise(plan, processes)), as_json=as_json)
 
 
-def _alone(app: str, url: str | None, settings: WorkerOptions, *, as_json: bool) -> None:
-    stopper = run_to_end(serve(load_runnable(app, url, wait=True), settings, tell=_tell(as_json)))
+def _alone(app: str, url: str | None, settings: WorkerOptions, probe: WorkerProbe, *, as_json: bool) -> None:
+    runnable = load_runnable(app, url, wait_shortly if settings.burst else wait_ready)
+    stopper = run_to_end(serve(runnable, settings, tell=_tell(as_json), probe=probe))
     if as_json:
         emit({"worker": stopper.worker.name, "jobs": stopper.worker.taken})
 

@@ -86,7 +86,7 @@ def _head(tick: int) -> str:
     """The text of an id before its last hyphen."""
     ms, high, low = tick >> _COUNTER_BITS, tick & 0x3FFC000, tick & _LOW
     if ms > _MAX_MS:
-        raise InvalidInput("the clock is past the range of a UUIDv7", code="invalid_id", fix="Does it give ms?")
+        raise InvalidInput("the clock is beyond the range of a UUIDv7", code="invalid_id", fix="Pass milliseconds.")
     # A hyphen after every two bytes, with one too many in the first group: cheaper than formatting each.
     text = (ms << 32 | high << 2 | low | 0x7000_8000).to_bytes(10, "big").hex("-", 2)
     return text[:4] + text[5:]
@@ -102,11 +102,24 @@ def parse_id(text: object) -> str:
     raise InvalidInput(f"not a job id: {shown}", code="invalid_id", fix="A job id is a UUID.")
 
 
+_PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{5,34}")
+
+
+def id_range(prefix: str) -> tuple[str, str] | None:
+    """The first and the last id that begin like this; None for what is no beginning of an id, or shorter than six."""
+    text = prefix.lower()
+    if not _PREFIX.fullmatch(text):
+        return None
+    digits = text.replace("-", "")
+    low, high = (str(uuid.UUID(digits.ljust(32, filler))) for filler in "0f")
+    return (low, high) if low.startswith(text) else None
+
+
 def created_ms(id: str) -> int:
     """The Unix time in milliseconds at which a UUIDv7 was made."""
     text = parse_id(id)
     if text[14] != "7":
-        raise InvalidInput(f"{text} carries no time: it is not a UUIDv7", code="invalid_id")
+        raise InvalidInput(f"{text} has no timestamp: it is not a UUIDv7", code="invalid_id")
     return int(text[:8] + text[9:13], 16)
 
 
@@ -115,5 +128,5 @@ def id_texts(ids: Iterable[object]) -> list[str]:
     found = list(ids)
     for each in found:
         if not isinstance(each, str):
-            raise InvalidInput(f"an id is text, not {type(each).__name__}", code="invalid_id")
+            raise InvalidInput(f"an id must be text, not {type(each).__name__}", code="invalid_id")
     return found  # type: ignore[return-value]

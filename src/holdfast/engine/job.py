@@ -8,13 +8,14 @@ makes each of them take three times as long to build.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from holdfast.engine.retry import Retry
+from holdfast.engine.retry import PATIENT, Backoff, Retry
 from holdfast.engine.states import State
 from holdfast.engine.trace import Trace
+from holdfast.errors import InvalidSetting
 
 EVERY_TENANT = "*"
 DEFAULT_TENANT = "default"
@@ -54,7 +55,7 @@ class JobSpec:
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     delay: float | None = None
-    process_after: datetime | None = None
+    run_at: datetime | None = None
     deadline_at: datetime | None = None
     retry: Retry = DEFAULT_RETRY
     retry_given: bool = False
@@ -76,7 +77,7 @@ class JobSpec:
     retry_as: str | None = None
     """``new_job``: each retry is a job of its own, which names the one before."""
     depth: int | None = None
-    """How many subscriptions lie behind it; None for none."""
+    """Number of subscriptions in the chain that created it; None without one."""
     references: References | None = None
     alike: object = None
     """The same object in jobs that differ in nothing but id and payload, and have no key and no parent."""
@@ -100,6 +101,12 @@ class Lease:
 
     id: str
     until: datetime
+
+
+StopMode = Literal["drain", "stop"]
+"""How a worker is asked to end: let running jobs finish, or give them its grace period."""
+Renewal = Literal[False, "kept", "drain", "stop"]
+"""The answer to a heartbeat: False when the lease has ended, a ``StopMode`` when an operator asks the worker to end."""
 
 
 @dataclass(slots=True)
@@ -131,9 +138,9 @@ class Claim:
     """Which columns of its row cannot be read, and why. Such a job is not run: it becomes a dead letter."""
 
     @property
-    def trace(self) -> Trace | None:
-        """The trace it belongs to, if any."""
-        return Trace.of_tags(self.tags) if self.tags else None
+    def trace(self) -> Trace:
+        """The trace it belongs to: the producer's, else one derived from its id."""
+        return Trace.of_job(self.id, self.tags)
 
 
 def log_fields(claim: Claim) -> dict[str, object]:
@@ -147,7 +154,7 @@ def log_fields(claim: Claim) -> dict[str, object]:
         "correlation_id": claim.correlation_id,
     }
     trace = claim.trace
-    return fields if trace is None else fields | {"trace_id": trace.trace_id, "span_id": trace.span_id}
+    return fields | {"trace_id": trace.trace_id, "span_id": trace.span_id}
 
 
 @dataclass(slots=True)
@@ -155,13 +162,15 @@ class Exchange:
     """What a worker's turn brought: jobs to run, and the settlements that came too late.
 
     ``live`` is False when the lease has run out: nothing can be taken under it until it is renewed. ``pick_us``
-    is how long the store looked for the jobs.
+    is how long the store looked for the jobs. ``next_in``: jobs are held back by a rate limit, which has room again in
+    so many seconds.
     """
 
     claims: list[Claim]
     stale: list[str]
     live: bool = True
     pick_us: int = 0
+    next_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +184,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as a reader sees it: its facts and where it is now."""
+    """A job: its facts and its current state."""
 
     id: str
     tenant: str
@@ -195,7 +204,7 @@ class Job:
     error_code: str | None
     error_message: str | None
     created_at: datetime
-    process_after: datetime | None
+    run_at: datetime | None
     deadline_at: datetime | None
     payload: Any
     backoff: dict[str, Any] | None
@@ -211,19 +220,33 @@ class Job:
     enqueued_by: str
     source_system: str
     uses: tuple[str, ...] | None = None
-    """What it counts against besides its queue and kind: ``key:…`` and ``resource:…``."""
+    """The limit key and resources it uses: ``key:…`` and ``resource:…``."""
     retry_as: str | None = None
     retry_of: str | None = None
-    """The job before it, of which this one is a retry."""
+    """The job that this one retries."""
     depth: int | None = None
-    """How many subscriptions lie behind it; None for none."""
+    """Number of subscriptions in the chain that created it; None without one."""
+    updated_at: datetime | None = None
+    """When it last changed its state: the time of its newest ledger event."""
+    last_error_at: datetime | None = None
+    """When its last failed or crashed attempt ended; None if none has."""
     unreadable: str | None = None
-    """Which columns of its row cannot be read, and why; None when all can, as nearly always."""
+    """Columns of its row that cannot be read, and why; normally None."""
 
     @property
-    def trace(self) -> Trace | None:
-        """The trace it belongs to, if any."""
-        return Trace.of_tags(self.tags)
+    def trace(self) -> Trace:
+        """The trace it belongs to: the producer's, else one derived from its id."""
+        return Trace.of_job(self.id, self.tags)
+
+    @property
+    def retry_span(self) -> float:
+        """The longest that all of its retries wait together, in seconds: how long an outage may last before the job is
+        a dead letter."""
+        try:
+            backoff = Backoff.from_json(self.backoff) if self.backoff else PATIENT
+        except InvalidSetting:
+            backoff = PATIENT
+        return backoff.span(self.max_retries)
 
     @property
     def retried(self) -> bool:
@@ -233,13 +256,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of the ledger. ``cursor`` is where a consumer stands after having dealt with it."""
+    """One row of the ledger. ``cursor`` is a consumer's position after it."""
 
     seq: int
     job_id: str
     tenant: str
     kind: str
-    verb: str
+    type: str
     from_state: State | None
     to_state: State
     attempt: int
@@ -250,12 +273,12 @@ class Event:
 
     @property
     def name(self) -> str:
-        return f"job.{self.verb}"
+        return f"job.{self.type}"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One execution, read from the ledger: began, ended, how (SC-5)."""
+    """One execution of a job, read from the ledger: start, end, outcome."""
 
     job_id: str
     tenant: str
@@ -286,7 +309,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an operator's verb did to one job; a refusal is an answer (DP-3)."""
+    """What an operator's action did to one job; a refusal is an answer (DP-3)."""
 
     id: str
     state: State | None
@@ -301,11 +324,13 @@ class Sweep:
     leases: int
     requeued: int
     crashed: int
+    dead: tuple[str, ...] = field(default=(), compare=False)
+    """Ids of the crashed jobs that are dead letters now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a job returned: the value, or where a large one was put."""
+    """A job's result: the value, or the location of a large one."""
 
     value: Any
     ref: str | None

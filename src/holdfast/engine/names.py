@@ -8,9 +8,11 @@ payload's keys were put in never changes it. Called on enqueue, and wherever a n
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
@@ -49,6 +51,47 @@ def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
     if name == "*":
         raise _invalid_name(what, "must not be '*', which stands for every tenant")
     return name
+
+
+# What people call options that have another name here, mostly from other queues.
+_MEANT: Final = {
+    "eta": "run_at (a datetime)",
+    "scheduled_at": "run_at (a datetime)",
+    "schedule_at": "run_at (a datetime)",
+    "process_after": "run_at (a datetime)",
+    "schedule_in": 'delay (seconds, a timedelta, or text such as "5m")',
+    "countdown": 'delay (seconds, a timedelta, or text such as "5m")',
+    "expires": "deadline (a datetime)",
+    "max_retries": "retry=Retry(max_attempts=…), which counts the first attempt as well",
+    "max_attempts": "retry=Retry(max_attempts=…)",
+    "retries": "retry=Retry(max_attempts=…), which counts the first attempt as well",
+    "task_id": "key (an idempotency key)",
+    "idempotency_key": "key",
+    "unique": 'key, or dedupe="skip"',
+    "concurrency_key": "limit_key",
+    "name": 'the first argument: @app.job("name")',
+}
+
+
+def check_options(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse options that do not exist, with the ones that do: the one that was meant first, if it can be told."""
+    valid = sorted(known)
+    unknown = sorted(set(given) - set(valid))
+    if not unknown:
+        return
+    hints = []
+    for name in unknown:
+        close = difflib.get_close_matches(name, valid, 1)
+        meant = _MEANT.get(name)
+        if meant is not None and re.split(r"[=, ]", meant)[0] in (*valid, "the"):
+            hints.append(f"For {name} use {meant}.")
+        elif close:
+            hints.append(f"Did you mean {close[0]}?")
+    raise InvalidSetting(
+        f"unknown options: {', '.join(unknown)}",
+        code="unknown_option",
+        fix=" ".join([*hints, f"There are {', '.join(valid)}."]),
+    )
 
 
 def content_key(kind: str, tenant: str | None, payload: JsonValue, *, limit: int = DEFAULT_LIMIT) -> str:
@@ -125,4 +168,6 @@ class Paging(TypedDict, total=False):
 
 
 def unknown_place() -> InvalidInput:
-    return InvalidInput("this is no place in the list", code="invalid_cursor", fix="Give the next of the page before.")
+    return InvalidInput(
+        "malformed cursor", code="invalid_cursor", fix="Pass the cursor that the previous page returned."
+    )

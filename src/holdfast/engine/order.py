@@ -50,12 +50,14 @@ class Move:
         places = {"first": first, "last": last, "before": before is not None, "after": after is not None}
         given: list[Any] = [where for where, wanted in places.items() if wanted]
         if len(given) > 1:
-            raise InvalidSetting("give one place: first, last, before or after", code="conflicting_options")
+            raise InvalidSetting("pass only one of first, last, before and after", code="conflicting_options")
         if not given and priority is None:
-            raise InvalidSetting("where to? Give first, last, before, after or a priority", code="no_place")
+            raise InvalidSetting("pass first, last, before, after or a priority", code="no_place")
         other = before if before is not None else after
         if other is not None and priority is not None:
-            raise InvalidSetting("next to another job it has that one's priority", code="conflicting_options")
+            raise InvalidSetting(
+                "before and after take the other job's priority; do not pass one", code="conflicting_options"
+            )
         return cls(
             where=given[0] if given else "last",
             other=None if other is None else parse_id(other),
@@ -65,7 +67,7 @@ class Move:
 
 def check_priority(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -32_768 <= value <= 32_767:
-        raise InvalidSetting("priority is a whole number from -32768 to 32767", code="invalid_priority")
+        raise InvalidSetting("priority must be a whole number from -32768 to 32767", code="invalid_priority")
     return value
 
 

@@ -146,7 +146,7 @@ class RetryLater(Exception):
 
 
 class Reject(Exception):
-    """The job becomes a dead letter with this code, however many attempts it has left."""
+    """Raise this in a handler to make its job a dead letter with this code, whatever attempts are left."""
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(code, message)
@@ -158,7 +158,7 @@ class Reject(Exception):
 
 
 class Cancel(Exception):
-    """The job ends as cancelled, by its own handler."""
+    """Raise this in a handler to end its job as cancelled."""
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason)
@@ -178,7 +178,7 @@ class Snooze(Exception):
 
 
 class Stopped(BaseException):
-    """The handler was told to stop: ``reason`` is a word such as "timeout"."""
+    """Raised when the handler must stop. ``reason`` is a word such as "timeout"."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

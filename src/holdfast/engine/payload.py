@@ -61,7 +61,7 @@ def own(text: str, what: str = "payload") -> str:
     """The text of a value that somebody gave. One that looks like what the vault writes is refused: whoever opened it
     would be shown what lies under a reference that anybody can write."""
     if text.startswith(MARK):
-        raise InvalidPayload(f"a {what} must not look like one that is sealed or stored", code="payload_reserved")
+        raise InvalidPayload(f"a {what} must not look like a sealed or stored value", code="payload_reserved")
     return text
 
 

@@ -39,7 +39,9 @@ _SHAPES: Final = (
         r"()((?<![A-Za-z0-9_\-])(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk_live_|rk_live_|sk-|AIza|whsec_)"
         r"[A-Za-z0-9_\-]{16,})()"
     ),
-    re.compile(r"()((?<![A-Za-z0-9_\-])hf[as]?_[A-Za-z0-9_\-]{40,})()"),  # our own: of the API, of gates, of sessions
+    re.compile(
+        r"()((?<![A-Za-z0-9_\-])hf[as]?_[A-Za-z0-9_\-]{40,})()"
+    ),  # our own: of the API, of approvals, of sessions
 )
 
 _HEADER: Final = re.compile(r"(?i:authorization|cookie)")
@@ -222,9 +224,9 @@ class Redactor:
         """``know`` for a value somebody typed: what could not be hidden is refused."""
         if not isinstance(value, str) or len(value) < LEAST:
             raise InvalidSetting(
-                f"a secret to hide is text of at least {LEAST} characters",
+                f"a secret to redact must be text of at least {LEAST} characters",
                 code="secret_too_short",
-                fix="A shorter one could be any word; give its field a telling name instead.",
+                fix="Shorter values match ordinary words. Rename the field so that redaction recognizes it.",
             )
         self.know(value)
 

@@ -15,7 +15,7 @@ is allowed is cut, and what is past is now.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -31,7 +31,7 @@ MAX_DELAY: Final = 30 * 86_400.0
 # 30 days times 1,000 ^ 99 is 2.6e303: no retry up to the hundredth overflows a double.
 MAX_FACTOR: Final = 1_000.0
 MAX_RETRIES: Final = 100
-DEFAULT_MAX_ATTEMPTS: Final = 5
+DEFAULT_MAX_ATTEMPTS: Final = 10
 
 
 def _number(field: str, value: object, least: float, most: float) -> float:
@@ -50,6 +50,32 @@ def _invalid(why: str, fix: str | None = None) -> InvalidSetting:
     return InvalidSetting(why, code="invalid_backoff", fix=fix)
 
 
+# What other libraries call these settings.
+_BACKOFF_NAMES: Final = {
+    **dict.fromkeys(("initial", "initial_delay", "initial_interval", "min", "delay"), "base"),
+    **dict.fromkeys(("multiplier", "exponent", "coefficient", "backoff_coefficient"), "factor"),
+    **dict.fromkeys(("max", "max_delay", "maximum", "max_interval", "limit"), "cap"),
+}
+_RETRY_NAMES: Final = {
+    **dict.fromkeys(("max_retries", "retries", "max_tries"), "max_attempts, which counts the first attempt as well"),
+    **dict.fromkeys(("attempts", "maximum_attempts"), "max_attempts"),
+    **dict.fromkeys(("delay", "wait", "interval", "countdown"), "backoff=Backoff(base=…)"),
+    **dict.fromkeys(("exceptions", "autoretry_for", "retry_exceptions"), "retry_on"),
+    "dont_autoretry_for": "give_up_on",
+}
+
+
+def _refuse_unknown(what: str, given: Mapping[str, object], known: Iterable[str], meant: Mapping[str, str]) -> None:
+    """An error that names the right setting, instead of a ``TypeError``."""
+    for name in given:
+        if name not in known:
+            there = ", ".join(known)
+            hint = f"Use {meant[name]}." if name in meant else ""
+            raise InvalidSetting(
+                f"{what} has no {name}", code="unknown_option", fix=f"{hint} There are {there}.".strip()
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Delays in seconds: ``base``, then ``factor`` times as long each time, up to ``cap``.
@@ -63,6 +89,12 @@ class Backoff:
     cap: float = 300.0
     jitter: bool = True
     head: int = 0
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_: object, **given: object) -> Backoff:
+            _refuse_unknown("Backoff", given, cls.__slots__, _BACKOFF_NAMES)
+            return object.__new__(cls)
 
     def __post_init__(self) -> None:
         # Whole numbers become floats, so that equal policies are written alike. (Frozen, hence object.)
@@ -84,6 +116,10 @@ class Backoff:
     def delay(self, retry: int, random01: float) -> float:
         """The delay itself; ``random01`` is drawn by the caller, evenly from 0 to 1."""
         return random01 * self.ceiling(retry) if self.jitter else self.ceiling(retry)
+
+    def span(self, retries: int) -> float:
+        """The longest that so many retries wait together, in seconds."""
+        return sum(self.ceiling(retry) for retry in range(1, retries + 1))
 
     def to_json(self) -> dict[str, JsonValue]:
         return {
@@ -113,14 +149,17 @@ def fixed(seconds: float) -> Backoff:
 
 
 EXPONENTIAL: Final = Backoff()
-"""1, 2, 4, … 256, 300, 300 … seconds, with jitter: the default."""
+"""1, 2, 4, … 256, 300, 300 … seconds, with jitter."""
+PATIENT: Final = Backoff(factor=4.0, cap=7_200.0)
+"""1, 4, 16, 64, 256, 1,024, 4,096, 7,200, 7,200 … seconds, with jitter: the default of a ``Retry``. Its ten attempts
+span up to five and a half hours, so that an outage of a service or a database does not use them up."""
 GENTLE: Final = Backoff(cap=60.0, jitter=False, head=1)
 """1, 1, 2, 4, 8, 16, 32, 60, 60 … seconds."""
 HOURLY_CAP: Final = Backoff(cap=3_600.0, jitter=False)
 """1, 2, 4, … 2,048, 3,600, 3,600 … seconds."""
 
 PRESETS: Final[Mapping[str, Backoff]] = MappingProxyType(
-    {"exponential": EXPONENTIAL, "gentle": GENTLE, "hourly_cap": HOURLY_CAP}
+    {"patient": PATIENT, "exponential": EXPONENTIAL, "gentle": GENTLE, "hourly_cap": HOURLY_CAP}
 )
 
 
@@ -156,18 +195,24 @@ class Retry:
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    backoff: Backoff = EXPONENTIAL
+    backoff: Backoff = PATIENT
     max_crashes: int = 3
     _: KW_ONLY
     retry_on: Errors = ()
     give_up_on: Errors = ()
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_: object, **given: object) -> Retry:
+            _refuse_unknown("Retry", given, cls.__slots__, _RETRY_NAMES)
+            return object.__new__(cls)
 
     if TYPE_CHECKING:  # a preset's name becomes a Backoff, one exception type a tuple
 
         def __init__(
             self,
             max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-            backoff: Backoff | str = EXPONENTIAL,
+            backoff: Backoff | str = PATIENT,
             max_crashes: int = 3,
             *,
             retry_on: Errors | type[BaseException] = (),
@@ -186,6 +231,12 @@ class Retry:
     def max_retries(self) -> int:
         """The first attempt is no retry."""
         return self.max_attempts - 1
+
+    @property
+    def span(self) -> float:
+        """The longest time, in seconds, between the first failure and the last attempt. With jitter the average is half
+        of it."""
+        return self.backoff.span(self.max_retries)
 
     def is_final(self, error: BaseException) -> bool:
         """Whether another attempt after this error is not worth it."""

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, assert_never
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import WELL, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.engine.payload import safe_text
-from holdfast.engine.retry import Backoff
+from holdfast.engine.retry import PATIENT, Backoff
 from holdfast.errors import InvalidInput, InvalidSetting
 
 READ: Final = 1_000
@@ -134,7 +134,7 @@ def _decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
 def _waiting(claim: Claim, pause: dict[str, Any], steps: list[dict[str, Any]]) -> Settlement:
     name = pause["name"]
     if pause["kind"] == "approval":
-        note = {"gate": name, "gate_id": pause["gate"]["id"]}
+        note = {"approval": name, "approval_id": pause["approval"]["id"]}
         return Settlement(claim.id, claim.attempt, "ask", note=note, pause=pause, steps=steps or None)
     if pause["kind"] == "step":
         note = {"step": name, "tries": pause["tries"], "error": pause["error"]["message"]}
@@ -187,9 +187,9 @@ def _note(failure: Failed) -> dict[str, Any]:
 def _backoff(claim: Claim) -> Backoff:
     """The job's own, or the default where somebody wrote one by hand that makes no sense: it must be settled."""
     try:
-        return Backoff.from_json(claim.backoff) if claim.backoff else Backoff()
+        return Backoff.from_json(claim.backoff) if claim.backoff else PATIENT
     except InvalidSetting:
-        return Backoff()
+        return PATIENT
 
 
 def storable(text: str | None) -> str | None:
@@ -197,7 +197,7 @@ def storable(text: str | None) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise InvalidInput(f"a reason or a note is text, not {type(text).__name__}", code="invalid_input")
+        raise InvalidInput(f"a reason or note must be text, not {type(text).__name__}", code="invalid_input")
     return safe_text(text, MESSAGE_LIMIT)
 
 

@@ -1,6 +1,6 @@
 """States, transitions, ``is_legal``, ``replay``: the one table of (from, type, to).
 
-The one table of legal steps: (from, verb, to).
+The one table of legal steps: (from, type, to).
 
 Each database enforces the same pairs with its own triggers; a test tries every ordered
 pair of states by raw SQL on both stores and compares the answer with this table.
@@ -55,7 +55,7 @@ FINISHED = frozenset(State) - ACTIVE
 HELD = frozenset({State.LEASED, State.IN_PROGRESS})
 
 
-class Verb(StrEnum):
+class EventType(StrEnum):
     ENQUEUE = "enqueue"
     CLAIM = "claim"
     TAKE = "take"
@@ -83,11 +83,11 @@ class Verb(StrEnum):
 
 class Transition(NamedTuple):
     source: State | None
-    verb: Verb
+    type: EventType
     target: State
 
 
-S, V = State, Verb
+S, V = State, EventType
 
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(None, V.ENQUEUE, S.QUEUED),
@@ -137,7 +137,7 @@ def is_legal(source: State | None, target: State) -> bool:
 class Step(NamedTuple):
     """One row of a job's ledger, as far as replaying it needs."""
 
-    verb: str
+    type: str
     source: State | None
     target: State
 
@@ -152,8 +152,8 @@ def replay(steps: Iterable[Step]) -> State:
     for number, step in enumerate(steps, 1):
         if step.source != state:
             raise ValueError(f"step {number} starts from {step.source}, but the job was {state}")
-        if Transition(step.source, Verb(step.verb), step.target) not in _STEPS:
-            raise ValueError(f"step {number}: {step.source} -{step.verb}-> {step.target} is not in the table")
+        if Transition(step.source, EventType(step.type), step.target) not in _STEPS:
+            raise ValueError(f"step {number}: {step.source} -{step.type}-> {step.target} is not in the table")
         state = step.target
     if state is None:
         raise ValueError("the ledger is empty")

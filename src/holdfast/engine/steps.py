@@ -10,7 +10,7 @@ not, the code has changed since, and no result can be trusted: ``Script`` says s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -28,12 +28,12 @@ NAME_LIMIT: Final = 200
 NO_LIMIT: Final = timedelta(days=99 * 365)
 """A wait without a limit is due in a hundred years; whatever is further off than this was not meant."""
 BEFORE_ALL: Final = 0
-"""The place of the gate before the handler: its own calls begin at 1."""
+"""The place of the approval before the handler: its own calls begin at 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One durable call as it is remembered. ``ended_at`` is None while it waits, or is to be tried again."""
+    """One recorded durable call. ``ended_at`` is None while it waits or will be retried."""
 
     job_id: str
     n: int
@@ -47,13 +47,18 @@ class Step:
     wake_at: datetime | None
     ended_at: datetime | None
     wanted: dict[str, Any] | None
-    """What an event must have, for a wait."""
+    """For a wait: the values that the event must have."""
     now: datetime = field(compare=False)
-    """When it was read, by the store's clock."""
+    """Time of the read, by the database's clock."""
 
     @property
     def over(self) -> bool:
         return self.ended_at is not None
+
+    @property
+    def running(self) -> bool:
+        """It runs now: it has neither ended, nor waits for a time, an event or people."""
+        return self.kind == "step" and self.ended_at is None and self.wake_at is None
 
     @property
     def is_late(self) -> bool:
@@ -108,7 +113,7 @@ class Pause:
     error: dict[str, Any] | None = None
     wanted: dict[str, Any] | None = None
     since: float = 0.0
-    gate: dict[str, Any] | None = None
+    approval: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What a settlement carries, and the child of a worker sends over its socket."""
@@ -122,7 +127,7 @@ class Pause:
             "error": self.error,
             "wanted": self.wanted,
             "since": self.since or None,
-            "gate": self.gate,
+            "approval": self.approval,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -142,6 +147,8 @@ class Script:
         self._last = BEFORE_ALL
         self._taken = BEFORE_ALL
         self._put_off: dict[int, tuple[int, StepEntry]] = {}
+        self._times: dict[str, int] = {}
+        self._named: set[int] = set()
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._remembered = {step.n: step for step in steps}
@@ -152,14 +159,28 @@ class Script:
         self._taken += 1
         return self._taken
 
+    def take_named(self, name: str) -> tuple[int, str]:
+        """The place and the full name of a step that is found by its name. Call it after ``remember``.
+
+        Steps that run at once may come here in any order. A name that is used again becomes ``name (2)``. A step that
+        is not remembered gets a place after all others, so that it never takes one that a sibling has.
+        """
+        times = self._times[name] = self._times.get(name, 0) + 1
+        full = name if times == 1 else f"{name} ({times})"
+        found = next((n for n, step in self._remembered.items() if (step.name, step.kind) == (full, "step")), None)
+        n = max(self._last, self._taken) + 1 if found is None else found
+        self._taken = max(self._taken, n)
+        self._named.add(n)
+        return n, full
+
     def at(self, n: int, name: str, kind: StepKind) -> Step | None:
         """What is remembered of the call at this place, which must be the one it was."""
         step = self._remembered.get(n)
         if step is not None and (step.name, step.kind) != (name, kind):
             raise StepsChanged(
-                f"job {self._job_id}: call {n} of its handler was {step.kind} {step.name!r},"
-                f" and is {kind} {name!r} now: the code has changed since it began",
-                fix="Put the old order back, or keep both ways apart with ctx.patched(…).",
+                f"job {self._job_id}: durable call {n} was {step.kind} {step.name!r} and is now {kind} {name!r}: "
+                "the handler's code changed after the job started",
+                fix="Restore the old order, or branch with ctx.patched(…).",
             )
         return step
 
@@ -183,7 +204,7 @@ class Script:
 
     def due_with(self, n: int) -> list[StepEntry]:
         """What is to be written with the call at this place. Steps in threads may put off more meanwhile."""
-        if not self._put_off:
+        if not self._put_off or n in self._named:  # a branch beside the one that failed says nothing about it
             return []
         return [entry for taken, entry in list(self._put_off.values()) if taken < n]
 
@@ -191,6 +212,11 @@ class Script:
         """These are remembered now. Until then they are due: who was to write them may have been cut short."""
         for entry in entries:
             self._put_off.pop(entry.n, None)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The calls that are remembered from earlier attempts."""
+        return [*self._remembered.values()]
 
     @property
     def left(self) -> list[Step]:
@@ -208,7 +234,7 @@ def check_match(match: Mapping[Any, Any] | None) -> dict[str, Any]:
     for name, value in values.items():
         if not isinstance(name, str) or not isinstance(value, str | int | bool | None):
             raise InvalidSetting(
-                "match is an object of names with text, whole numbers, booleans or null", code="invalid_match"
+                "match must be an object whose values are text, whole numbers, booleans or null", code="invalid_match"
             )
     if len(canonical(values).encode()) > MATCH_LIMIT:
         raise InvalidSetting(f"match is larger than {MATCH_LIMIT:,} bytes", code="invalid_match")
@@ -225,12 +251,34 @@ def projection(data: Mapping[str, Any], shape: Sequence[str]) -> dict[str, Any]:
 
 
 RESERVED: Final = "holdfast:progress"
+RUNNING: Final = "holdfast:running"
+"""The checkpoint that names the steps that run now; readers see them among the steps."""
 MESSAGE_LIMIT: Final = 500
+
+
+def with_running(steps: Sequence[Step], checkpoints: dict[str, Any], job_id: str, attempt: int | None) -> list[Step]:
+    """The steps of a job and those that run now, which its worker has named in a checkpoint of this ``attempt``. Takes
+    the checkpoint away. ``attempt`` is None for a job that does not run."""
+    said = checkpoints.pop(RUNNING, None)
+    if not isinstance(said, Mapping) or said.get("attempt") != attempt:
+        return list(steps)
+    found = {step.n: step for step in steps}
+    for each in said.get("steps", ()):
+        known, began = found.get(each["n"]), datetime.fromisoformat(each["started_at"])
+        if known is None:
+            name, tries = each["name"], each["tries"]
+            found[each["n"]] = Step(
+                job_id, each["n"], name, "step", None, None, tries, said["attempt"], began, None, None, None, began
+            )
+        elif not known.over:  # it failed before, and is tried again
+            found[each["n"]] = replace(known, started_at=began, wake_at=None, tries=known.tries + 1)
+    return [found[n] for n in sorted(found)]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``fraction`` is from 0 to 1, or None where nobody knows; ``attempt`` says which one spoke."""
+    """Reported progress. ``fraction`` is from 0 to 1, or None if unknown; ``attempt`` is the attempt that reported
+    it."""
 
     fraction: float | None
     message: str | None
@@ -241,7 +289,7 @@ class Progress:
         if fraction is not None:
             number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
             if not number or not 0 <= fraction <= 1:  # type: ignore[operator]
-                raise InvalidSetting("the fraction is a number from 0 to 1", code="invalid_progress")
+                raise InvalidSetting("the fraction must be a number from 0 to 1", code="invalid_progress")
             fraction = float(fraction)  # type: ignore[arg-type]
         text = None if message is None else redact(str(message), MESSAGE_LIMIT)
         # Some text cannot be stored at all; a word on how far it is must not end the job.

@@ -1,8 +1,9 @@
-"""W3C trace context: which trace a job belongs to, and what in it caused the job. Pure.
+"""W3C trace context: which trace a job belongs to, and which span in it caused the job. Pure.
 
-It lies with the job as one more tag, ``trace:<traceparent>`` (and ``tracestate:…`` where there is one), which is not
-indexed: it comes with the claim, is copied with the job, and costs nothing where there is none (docs/adr/0030). What is
-malformed is no trace, and never an error: it came from somebody else's header.
+A trace that the producer gave is stored with the job as a tag, ``trace:<traceparent>`` (and ``tracestate:…``), which is
+not indexed: it comes with the claim, is copied with the job, and costs nothing where there is none (docs/adr/0030). A
+malformed header counts as no trace, never as an error. A job without a given trace has the one that `Trace.of_job`
+derives from its id, so every execution has a trace id and nothing more is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """``span_id`` is that of what caused the job, or of the running attempt where spans are recorded."""
+    """A trace context. ``span_id`` is the span that enqueued the job, or that of the running attempt where spans
+    are recorded."""
 
     trace_id: str
     span_id: str
@@ -43,8 +45,17 @@ class Trace:
         return cls(trace_id, span_id, int(flags, 16) & 1, kept or None)
 
     @classmethod
+    def of_job(cls, job_id: str, tags: Sequence[str]) -> Trace:
+        """The trace of a job: the one it was enqueued with, else one whose trace id is the job's id."""
+        given = cls.of_tags(tags) if tags else None
+        if given is not None:
+            return given
+        digits = job_id.replace("-", "").lower()
+        return cls(digits, digits[16:])  # a UUID has 128 bits, like a trace id; its second half is never zero
+
+    @classmethod
     def of_tags(cls, tags: Sequence[str]) -> Trace | None:
-        """What a job carries among its tags; nearly always there is none."""
+        """The trace that the producer gave, if any."""
         for tag in tags:
             if tag.startswith(TAG):
                 states = (other[len(STATE_TAG) :] for other in tags if other.startswith(STATE_TAG))
@@ -64,7 +75,7 @@ class Trace:
         return (own,) if self.state is None else (own, f"{STATE_TAG}{self.state}")
 
     def headers(self) -> dict[str, str]:
-        """For a call to somebody else."""
+        """The headers for an outgoing call."""
         own = {"traceparent": self.traceparent}
         return own if self.state is None else own | {"tracestate": self.state}
 

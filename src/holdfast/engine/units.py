@@ -44,7 +44,16 @@ def in_words(size: int) -> str:
 Duration = float | int | str | timedelta
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_WORDS = {
+    "ms": "ms|msec|msecs|millisecond|milliseconds",
+    "s": "s|sec|secs|second|seconds",
+    "m": "m|min|mins|minute|minutes",
+    "h": "h|hr|hrs|hour|hours",
+    "d": "d|day|days",
+    "w": "w|week|weeks",
+}
+_UNIT_OF = {word: unit for unit, words in _WORDS.items() for word in words.split("|")}
+_PART = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(sorted(_UNIT_OF, key=len, reverse=True))})(?![a-z])")
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 LONGEST = 100 * 366 * 86_400.0
 
@@ -55,15 +64,15 @@ def seconds(value: object, what: str = "duration") -> float:
     if isinstance(value, timedelta):
         found = value.total_seconds()
     elif isinstance(value, str):
-        text = value.replace(" ", "")
+        text = value.replace(" ", "").replace(",", "").lower()
         if _WHOLE.fullmatch(text):
-            found = sum(float(number) * _DURATION_UNITS[unit] for number, unit in _PART.findall(text))
+            found = sum(float(number) * _DURATION_UNITS[_UNIT_OF[unit]] for number, unit in _PART.findall(text))
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         found = float(value)
     if found is None or not math.isfinite(found) or not 0 <= found <= LONGEST:
         raise InvalidSetting(
             f"{value!r} is not a {what}",
             code="invalid_duration",
-            fix='Use seconds, a timedelta, or text such as "90s", "1h30m", "2d".',
+            fix='Use seconds, a timedelta, or text such as "90s", "1h30m", "5 minutes", "2d".',
         )
     return found

@@ -17,6 +17,7 @@ FEATURES = (
     "payloads",
     "retention",
     "health",
+    "workers",
 )
 """Every feature, in the order in which its SQL is installed. The order also decides which of two triggers on the same
 table runs first, where the database goes by the order in which they were created."""

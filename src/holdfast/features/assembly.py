@@ -118,8 +118,16 @@ def open_store(
 
         return SqliteStore(url)
     if scheme in ("postgresql", "postgres"):
-        from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
-
+        try:
+            from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
+        except ImportError as missing:
+            if (missing.name or "").startswith("holdfast"):
+                raise
+            raise InvalidSetting(
+                "PostgreSQL support is not installed",
+                code="missing_extra",
+                fix="Install it with: pip install 'holdfast[postgres-binary]'",
+            ) from missing
         within = answer_within or ANSWER_WITHIN
         return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within)
     raise InvalidSetting(

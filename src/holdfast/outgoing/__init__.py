@@ -3,7 +3,7 @@
 ``send`` is the only way out. It resolves a name once, judges every answer, and connects to what it has judged.
 """
 
-from holdfast.outgoing.client import Answer, Outgoing, send
 from holdfast.outgoing.policy import EgressPolicy, Resolver
+from holdfast.outgoing.sender import Answer, Outgoing, send
 
 __all__ = ["Answer", "EgressPolicy", "Outgoing", "Resolver", "send"]

@@ -28,8 +28,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import EgressError, EgressTimeout, EgressTooLarge, EgressUnreachable, InvalidSetting
-from holdfast.outgoing.client import Outgoing
 from holdfast.outgoing.policy import EgressPolicy, Target, missing_extra
+from holdfast.outgoing.sender import Outgoing
 
 try:
     import httpcore2
@@ -151,17 +151,17 @@ class _named:
             case httpcore2.TimeoutException():
                 raise EgressTimeout(f"{self._origin} did not answer in time") from None
             case httpcore2.ProxyError():
-                raise EgressUnreachable(f"the proxy did not let the request through to {self._origin}") from None
+                raise EgressUnreachable(f"the proxy refused the request to {self._origin}") from None
             case httpcore2.ConnectError() if (reason := _tls_reason(error)) is not None:
                 raise EgressUnreachable(f"{self._origin}: TLS failed: {reason}") from None
             case httpcore2.NetworkError():
-                raise EgressUnreachable(f"{self._origin} cannot be reached, or broke off") from None
+                raise EgressUnreachable(f"{self._origin} is unreachable or closed the connection") from None
             case httpcore2.LocalProtocolError():
-                raise EgressError(f"{self._origin}: the request cannot be sent as it is") from None
+                raise EgressError(f"{self._origin}: malformed request") from None
             case httpcore2.RemoteProtocolError() if str(error).startswith(BROKE_OFF):
-                raise EgressUnreachable(f"{self._origin} broke off before it had answered") from None
+                raise EgressUnreachable(f"{self._origin} closed the connection before it responded") from None
             case httpcore2.ProtocolError() | httpcore2.UnsupportedProtocol():
-                raise EgressError(f"{self._origin} answered with something that is not HTTP") from None
+                raise EgressError(f"{self._origin} sent a response that is not HTTP") from None
 
 
 def _tls_reason(error: BaseException) -> str | None:
@@ -192,7 +192,7 @@ def _proxy(url: str) -> httpcore2.Proxy:
 
 def _not_a_proxy() -> InvalidSetting:
     return InvalidSetting(
-        "a proxy is http(s)://[user:password@]host:port",
+        "a proxy must be http(s)://[user:password@]host:port",
         code="invalid_egress",
         fix="Write special characters in the user and the password as %XX.",
     )
@@ -213,7 +213,7 @@ def headers_of(raw: Sequence[tuple[bytes, bytes]], policy: EgressPolicy) -> tupl
         if size <= policy.max_header_bytes:
             taken.append((name.decode("latin-1").lower(), value.decode("latin-1")))
     if size > policy.max_header_bytes and not policy.cut:
-        raise EgressTooLarge(f"the answer has {size:,} bytes of headers; {policy.max_header_bytes:,} are taken")
+        raise EgressTooLarge(f"the response has {size:,} bytes of headers; the limit is {policy.max_header_bytes:,}")
     return tuple(taken)
 
 
@@ -252,7 +252,7 @@ async def _read(
                 raise _too_large(policy)
             return True
     if unpack is not None and received and not unpack.whole:
-        raise EgressError("the answer ends in the middle of what is packed")
+        raise EgressError("the compressed response is truncated")
     return False
 
 
@@ -277,7 +277,7 @@ class Unpacker:
                 made += self._member.decompress(piece, most - len(made))
                 piece = self._member.unused_data
         except zlib.error:
-            raise EgressError("the answer is not packed as it says") from None
+            raise EgressError("the response does not match its content encoding") from None
         return made
 
 
@@ -286,9 +286,9 @@ def _unpacker(coding: str) -> Unpacker | None:
     if coding in ("", "identity"):
         return None
     if coding not in PACKED:  # not asked for; several, one in the other, are a bomb's manner
-        raise EgressError("the answer is packed in a way that was not asked for")
+        raise EgressError("the response has a content encoding that was not requested")
     return Unpacker(PACKED[coding])
 
 
 def _too_large(policy: EgressPolicy) -> EgressTooLarge:
-    return EgressTooLarge(f"the answer has more than {policy.max_bytes:,} bytes")
+    return EgressTooLarge(f"the response is larger than {policy.max_bytes:,} bytes")

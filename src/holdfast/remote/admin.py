@@ -11,7 +11,6 @@ from typing import Any
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.retry import Retry
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent, Executor
 from holdfast.features.audit.model import Action, Anchor
 from holdfast.features.events.model import Delivery, Subscription
@@ -21,7 +20,7 @@ from holdfast.features.retention.model import Preview, Retention
 from holdfast.features.tenants.model import Tenant
 from holdfast.features.tokens.model import ApiToken
 from holdfast.remote.handle import aware, policy
-from holdfast.remote.requests import Request, Steps, delete, get, given, post, put, segment
+from holdfast.remote.http_requests import Request, Steps, delete, get, given, post, put, segment
 from holdfast.remote.runners import RemoteNamespace
 
 
@@ -122,11 +121,8 @@ class Subscriptions(RemoteNamespace):
     aset = awaited(set)
 
     @operation
-    def get(self, name: str) -> Steps[Subscription | None]:
-        try:
-            return (yield from self._read(Subscription, get(_at(name))))
-        except NotFound:
-            return None
+    def get(self, name: str) -> Steps[Subscription]:
+        return (yield from self._read(Subscription, get(_at(name))))
 
     aget = awaited(get)
 
@@ -183,11 +179,8 @@ class Agents(RemoteNamespace):
     aset = awaited(set)
 
     @operation
-    def get(self, id: str) -> Steps[Agent | None]:
-        try:
-            return (yield from self._read(Agent, get(_agent(id))))
-        except NotFound:
-            return None
+    def get(self, id: str) -> Steps[Agent]:
+        return (yield from self._read(Agent, get(_agent(id))))
 
     aget = awaited(get)
 

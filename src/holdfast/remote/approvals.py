@@ -10,13 +10,13 @@ from typing import Any, Literal, TypedDict, Unpack
 from holdfast.engine.job import Job
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import NotFound, WaitTimeout
+from holdfast.errors import WaitTimeout
 from holdfast.features.approvals.model import Approval, ApprovalState, VerdictWord
 from holdfast.features.approvals.operations import ApprovalRequest
-from holdfast.features.dead_letters.model import BulkVerb, DeadLetterGroup, Operation, Order
+from holdfast.features.dead_letters.model import BulkAction, DeadLetterGroup, Operation, Order
 from holdfast.remote.handle import aware
+from holdfast.remote.http_requests import Pause, Steps, get, given, post, segment
 from holdfast.remote.jobs import JobsWanted
-from holdfast.remote.requests import Pause, Steps, get, given, post, segment
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace
 
@@ -48,11 +48,8 @@ class DeadLetters(RemoteNamespace):
     agroups = awaited(groups)
 
     @operation
-    def group(self, fingerprint: str) -> Steps[DeadLetterGroup | None]:
-        try:
-            return (yield from self._read(DeadLetterGroup, get(_group(fingerprint))))
-        except NotFound:
-            return None
+    def group(self, fingerprint: str) -> Steps[DeadLetterGroup]:
+        return (yield from self._read(DeadLetterGroup, get(_group(fingerprint))))
 
     agroup = awaited(group)
 
@@ -108,7 +105,7 @@ class Operations(RemoteNamespace):
     @operation
     def start(
         self,
-        verb: BulkVerb,
+        action: BulkAction,
         *,
         reason: str | None = None,
         rate: float | None = None,
@@ -123,17 +120,20 @@ class Operations(RemoteNamespace):
             aware(chosen.get(name), name)
         if "fingerprint" in chosen:
             chosen["group"] = chosen.pop("fingerprint")
-        chosen |= {"verb": verb, "reason": reason, "rate": rate, "max_attempts": max_attempts, "everything": everything}
+        chosen |= {
+            "action": action,
+            "reason": reason,
+            "rate": rate,
+            "max_attempts": max_attempts,
+            "everything": everything,
+        }
         return (yield from self._read(Operation, post("/operations", given(**chosen))))
 
     astart = awaited(start)
 
     @operation
-    def get(self, id: str) -> Steps[Operation | None]:
-        try:
-            return (yield from self._shown(id))
-        except NotFound:
-            return None
+    def get(self, id: str) -> Steps[Operation]:
+        return (yield from self._shown(id))
 
     aget = awaited(get)
 
@@ -149,7 +149,7 @@ class Operations(RemoteNamespace):
 
     @operation
     def cancel(self, id: str, *, reason: str | None = None) -> Steps[Operation]:
-        """No further job is touched; what was done stays done."""
+        """Cancel an operation. Jobs it has already changed stay changed."""
         return (yield from self._read(Operation, post(f"/operations/{segment(id)}/cancel", given(reason=reason))))
 
     acancel = awaited(cancel)
@@ -164,7 +164,9 @@ class Operations(RemoteNamespace):
             if watch is not None:
                 watch(operation)
             if until is not None and time.monotonic() >= until:
-                raise WaitTimeout(f"operation {id} is not over: {operation.done} of {operation.total} are done")
+                raise WaitTimeout(
+                    f"operation {id} has not finished: {operation.done} of {operation.total} jobs are done"
+                )
             yield Pause(LOOK)
         return operation
 
@@ -175,7 +177,7 @@ def _group(fingerprint: str) -> str:
     return f"/dead-letters/{segment(fingerprint)}"
 
 
-class GatesWanted(TypedDict, total=False):
+class ApprovalsWanted(TypedDict, total=False):
     """``approver`` leaves out what this person may not decide."""
 
     state: ApprovalState | Literal["all"]
@@ -187,49 +189,57 @@ class GatesWanted(TypedDict, total=False):
 class Approvals(RemoteNamespace):
     @operation
     def list(
-        self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[GatesWanted]
+        self, *, limit: int = 50, after: str | None = None, **wanted: Unpack[ApprovalsWanted]
     ) -> Steps[list[Approval]]:
-        """Open gates, the oldest first: ``client.approvals.list(approver="ada@example.com")``."""
-        return (yield from self._some(Approval, "/gates", limit, after, **wanted))
+        """Open approvals, the oldest first: ``client.approvals.list(approver="ada@example.com")``."""
+        return (yield from self._some(Approval, "/approvals", limit, after, **wanted))
 
     alist = awaited(list)
 
     @stream
-    def every(self, **wanted: Unpack[GatesWanted]) -> Items[Approval]:
+    def every(self, **wanted: Unpack[ApprovalsWanted]) -> Items[Approval]:
         """All of them, read page by page as you go."""
-        yield from self._every(Approval, "/gates", **wanted)
+        yield from self._every(Approval, "/approvals", **wanted)
 
     aevery = awaited_stream(every)
 
     @operation
-    def get(self, gate: str) -> Steps[ApprovalRequest]:
-        """A gate, what was said of it and the job that asked."""
-        return (yield from self._read(ApprovalRequest, get(f"/gates/{segment(gate)}")))
+    def get(self, approval: str) -> Steps[ApprovalRequest]:
+        """An approval, what was said of it and the job that asked."""
+        return (yield from self._read(ApprovalRequest, get(f"/approvals/{segment(approval)}")))
 
     aget = awaited(get)
 
     @operation
-    def approve(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
-        """Say yes, as whom the token names. Answers the gate as it is now: still open when more have to agree."""
-        return (yield from decided(self, "approve", gate, comment, data))
+    def approve(self, approval: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
+        """Say yes, as whom the token names. Answers the approval as it is now: still open when more have to agree."""
+        return (yield from decided(self, "approve", approval, comment, data))
 
     aapprove = awaited(approve)
 
     @operation
-    def deny(self, gate: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
-        return (yield from decided(self, "deny", gate, comment, data))
+    def deny(self, approval: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
+        return (yield from decided(self, "deny", approval, comment, data))
 
     adeny = awaited(deny)
 
     @operation
-    def issue_token(self, gate: str, *, person: str | None = None, expires_in: Duration | None = None) -> Steps[str]:
-        """A token that decides this gate once. It is shown here and nowhere else."""
+    def issue_token(
+        self, approval: str, *, person: str | None = None, expires_in: Duration | None = None
+    ) -> Steps[str]:
+        """A token that decides this approval once. It is shown here and nowhere else."""
         span = None if expires_in is None else seconds(expires_in, "expires_in")
-        answer = yield from self._ask(post(f"/gates/{segment(gate)}/token", given(person=person, expires_in=span)))
+        answer = yield from self._ask(
+            post(f"/approvals/{segment(approval)}/token", given(person=person, expires_in=span))
+        )
         return read(dict[str, str], answer)["token"]
 
     aissue_token = awaited(issue_token)
 
 
-def decided(noun: RemoteNamespace, word: VerdictWord, gate: str, comment: str | None, data: Any) -> Steps[Approval]:
-    return (yield from noun._read(Approval, post(f"/gates/{segment(gate)}/{word}", given(comment=comment, data=data))))
+def decided(noun: RemoteNamespace, word: VerdictWord, approval: str, comment: str | None, data: Any) -> Steps[Approval]:
+    return (
+        yield from noun._read(
+            Approval, post(f"/approvals/{segment(approval)}/{word}", given(comment=comment, data=data))
+        )
+    )

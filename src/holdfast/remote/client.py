@@ -28,15 +28,16 @@ from holdfast.remote.admin import (
 from holdfast.remote.approvals import Approvals, DeadLetters, Operations
 from holdfast.remote.events import Events, told
 from holdfast.remote.handle import Call, JobHandle, JobOptions, Placed, prepared
+from holdfast.remote.http_requests import Steps, get, given, post
 from holdfast.remote.jobs import Jobs
 from holdfast.remote.leases import Leases
 from holdfast.remote.limits import Pauses, Queues, Reservations
 from holdfast.remote.link import Base, Link, Retrying
-from holdfast.remote.requests import Steps, get, given, post
 from holdfast.remote.responses import unreadable
 from holdfast.remote.runners import RemoteNamespace, Runner
 from holdfast.remote.schedules import Schedules, Templates, WorkflowPlan, Workflows, new_plan
 from holdfast.remote.transport import AsyncTransport, Transport, httpx
+from holdfast.remote.webhooks import Connectors, Webhooks
 from holdfast.stores.requests import SentResult
 from holdfast.worker.options import TickSummary
 
@@ -129,6 +130,8 @@ class Client(RemoteNamespace):
         self.audit = Audit(runner)
         self.health = HealthChecks(runner)
         self.usage = UsageReport(runner)
+        self.webhooks = Webhooks(runner)
+        self.connectors = Connectors(runner)
 
     @operation
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Steps[JobHandle]:

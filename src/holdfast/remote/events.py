@@ -14,8 +14,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.operation import Emit, Items, awaited, awaited_stream, operation, stream
 from holdfast.errors import InvalidInput
 from holdfast.features.events.model import Consumer
-from holdfast.remote.link import Link, answer_to, unanswered
-from holdfast.remote.requests import (
+from holdfast.remote.http_requests import (
     Pause,
     Read,
     Reply,
@@ -30,6 +29,7 @@ from holdfast.remote.requests import (
     post,
     segment,
 )
+from holdfast.remote.link import Link, answer_to, unanswered
 from holdfast.remote.responses import checked, read, read_page, strange, unreadable
 from holdfast.remote.runners import RemoteNamespace
 from holdfast.stores.requests import SentResult
@@ -120,7 +120,7 @@ class EventsWanted(TypedDict, total=False):
     """Which events: those for which all of it holds. Several of one are alternatives."""
 
     kind: str | Sequence[str]
-    verb: str | Sequence[str]
+    type: str | Sequence[str]
     job: str | Sequence[str]
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from holdfast.engine.job import Dedupe, Event, Job, Verdict
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry, as_stored_policy
@@ -19,9 +19,9 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Progress
 from holdfast.engine.times import instant_or_none
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidSetting, JobFailed, Refused, WaitTimeout
+from holdfast.errors import JobFailed, Refused, WaitTimeout
 from holdfast.kind import PAYLOAD_LIMIT
-from holdfast.remote.requests import Pause, Steps, get, given, post, segment
+from holdfast.remote.http_requests import Pause, Steps, get, given, post, segment
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace, Runner
 
@@ -62,9 +62,7 @@ class Call:
 
 def prepared(kind: str, payload: Any, options: JobOptions) -> Call:
     """Checked as far as it can be here. The key is made once: however often it is sent, it is one job."""
-    unknown = options.keys() - JobOptions.__annotations__.keys()
-    if unknown:
-        raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+    check_options(options, JobOptions.__annotations__)
     values = {} if payload is None else payload
     encode(values, limit=PAYLOAD_LIMIT)
     said: dict[str, Any] = dict(options)
@@ -228,7 +226,7 @@ class JobHandle(RemoteNamespace):
                 return outcome
             now = time.monotonic()
             if end is not None and now >= end:
-                raise WaitTimeout(f"job {self.id} had not ended after {timeout}")
+                raise WaitTimeout(f"job {self.id} had not finished after {timeout}")
             if now - begun < SHORTEST_ROUND:
                 yield Pause(SHORTEST_ROUND)
 

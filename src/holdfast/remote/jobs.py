@@ -21,7 +21,7 @@ from holdfast.remote.handle import (
     history_of,
     one_job,
 )
-from holdfast.remote.requests import Steps, get, given, segment
+from holdfast.remote.http_requests import Steps, get, given, segment
 from holdfast.remote.runners import RemoteNamespace
 
 PAGE = 50
@@ -56,17 +56,14 @@ class Jobs(RemoteNamespace):
         return JobHandle(self._runner, Placed(job_id, created=False))
 
     @operation
-    def get(self, job_id: str) -> Steps[Job | None]:
-        try:
-            return (yield from one_job(self, job_id))
-        except NotFound:
-            return None
+    def get(self, job_id: str) -> Steps[Job]:
+        return (yield from one_job(self, job_id))
 
     aget = awaited(get)
 
     @operation
     def details(self, job_id: str) -> Steps[Story]:
-        """Everything about a job: its facts, history, attempts, steps, result, gate, workflow, group."""
+        """Show a job: state, timeline, attempts, steps, result, approval, workflow and dead letter group."""
         return (yield from self._read(Story, get(f"/jobs/{segment(job_id)}")))
 
     adetails = awaited(details)
@@ -102,7 +99,7 @@ class Jobs(RemoteNamespace):
 
     @operation
     def chain(self, job_id: str) -> Steps[_Jobs]:
-        """The job and its retries, where each is a job of its own: the first first."""
+        """List a job and its retries as new jobs, oldest first."""
         return (yield from self._pages(Job, f"/jobs/{segment(job_id)}/chain"))
 
     achain = awaited(chain)
@@ -127,9 +124,12 @@ class Jobs(RemoteNamespace):
         reason: str | None = None,
         max_attempts: int | None = None,
         from_step: int | str | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
     ) -> Steps[_Verdicts]:
-        """Put dead letters back into their queue with all their tries before them, or as many as given here."""
-        body = given(reason=reason, max_attempts=max_attempts, from_step=from_step)
+        """Put dead letters back into their queue with all their attempts, or ``max_attempts``. They start at once, or
+        not before ``at`` or a ``delay`` from now."""
+        body = another_time(at, delay, max_attempts, reason) | given(from_step=from_step)
         return (yield from self._each(job_ids, "redrive", body))
 
     aredrive = awaited(redrive)

@@ -9,76 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
-from holdfast.remote.requests import Request, Steps, delete, given, post, segment
+from holdfast.features.jobs.lease_answers import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
+from holdfast.remote.http_requests import Request, Steps, delete, given, post, segment
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace
 
 TTL = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedLease:
-    lease: str
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A job in a lease's hands, as the service sees it."""
-
-    id: str
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """``jobs`` are those it still holds: whatever else is running was cancelled, or is somebody else's by now."""
-
-    lease: str
-    jobs: list[Held]
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOut:
-    """A job in the caller's hands. ``attempt`` goes with everything that is said of it."""
-
-    id: str
-    attempt: int
-    tenant: str
-    kind: str
-    queue: str
-    payload: Any
-    retries: int
-    max_retries: int
-    crashes: int
-    max_crashes: int
-    priority: int
-    created_at: datetime
-    deadline_at: datetime | None
-    correlation_id: str | None
-    parent_id: str | None
-    workflow_id: str | None
-    agent: str | None
-    tags: list[str]
-    checkpoints: dict[str, Any] = field(default_factory=dict)
-    """What earlier attempts have saved."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """``ending`` is what was decided, ``reason`` why nothing was written."""
-
-    job: str
-    attempt: int
-    settled: bool
-    ending: str | None = None
-    reason: str | None = None
 
 
 Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
@@ -112,10 +52,10 @@ class Leases(RemoteNamespace):
     aopen = awaited(open)
 
     @operation
-    def renew(self, lease: str, *, ttl: Duration = TTL) -> Steps[Renewed]:
+    def renew(self, lease: str, *, ttl: Duration = TTL) -> Steps[RenewedLease]:
         """Say that the worker is alive. ``StaleLease`` when it was taken for dead meanwhile."""
         request = _again(post(_at(lease, "renew"), given(ttl=seconds(ttl, "ttl"))))
-        return (yield from self._read(Renewed, request))
+        return (yield from self._read(RenewedLease, request))
 
     arenew = awaited(renew)
 
@@ -136,19 +76,19 @@ class Leases(RemoteNamespace):
         want: int = 1,
         ttl: Duration = TTL,
         wait: Duration = 0.0,
-    ) -> Steps[list[HandedOut]]:
+    ) -> Steps[list[ClaimedJob]]:
         """Take up to ``want`` jobs, and wait so long for a first one. It is not sent again by itself: when the answer
         is lost, ``renew`` says what the lease holds."""
         patience = seconds(wait, "wait")
         body = given(queues=list(queues), kinds=_list(kinds), want=want, ttl=seconds(ttl, "ttl"), wait=patience)
         request = dataclasses.replace(post(_at(lease, "claim"), body), patience=patience)
         answer = yield from self._ask(request)
-        return read(list[HandedOut], _inside(answer, "jobs"))
+        return read(list[ClaimedJob], _inside(answer, "jobs"))
 
     aclaim = awaited(claim)
 
     @operation
-    def checkpoint(self, lease: str, job: HandedOut, name: str, value: Any) -> Steps[None]:
+    def checkpoint(self, lease: str, job: ClaimedJob, name: str, value: Any) -> Steps[None]:
         """Save something that the next attempt finds."""
         body = {"job": job.id, "attempt": job.attempt, "name": name, "value": value}
         yield from self._ask(_again(post(_at(lease, "checkpoint"), body)))
@@ -157,7 +97,7 @@ class Leases(RemoteNamespace):
 
     @operation
     def progress(
-        self, lease: str, job: HandedOut, fraction: float | None = None, message: str | None = None
+        self, lease: str, job: ClaimedJob, fraction: float | None = None, message: str | None = None
     ) -> Steps[None]:
         """Say how far this attempt is."""
         body = given(job=job.id, attempt=job.attempt, progress=fraction, message=message)
@@ -169,14 +109,14 @@ class Leases(RemoteNamespace):
     def settle(
         self,
         lease: str,
-        job: HandedOut,
+        job: ClaimedJob,
         outcome: Word = "succeeded",
         *,
         result: Any = None,
         error: ErrorSaid | None = None,
         after: Duration | None = None,
         cost: float | None = None,
-    ) -> Steps[Settled]:
+    ) -> Steps[SettleResult]:
         """Say how an attempt ended. ``failed`` is tried again by the job's policy, ``retry`` likewise but ``after`` so
         long, ``reject`` never; ``snooze`` costs no try. Said again, it is answered as the first time."""
         body = given(
@@ -188,16 +128,16 @@ class Leases(RemoteNamespace):
             after=None if after is None else seconds(after, "delay"),
             cost=cost,
         )
-        return (yield from self._read(Settled, _again(post(_at(lease, "settle"), body))))
+        return (yield from self._read(SettleResult, _again(post(_at(lease, "settle"), body))))
 
     asettle = awaited(settle)
 
     @operation
-    def release(self, lease: str, *jobs: HandedOut | Held) -> Steps[list[Settled]]:
+    def release(self, lease: str, *jobs: ClaimedJob | HeldJob) -> Steps[list[SettleResult]]:
         """Hand jobs back unfinished: others run them, and it costs no try."""
         body = {"jobs": [{"id": job.id, "attempt": job.attempt} for job in jobs]}
         answer = yield from self._ask(_again(post(_at(lease, "release"), body)))
-        return read(list[Settled], _inside(answer, "settlements"))
+        return read(list[SettleResult], _inside(answer, "settlements"))
 
     arelease = awaited(release)
 

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 from holdfast import __version__
 from holdfast.engine.retry import asked_delay, http_date
 from holdfast.errors import InvalidSetting, StoreError, StoreUnavailable
-from holdfast.remote.requests import Open, Pause, Reply, Request, Send, Steps, Unreachable
+from holdfast.remote.http_requests import Open, Pause, Reply, Request, Send, Steps, Unreachable
 from holdfast.remote.responses import may_pass
 
 # Busy, or somebody in between has no service behind it. A 500 is a mistake there: it would only be made again.
@@ -48,7 +48,7 @@ class Base:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise _not_a_service()
         if parts.username is not None or parts.password is not None:
-            raise InvalidSetting("the URL of a service holds no password", code="invalid_url", fix="Pass token=….")
+            raise InvalidSetting("a service URL must not contain a password", code="invalid_url", fix="Pass token=….")
         return cls(_origin(parts.scheme, parts.hostname, port), parts.path.rstrip("/"))
 
     @property
@@ -115,12 +115,12 @@ def _followed(request: Request, got: Reply, base: Base, hops: int) -> Request:
     origin, path, query = _target(base.at(request.path), got.headers.get("location", ""))
     if origin != base.origin or not path.startswith(base.api + "/"):
         raise StoreError(
-            f"{base.url} sends requests on to another place, where the token is not for",
+            f"{base.url} redirects to another server; the token is not sent there",
             code="redirected",
             fix="Give the URL at which the service itself answers.",
         )
     if hops > MOST_HOPS or (request.method != "GET" and got.status not in KEEPING_THE_METHOD):
-        raise StoreError(f"{base.url} sends requests from one place to the next", code="redirected")
+        raise StoreError(f"{base.url} redirects too often", code="redirected")
     said = tuple(parse_qsl(query, keep_blank_values=True))
     return dataclasses.replace(request, path=path.removeprefix(base.api), query=said)
 
@@ -149,7 +149,7 @@ def _origin(scheme: str, host: str, port: int | None) -> str:
 
 def _not_a_service() -> InvalidSetting:
     return InvalidSetting(
-        "this is not the URL of a service", code="invalid_url", fix="For example https://jobs.example.com/holdfast"
+        "this is not the URL of a service", code="invalid_url", fix="Use for example https://jobs.example.com/holdfast."
     )
 
 
@@ -176,7 +176,7 @@ class Link:
     def __post_init__(self) -> None:
         for what, value in (("token", self.token), ("tenant", self.tenant or "")):
             if not value.isascii() or not value.isprintable() or " " in value:
-                raise InvalidSetting(f"the {what} holds something that no header can carry", code="invalid_name")
+                raise InvalidSetting(f"the {what} contains characters that a header cannot carry", code="invalid_name")
 
     def outgoing(self, request: Request) -> Outgoing:
         headers = {"Accept": "application/json", "User-Agent": f"holdfast-python/{__version__}", **request.headers}

@@ -36,7 +36,7 @@ from holdfast.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
-from holdfast.remote.requests import Reply, document
+from holdfast.remote.http_requests import Reply, document
 
 BY_NAME: dict[str, type[HoldfastError]] = {name: getattr(errors, name) for name in errors.__all__}
 BY_STATUS: dict[int, type[HoldfastError]] = {
@@ -78,7 +78,7 @@ def error_of(reply: Reply, secret: str = "") -> HoldfastError:
     problem = _problem(reply)
     if problem is None:
         if reply.status in (429, 502, 503, 504):
-            return StoreUnavailable(f"the service is not there: status {reply.status}{_beginning(reply, secret)}")
+            return StoreUnavailable(f"the service is unavailable: status {reply.status}{_beginning(reply, secret)}")
         return strange(reply, secret)
     kind = BY_NAME.get(str(problem.get("error"))) or BY_STATUS.get(reply.status, StoreError)
     if problem["code"] in NO_ROUTE:
@@ -107,17 +107,17 @@ def may_pass(reply: Reply) -> bool:
 def strange(reply: Reply, secret: str = "") -> StoreError:
     """Somebody answered, and not in our language."""
     return StoreError(
-        f"this is not what the service answers: status {reply.status}{_beginning(reply, secret)}",
+        f"unexpected response from the service: status {reply.status}{_beginning(reply, secret)}",
         code="unexpected_answer",
-        fix="Is it the URL of Holdfast's service, with the path it is mounted below?",
+        fix="Check that this is the URL of the Holdfast service, including its path prefix.",
     )
 
 
 def unreadable(what: str, why: str) -> StoreError:
     return StoreError(
-        f"the service answered no {what} that this release can read: {why}",
+        f"the service returned no {what} that this version can read: {why}",
         code="unexpected_answer",
-        fix="Are client and service of about the same release?",
+        fix="Check that client and service have compatible versions.",
     )
 
 

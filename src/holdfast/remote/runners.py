@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from holdfast.engine.operation import Emit, Items, Namespace
+from holdfast.remote.http_requests import Open, Pause, Read, Reply, Request, Send, Step, Steps, Unreachable, get
 from holdfast.remote.link import Link, answer_to
-from holdfast.remote.requests import Open, Pause, Read, Reply, Request, Send, Step, Steps, Unreachable, get
 from holdfast.remote.responses import checked, read, read_page, unreadable
 from holdfast.remote.transport import (
     AsyncHttpxTransport,

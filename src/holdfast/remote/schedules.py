@@ -10,12 +10,12 @@ from typing import Any, Unpack
 
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.retry import Retry
-from holdfast.errors import InvalidSetting, NotFound
+from holdfast.errors import InvalidSetting
 from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
-from holdfast.features.schedules.timing import Coming
+from holdfast.features.schedules.recurrence import Coming
 from holdfast.features.workflows.model import Graph, OnFailure, Swept, Workflow
 from holdfast.remote.handle import JobHandle, JobOptions, Placed, aware, new_key, policy, prepared
-from holdfast.remote.requests import Steps, delete, get, given, patch, post, put, segment
+from holdfast.remote.http_requests import Steps, delete, get, given, patch, post, put, segment
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace, Runner
 
@@ -55,7 +55,7 @@ class Schedules(RemoteNamespace):
 
     @operation
     def remove(self, name: str) -> Steps[None]:
-        """It fires no more and its name is free; jobs and history stay."""
+        """Delete a schedule. Its jobs and history stay; its name can be used again."""
         yield from self._ask(delete(_schedule(name)))
 
     aremove = awaited(remove)
@@ -70,11 +70,8 @@ class Schedules(RemoteNamespace):
     arun = awaited(run)
 
     @operation
-    def get(self, name: str) -> Steps[Schedule | None]:
-        try:
-            return (yield from self._read(Schedule, get(_schedule(name))))
-        except NotFound:
-            return None
+    def get(self, name: str) -> Steps[Schedule]:
+        return (yield from self._read(Schedule, get(_schedule(name))))
 
     aget = awaited(get)
 
@@ -107,18 +104,16 @@ class Templates(RemoteNamespace):
 
     @operation
     def set(self, /, name: str, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Steps[Template]:
-        """Define a template, or change it: that is a new version, and the others stay. Repeating it changes nothing."""
+        """Create a template or a new version of it. Older versions stay. Repeating the same request changes
+        nothing."""
         body = given(kind=kind, payload=None if payload is None else dict(payload), **_kept(options))
         return (yield from self._read(Template, dataclasses.replace(put(_template(name), body), repeatable=True)))
 
     aset = awaited(set)
 
     @operation
-    def get(self, name: str, version: int | None = None) -> Steps[Template | None]:
-        try:
-            return (yield from self._read(Template, get(_template(name), version=version)))
-        except NotFound:
-            return None
+    def get(self, name: str, version: int | None = None) -> Steps[Template]:
+        return (yield from self._read(Template, get(_template(name), version=version)))
 
     aget = awaited(get)
 
@@ -130,14 +125,14 @@ class Templates(RemoteNamespace):
 
     @operation
     def versions(self, name: str) -> Steps[_Templates]:
-        """The newest first; a removal is one of them."""
+        """List the versions of a template, newest first, including removals."""
         return (yield from self._pages(Template, f"{_template(name)}/versions", limit=200))
 
     aversions = awaited(versions)
 
     @operation
     def remove(self, name: str) -> Steps[None]:
-        """No new jobs are made from it; its versions stay."""
+        """Remove a template from use. Its versions stay readable."""
         yield from self._ask(delete(_template(name)))
 
     aremove = awaited(remove)
@@ -215,7 +210,7 @@ class Workflows(RemoteNamespace):
 
     @operation
     def resume(self, id: str, *, reason: str | None = None) -> Steps[Swept]:
-        """Redrive its dead letters; what was held back behind them goes on when they have succeeded."""
+        """Resume a workflow by redriving its dead letters. Dependent jobs continue once they succeed."""
         return (yield from self._read(Swept, post(f"/workflows/{segment(id)}/resume", given(reason=reason))))
 
     aresume = awaited(resume)
@@ -248,7 +243,7 @@ class WorkflowPlan(RemoteNamespace):
         call = prepared(kind, payload, options)
         known = name or f"{kind}-{len(self._nodes) + 1}"
         if known in self._nodes:
-            raise InvalidSetting(f"there is a job {known!r} in this workflow already", code="duplicate_name")
+            raise InvalidSetting(f"job {known!r} already exists in this workflow", code="duplicate_name")
         self._nodes[known] = {"name": known, **call.body, **({} if call.own else {"key": call.key})}
         for parent in (after,) if isinstance(after, str) else after:
             self._edges.append(given(parent=parent, child=known, on_failure=on_failure))

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import InvalidSetting
+from holdfast.remote.http_requests import Reply, Unreachable
 from holdfast.remote.link import Outgoing
-from holdfast.remote.requests import Reply, Unreachable
 
 if TYPE_CHECKING:
     import httpx2
@@ -115,9 +115,9 @@ def closed() -> InvalidSetting:
 
 def _elsewhere(what: str) -> InvalidSetting:
     return InvalidSetting(
-        f"the httpx2 client that was given was first used in another {what}, whose connections it has",
+        f"the given httpx2 client was first used in another {what} and holds its connections",
         code="client_elsewhere",
-        fix=f"Make one in each {what}.",
+        fix=f"Create one per {what}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API under ``/api/v1``: the verbs of the app, as routes. It decides nothing that the app does not."""
+"""The HTTP API under ``/api/v1``: the operations of the app, as routes. It decides nothing that the app does not."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ ROUTES = (
         read_routes.router,
         dead_letters.operation_router,
         dead_letters.router,
+        approvals.by_token,  # before /approvals/{approval_id}/…
         approvals.router,
         events.router,
         schedules.router,
@@ -51,7 +52,7 @@ ROUTES = (
         limits.router,
         retention.router,
         payloads.router,
-        limits.switch_router,
+        limits.pause_router,
         events.subscription_router,
         events.consumer_router,
         limits.reservation_router,
@@ -77,7 +78,6 @@ def add_api(service: FastAPI, app: App) -> None:
     service.include_router(metrics.probes)
     for router in ROUTES:
         service.include_router(router, prefix=PREFIX)
-    service.include_router(approvals.by_token, prefix=PREFIX)
     service.include_router(leases.tick_router, prefix="/api", include_in_schema=False)  # where HK-1 has it
     add_the_rest(service)  # after all others: what comes here is none of ours
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,14 +25,16 @@ from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.server.metrics import observe_queues
 from holdfast.server.middleware import TIMEOUT, BodyLimit, HeadRequests, PageHeaders
 from holdfast.server.request_log import Measure, RequestLog
-from holdfast.stores.flow import WaitLimit, in_thread
-from holdfast.worker.startup import when_there
+from holdfast.stores.flow import WaitLimit
+from holdfast.worker.startup import when_reachable
 
+FIRST_ANSWER = 3.0
+"""Seconds that a start waits for the database."""
 LAST_DUTY = 5.0
 """Seconds for what is being done on the side when the service ends."""
 # What may be asked without saying who one is: whether we are alive, and what carries its own credential.
-API = Paths(frozenset({"/api/", "/healthz", "/readyz", "/metrics"}))
-OPEN = Paths(frozenset({"/healthz", "/readyz", "/static/", "/login", "/decide/", "/api/v1/decide/"}))
+API = Paths(frozenset({"/api/", "/livez", "/readyz", "/metrics"}))
+OPEN = Paths(frozenset({"/livez", "/readyz", "/static/", "/login", "/decide/", "/api/v1/approvals/by-token/"}))
 
 
 def make_service(
@@ -53,12 +56,16 @@ def make_service(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await in_thread(when_there, app._session.make_ready)
+        reaching = asyncio.create_task(when_reachable(app._session.make_ready, app._store))
+        with contextlib.suppress(TimeoutError):
+            # Not waited for any longer: an application that mounts the service starts without its database, too.
+            await asyncio.wait_for(asyncio.shield(reaching), FIRST_ANSWER)
         app._ready_redactor()
         observe_queues(app)
         if attending is not None:
             attending.begin()
         yield
+        reaching.cancel()
         patience.until = min(patience.until, time.monotonic() + LAST_DUTY)
         await live.aclose()
         await leave_off(service)

@@ -1,6 +1,6 @@
 """Who asks and what they may: identity, scopes, origin checks, limits on issuing, streams that outlive a token.
 
-The gate: every request that is not for everybody passes here, and is worked for in the name of whoever asks.
+Authentication: every request that is not for everybody passes here, and is worked for in the name of whoever asks.
 
 A pure ASGI middleware around API and pages alike. It asks ``authenticate`` who calls, refuses who is not known,
 refuses unsafe requests that another site's page could have made, and binds tenant and actor for the length of the
@@ -181,7 +181,7 @@ class AuthMiddleware:
                 scope, receive, send
             )
             return
-        scope.setdefault("state", {}).update(identity=identity, holdfast_gate=self)
+        scope.setdefault("state", {}).update(identity=identity, holdfast_auth=self)
         with self._client.serving(identity.tenant, identity.actor):
             await self._inner(scope, receive, send)
 
@@ -198,7 +198,9 @@ class AuthMiddleware:
             there = quote(f"{path}?{request.url.query}" if request.url.query else path, safe="/")
             known = request.method == "GET" and path != "/"
             return RedirectResponse(f"{login}?next={there}" if known else login, status_code=303)
-        answer = problem(401, "unauthenticated", "who asks is not known", fix="Send Authorization: Bearer hf_…")
+        answer = problem(
+            401, "unauthenticated", "authentication required", fix="Send the header Authorization: Bearer hf_…."
+        )
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
@@ -218,10 +220,10 @@ def path_below(scope: ASGIScope) -> str:
 
 
 def identity_of(request: HTTPConnection) -> Identity:
-    """Whoever passed the gate."""
+    """The identity of an authenticated request."""
     identity = request.scope.get("state", {}).get("identity")
     if not isinstance(identity, Identity):
-        raise Refused("who asks is not known", code="unauthenticated")
+        raise Refused("authentication required", code="unauthenticated")
     return identity
 
 
@@ -230,7 +232,7 @@ def require(request: HTTPConnection, scope: Scope) -> Identity:
     identity = identity_of(request)
     if not identity.may(scope):
         raise Refused(
-            f"{identity.actor} may not {scope}", code="missing_scope", fix=f"It takes a token with the scope {scope}."
+            f"{identity.actor} may not {scope}", code="missing_scope", fix=f"Use a token with the scope {scope}."
         )
     return identity
 
@@ -240,9 +242,9 @@ def require_whole(request: HTTPConnection, scope: Scope) -> Identity:
     identity = require(request, scope)
     if not identity.runs_all:
         raise Refused(
-            "this concerns every tenant",
+            "this operation affects every tenant",
             code="not_for_a_tenant",
-            fix="It takes a token of tenant *, for those who run the whole.",
+            fix="Use a token of tenant *, which is for operators of the whole system.",
         )
     return identity
 
@@ -252,7 +254,9 @@ def require_one(request: HTTPConnection, scope: Scope) -> Identity:
     identity = require(request, scope)
     if identity.everywhere:
         raise Refused(
-            "this is done for one tenant, and none is named", code="tenant_required", fix="Send Holdfast-Tenant: name"
+            "this operation needs one tenant, and none is named",
+            code="tenant_required",
+            fix="Send the header Holdfast-Tenant: name.",
         )
     return identity
 
@@ -273,11 +277,11 @@ class Lasting:
         nothing."""
         if time.monotonic() - self._asked < self._again:
             return True
-        gate, then = self._request.scope["state"].get("holdfast_gate"), identity_of(self._request)
-        if not isinstance(gate, AuthMiddleware):  # whoever let them in did so without us
+        auth, then = self._request.scope["state"].get("holdfast_auth"), identity_of(self._request)
+        if not isinstance(auth, AuthMiddleware):  # whoever let them in did so without us
             return True
         try:
-            now = await gate.who(self._request)
+            now = await auth.who(self._request)
         except HoldfastError:
             return False
         self._asked = time.monotonic()
@@ -311,5 +315,7 @@ def refuse_beyond(identity: Identity, roles: Sequence[str], scopes: Sequence[str
     beyond = scopes_of(roles, scopes) - identity.scopes
     if beyond:
         raise Refused(
-            f"nobody issues more than they have: {', '.join(sorted(beyond))}", code="missing_scope", fix="Narrow it."
+            f"a token cannot grant more than its issuer has: {', '.join(sorted(beyond))}",
+            code="missing_scope",
+            fix="Request fewer rights.",
         )

@@ -76,7 +76,7 @@ def at_most(most: int) -> BeforeValidator:
 
 
 class Because(Body):
-    reason: Words | None = Field(default=None, description="Kept in the ledger.")
+    reason: Words | None = Field(default=None, description="Recorded in the ledger.")
 
 
 class RetryPolicy(Body):
@@ -112,7 +112,7 @@ class JobOptions(Fields):
     delay: Span | None = None
     run_at: Instant | None = None
     deadline: Instant | None = None
-    key: Text | None = Field(default=None, description="One job a key: asking again answers the same job.")
+    key: Text | None = Field(default=None, description="Idempotency key: the same key returns the same job.")
     dedupe: Literal["skip", "coalesce"] | None = None
     tags: list[Text] | None = Field(default=None, max_length=50)
     parent: Text | None = None
@@ -148,7 +148,7 @@ class Enqueue(JobOptions):
     )
 
     kind: Text
-    payload: Any = Field(default=None, description="The arguments, as an object of names and values.")
+    payload: Any = Field(default=None, description="The arguments as a JSON object.")
 
 
 RetryPolicy.model_rebuild()

@@ -35,8 +35,9 @@ from holdfast.engine.payload import decode, encode
 from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.engine.retry import as_policy
 from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide, hand_back, unreadable
-from holdfast.engine.steps import RESERVED
+from holdfast.engine.steps import RESERVED, RUNNING
 from holdfast.errors import HoldfastError, InvalidPayload
+from holdfast.features.jobs.lease_answers import SettleResult
 from holdfast.features.payloads.model import HIDDEN, NO_RULE, WITHHELD
 from holdfast.features.retention.model import check_cost
 from holdfast.kind import Kind
@@ -180,7 +181,7 @@ class ClaimBroker:
         return {
             name: self.client.vault.open_kept(value, place=name, **bound)  # type: ignore[arg-type]
             for name, value in found.items()
-            if name != RESERVED
+            if name not in (RESERVED, RUNNING)
         }
 
     async def _attend(self, tenant: str) -> None:
@@ -247,7 +248,7 @@ Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
 CODE_LIMIT: Final = 100
 _NAME: Final = re.compile(r"[\w.:$*-]+")
 AFTER_A_FAILURE = frozenset({"retry", "bury"})
-VERBS = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
+TYPES = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +267,6 @@ class Said:
     cost: float | None = None
     unfinished: bool = False
     """Handed back: what is begun at most once has ended then, since nobody knows how far it had come."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettleResult:
-    """What became of it: ``ending`` is what was decided, ``reason`` why nothing was written."""
-
-    job: str
-    attempt: int
-    settled: bool
-    ending: str | None = None
-    reason: str | None = None
 
 
 async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant: str) -> list[SettleResult]:
@@ -314,12 +304,12 @@ async def _ended_before(out: ClaimBroker, found: Settlement, tenant: str) -> str
     """How this very attempt has ended already, by the ledger, if it was so: the answer was lost, and it is said again.
     What would be decided now may differ, since the job has a try less than it had then."""
     events = await out.client.arun(out.client.store.jobs.history(found.id, tenant))
-    verb = VERBS.get(found.ending, "fail")
+    event_type = TYPES.get(found.ending, "fail")
     ours = [event for event in events if event.attempt == found.attempt]
-    if not any((event.from_state, event.verb) == ("in_progress", verb) for event in ours):
+    if not any((event.from_state, event.type) == ("in_progress", event_type) for event in ours):
         return None
-    decided = (event.verb for event in ours if event.verb in AFTER_A_FAILURE)
-    return found.ending if verb != "fail" else next(decided, found.ending)
+    decided = (event.type for event in ours if event.type in AFTER_A_FAILURE)
+    return found.ending if event_type != "fail" else next(decided, found.ending)
 
 
 async def _settlement(out: ClaimBroker, lease: str, said: Said, job: Job) -> Settlement:

@@ -1,7 +1,7 @@
-"""The dashboard: pages rendered here, which read and act without JavaScript and are livelier with it.
+"""The dashboard: pages that work without JavaScript, and update live with it.
 
-Each feature has its screens in ``pages.py``, with ``routes`` that ask for one scope each. What a page shows comes from
-``features/jobs/views.py`` and the features of the app; what it does, it does through the same verbs as the API.
+Each feature has its pages in ``pages.py``, with ``routes`` that need one scope each. Pages read and act through
+the same operations as the HTTP API.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from holdfast.app import App
+from holdfast.features.agents import pages as agents
 from holdfast.features.approvals import pages as approvals
 from holdfast.features.audit import pages as audit
+from holdfast.features.connectors import pages as connectors
 from holdfast.features.dead_letters import pages as dead_letters
+from holdfast.features.events import pages as events
 from holdfast.features.health import pages as health
 from holdfast.features.jobs import job_page
 from holdfast.features.jobs import pages as jobs
 from holdfast.features.limits import pages as limits
+from holdfast.features.payloads import pages as payloads
+from holdfast.features.retention import pages as retention
 from holdfast.features.schedules import pages as schedules
 from holdfast.features.tenants import pages as tenants
 from holdfast.features.tokens import pages as tokens
 from holdfast.features.webhooks import pages as webhooks
+from holdfast.features.workers import pages as workers
 from holdfast.features.workflows import pages as workflows
 from holdfast.server import pages as server
 from holdfast.server import sessions
@@ -47,6 +53,12 @@ PAGES = (
         workflows.routes,
         schedules.routes,
         limits.routes,
+        workers.routes,
+        agents.routes,
+        connectors.routes,
+        events.routes,
+        payloads.routes,
+        retention.routes,
         tenants.routes,
         audit.routes,
         health.routes,

@@ -72,22 +72,22 @@ class Snapshot(Collector):
         self._found = found
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("holdfast_up", "Whether the database could be asked.", float(self._found is not None))
+        yield _gauge("holdfast_up", "1 if the database is reachable.", float(self._found is not None))
         if self._found is not None:
             pulse, health = self._found
             yield from _of_queues(pulse.value)
             yield from _of_the_rest(pulse.value)
             yield from _of_health(health.value)
-            yield _gauge("holdfast_pulse_seconds", "How long it took to read all this.", pulse.took + health.took)
+            yield _gauge("holdfast_pulse_seconds", "Time to read these figures.", pulse.took + health.took)
 
 
 def _of_queues(pulse: Pulse) -> Iterator[Metric]:
     name = Bounded()
     jobs = GaugeMetricFamily(
-        "holdfast_jobs", "Jobs that are not over, counted up to 10,000 a queue.", labels=["state", "queue"]
+        "holdfast_jobs", "Unfinished jobs, counted up to 10,000 per queue.", labels=["state", "queue"]
     )
     oldest = GaugeMetricFamily(
-        "holdfast_queue_oldest_seconds", "How long the oldest job that may be begun has waited.", labels=["queue"]
+        "holdfast_queue_oldest_seconds", "Wait of the oldest job that may start.", labels=["queue"]
     )
     counts: dict[tuple[str, str], int] = {}
     ages: dict[str, float] = {}
@@ -108,18 +108,20 @@ def _of_queues(pulse: Pulse) -> Iterator[Metric]:
 def _of_the_rest(pulse: Pulse) -> Iterator[Metric]:
     slots = sum(worker.slots or 0 for worker in pulse.workers)
     yield _gauge("holdfast_workers", "Workers with a live lease.", len(pulse.workers))
-    yield _gauge("holdfast_worker_slots", "Jobs that all of them can run at a time.", slots)
-    yield _gauge("holdfast_gates_open", "Questions that wait for people.", pulse.gates_open)
-    yield _gauge("holdfast_gate_oldest_seconds", "How long the oldest of them waits.", pulse.oldest_gate_age_s or 0.0)
-    yield _gauge("holdfast_dead_letters_open", "Jobs that failed for good and were not decided.", pulse.dead_letters)
-    yield _gauge("holdfast_schedules_late", "Schedules past their time that were not fired.", pulse.schedules_late)
-    yield _gauge("holdfast_schedules_late_seconds", "How late the latest of them is.", pulse.schedules_late_s)
-    yield _gauge("holdfast_counts_capped", "1 if there is more of something than was counted.", float(pulse.capped))
+    yield _gauge("holdfast_worker_slots", "Total concurrency of all workers.", slots)
+    yield _gauge("holdfast_approvals_open", "Open approvals.", pulse.approvals_open)
+    yield _gauge(
+        "holdfast_approval_oldest_seconds", "Wait of the oldest open approval.", pulse.oldest_approval_age_s or 0.0
+    )
+    yield _gauge("holdfast_dead_letters_open", "Open dead letters.", pulse.dead_letters)
+    yield _gauge("holdfast_schedules_late", "Schedules that are past their time.", pulse.schedules_late)
+    yield _gauge("holdfast_schedules_late_seconds", "Delay of the latest schedule.", pulse.schedules_late_s)
+    yield _gauge("holdfast_counts_capped", "1 if a count reached its limit.", float(pulse.capped))
 
 
 def _of_health(health: Health) -> Iterator[Metric]:
     said = {reason.code for reason in health.reasons}
-    yield _gauge("holdfast_health", "The verdict of health: 0 ok, 1 warn, 2 critical.", VERDICTS[health.verdict])
+    yield _gauge("holdfast_health", "Health: 0 ok, 1 warn, 2 critical.", VERDICTS[health.verdict])
     reasons = GaugeMetricFamily(
         "holdfast_health_reason", "1 for each reason of the verdict; its runbook goes by the code.", labels=["code"]
     )

@@ -13,12 +13,12 @@ from markupsafe import Markup
 
 from holdfast.stores.vault import shown
 
-# An actor's UUIDs are cut to what tells them apart.
+# UUIDs of actors are shortened to their first eight characters.
 _UUID = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 def span(value: timedelta | float | None) -> str:
-    """A duration as people say it: 350 ms, 4.2 s, 12 min, 3 h 20 min, 5 d."""
+    """A duration for people: 350 ms, 4.2 s, 12 min, 3 h 20 min, 5 d."""
     if value is None:
         return "–"
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
@@ -46,31 +46,42 @@ def moment(at: datetime | None) -> str:
 
 
 def amount(value: float | None) -> str:
-    """A number as people read it: 12,345; 0.25; a dash where there is none."""
+    """A number for people: 12,345; 0.25; a dash for None."""
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
 def capped(count: int, cap: int = 10_000) -> str:
-    """What was counted up to a limit: 10,000+ where there is more."""
+    """A count that stops at a limit: 10,000+ when there are more."""
     return f"{cap:,}+" if count >= cap else f"{count:,}"
 
 
+def percent(share: float | None) -> str:
+    """A share from 0 to 1: 2.5 %."""
+    return "–" if share is None else f"{share * 100:.1f}".rstrip("0").rstrip(".") + " %"
+
+
+def sentence(text: object) -> str:
+    """With a capital letter, and without the period that the page adds."""
+    words = str(text).rstrip(".")
+    return words[:1].upper() + words[1:]
+
+
 def as_json(value: Any, most: int = 100_000) -> str:
-    """For reading; it is escaped like any other text, and what is very long is cut."""
+    """Indented JSON, cut when it is very long. Templates escape it like any other text."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     return text if len(text) <= most else f"{text[:most]}\n… {len(text) - most:,} characters more"
 
 
 def short(text: object, most: int = 80) -> str:
-    """One line of it."""
+    """The text on one line, cut to a length."""
     line = " ".join(str(text or "").split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def quoted(text: object) -> str:
-    """As a value in a search."""
+    """The text as a value of a search."""
     said = str(text).replace('"', "")
     return f'"{said}"' if any(each.isspace() for each in said) else said
 
@@ -80,7 +91,7 @@ def actor(text: object) -> str:
 
 
 def in_path(text: object) -> str:
-    """As one part of a path."""
+    """The text as one segment of a path."""
     return quote(str(text), safe="")
 
 
@@ -91,6 +102,8 @@ FILTERS = {
     "moment": moment,
     "amount": amount,
     "capped": capped,
+    "percent": percent,
+    "sentence": sentence,
     "json": as_json,
     "short": short,
     "actor": actor,
@@ -99,7 +112,7 @@ FILTERS = {
 }
 
 
-# Drawn here, on a grid of 16: nothing is loaded from elsewhere, and an icon never stands without a word.
+# Inline icons on a grid of 16. An icon never stands without a word.
 SHAPES: Final = {
     "overview": "M2.5 9.5h3v4h-3zM6.5 5.5h3v8h-3zM10.5 2.5h3v11h-3z",
     "jobs": "M5.5 4h8M5.5 8h8M5.5 12h8M2.5 4h.01M2.5 8h.01M2.5 12h.01",
@@ -112,6 +125,9 @@ SHAPES: Final = {
         "M6 7.5a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5zM1.8 13.5c.3-2.7 1.9-4 4.2-4s3.9 1.3 4.2 4"
         "M10.5 2.8a2.4 2.4 0 0 1 0 4.5M12 9.8c1.3.6 2 1.8 2.2 3.7"
     ),
+    "workers": "M2.5 3h11v7h-11zM5.5 13h5M8 10v3M5 6.5h.01M8 6.5h.01M11 6.5h.01",
+    "limits": "M2.2 11.5a6 6 0 1 1 11.6 0M8 10.5l2.6-4.2M8 11.6v.1",
+    "usage": "M2.5 13.5h11M4 11.5v-4M8 11.5v-8M12 11.5v-6",
     "audit": "M4 1.8h5.5L12.5 5v9.2H4zM9.5 1.8V5h3M6 8h4M6 10.8h4",
     "system": (
         "M8 10.2a2.2 2.2 0 1 0 0-4.4 2.2 2.2 0 0 0 0 4.4zM8 1.8v2M8 12.2v2M1.8 8h2M12.2 8h2M3.6 3.6l1.4 1.4"
@@ -131,6 +147,7 @@ SHAPES: Final = {
     "warn": "M8 2.2l6.3 11.3H1.7zM8 6.5v3.2M8 11.7v.1",
     "critical": "M5.5 1.8h5l3.7 3.7v5l-3.7 3.7h-5l-3.7-3.7v-5zM8 5v3.8M8 11v.1",
     "menu": "M2.5 4.5h11M2.5 8h11M2.5 11.5h11",
+    "paused": "M5.5 3.5v9M10.5 3.5v9",
     "pause": "M5.5 3.5v9M10.5 3.5v9",
     "play": "M5 3.2l7.5 4.8L5 12.8z",
 }
@@ -146,12 +163,12 @@ def icon(name: str) -> Markup:
 
 @lru_cache(maxsize=256)
 def state(name: str, word: str | None = None) -> Markup:
-    """A state of a job (or ok, warn, critical, paused, …): colour, icon and word."""
+    """A badge for a state of a job, or for ok, warn, critical, paused: color, icon and word."""
     return BADGE.format(name, icon(str(name)), word or str(name).replace("_", " "))
 
 
 def when(at: datetime | None, words: str | None = None) -> Markup:
-    """A moment, as long ago as it is unless there are words for it."""
+    """A time, relative to now unless ``words`` are given."""
     if at is None:
         return NEVER
     said = Markup.escape(words) if words else f"{ago(at)}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request
@@ -25,15 +24,16 @@ from holdfast.engine.payload import encode
 from holdfast.engine.settlement import LONGEST_DELAY
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.errors import InvalidInput, NotFound, StaleLease
+from holdfast.features.jobs.lease_answers import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.bodies import Body
-from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, SettleResult, settle_all
+from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, settle_all
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.steps.calls import CHECKPOINT_LIMIT
 from holdfast.stores.requests import ClaimRequest
-from holdfast.worker.options import TickSummary
+from holdfast.worker.options import Ticking, TickSummary
 
 router = Router(prefix="/leases", tags=["leases"], dependencies=[allowed(Scope.WORK)])
 
@@ -62,34 +62,15 @@ Out = Annotated[ClaimBroker, Depends(_handing_out)]
 
 
 class OpenLease(Body):
-    name: str = Field(
-        default="worker", max_length=100, description="The executor's label, as the list of executors has it."
-    )
+    name: str = Field(default="worker", max_length=100, description="The executor label.")
     ttl: Seconds = TTL
-    kinds: Names | None = Field(default=None, description="What it has handlers for; null: anything.")
+    kinds: Names | None = Field(default=None, description="Kinds it has handlers for; null for any.")
     queues: Names | None = None
-    slots: int | None = Field(default=None, ge=1, le=100_000, description="How many jobs it runs at a time.")
-
-
-class OpenedLease(BaseModel):
-    lease: str
-    until: datetime
+    slots: int | None = Field(default=None, ge=1, le=100_000, description="Number of jobs it runs at once.")
 
 
 class RenewLease(Body):
     ttl: Seconds = TTL
-
-
-class Held(BaseModel):
-    id: str
-    attempt: int
-
-
-class RenewedLease(BaseModel):
-    """``jobs`` are those it still holds: whatever else is running was cancelled, or is somebody else's by now."""
-
-    lease: str
-    jobs: list[Held]
 
 
 class ClaimJobs(Body):
@@ -102,32 +83,8 @@ class ClaimJobs(Body):
     )
 
 
-class HandedOut(BaseModel):
-    """A job in the caller's hands. ``attempt`` goes with everything that is said of it."""
-
-    id: str
-    attempt: int
-    tenant: str
-    kind: str
-    queue: str
-    payload: Any
-    retries: int
-    max_retries: int
-    crashes: int
-    max_crashes: int
-    priority: int
-    created_at: datetime
-    deadline_at: datetime | None
-    correlation_id: str | None
-    parent_id: str | None
-    workflow_id: str | None
-    agent: str | None
-    tags: list[str]
-    checkpoints: dict[str, Any] = Field(description="What earlier attempts have saved.")
-
-
 class ClaimedJobs(BaseModel):
-    jobs: list[HandedOut]
+    jobs: list[ClaimedJob]
 
 
 class Checkpoint(Body):
@@ -179,7 +136,7 @@ class SettledMany(BaseModel):
 
 
 class Release(Body):
-    jobs: Annotated[list[Held], FailFast()] = Field(min_length=1, max_length=MOST_JOBS)
+    jobs: Annotated[list[HeldJob], FailFast()] = Field(min_length=1, max_length=MOST_JOBS)
 
 
 @router.post("", status_code=201, summary="Open a lease")
@@ -191,22 +148,22 @@ async def open_lease(request: Request, app: TheApp, wanted: OpenLease) -> Opened
     return OpenedLease(lease=lease.id, until=lease.until)
 
 
-@router.post("/{lease}/renew", summary="Say that the worker is alive")
+@router.post("/{lease}/renew", summary="Renew a lease")
 async def renew_lease(app: TheApp, lease: str, wanted: RenewLease | None = None) -> RenewedLease:
     token = await _live(app, lease, TTL if wanted is None else wanted.ttl)
     held = await app._session.arun(app._session.store.leases.holdings(token, app._session.tenant))
-    return RenewedLease(lease=token, jobs=[Held(id=each.id, attempt=each.attempt) for each in held])
+    return RenewedLease(lease=token, jobs=[HeldJob(id=each.id, attempt=each.attempt) for each in held])
 
 
-@router.delete("/{lease}", status_code=204, summary="End a lease: what it still holds is free")
+@router.delete("/{lease}", status_code=204, summary="End a lease; the jobs it still holds return to their queues")
 async def end_lease(app: TheApp, lease: str) -> None:
     if not await app._session.arun(app._session.store.leases.end(parse_id(lease), "closed", app._session.tenant)):
-        raise NotFound("there is no such lease, or it has ended", code="lease_not_found")
+        raise NotFound("no such lease, or it has ended", code="lease_not_found")
 
 
 @router.post("/{lease}/claim", summary="Take jobs, and wait for them if asked to")
 async def claim(request: Request, app: TheApp, out: Out, lease: str, wanted: ClaimJobs) -> ClaimedJobs:
-    """The lease is renewed with it, and while it waits."""
+    """Claim jobs. The request renews the lease, also while it waits."""
     queues = tuple(_checked(wanted.queues, "queue") or ())
     kinds = None if wanted.kinds is None else tuple(_checked(wanted.kinds, "kind") or ())
     token = await _live(app, lease, wanted.ttl)
@@ -214,7 +171,7 @@ async def claim(request: Request, app: TheApp, out: Out, lease: str, wanted: Cla
     jobs = await out.claim(asked)
     if not jobs and wanted.wait:
         jobs = await _waited(request, app, out, asked, wanted)
-    return ClaimedJobs(jobs=[HandedOut(**job) for job in jobs])
+    return ClaimedJobs(jobs=[ClaimedJob(**job) for job in jobs])
 
 
 async def _waited(
@@ -242,13 +199,13 @@ async def _waited(
     return []
 
 
-@router.post("/{lease}/checkpoint", summary="Save something for the next attempt, or say how far this one is")
+@router.post("/{lease}/checkpoint", summary="Save a checkpoint or report progress")
 async def checkpoint(app: TheApp, out: Out, lease: str, wanted: Checkpoint) -> Saved:
     job, token = parse_id(wanted.job), parse_id(lease)
     says_progress = wanted.progress is not None or wanted.message is not None
     if (wanted.name is None) != says_progress:
         raise InvalidInput(
-            "give a name and a value, or progress and a message", code="invalid_request", fix="Two requests, for both."
+            "pass a name and a value, or progress and a message", code="invalid_request", fix="Send two requests."
         )
     if wanted.name is None:
         progress = Progress.of(wanted.progress, wanted.message, wanted.attempt, out.redactor())
@@ -257,7 +214,7 @@ async def checkpoint(app: TheApp, out: Out, lease: str, wanted: Checkpoint) -> S
         name = check_name(wanted.name, "checkpoint")
         text = encode(wanted.value, limit=CHECKPOINT_LIMIT, what="checkpoint")
         if name == RESERVED:
-            raise InvalidInput("this name is kept for progress", code="reserved_name")
+            raise InvalidInput("this name is reserved for progress", code="reserved_name")
         text = await _sealed(app, job, name, text)
     save = app._session.store.steps.save_checkpoint
     if not await app._session.arun(save(job, token, wanted.attempt, name, text, app._session.tenant)):
@@ -284,7 +241,7 @@ async def settle(app: TheApp, out: Out, lease: str, wanted: Settle | SettleMany)
     if isinstance(wanted, Settle):
         verdict = (await settle_all(out, token, [wanted.said()], app._session.tenant))[0]
         if verdict.reason == "not_found":
-            raise NotFound("there is no such job in this tenant")
+            raise NotFound("no such job in this tenant")
         if not verdict.settled:
             raise _stale()
         return verdict
@@ -292,7 +249,7 @@ async def settle(app: TheApp, out: Out, lease: str, wanted: Settle | SettleMany)
     return SettledMany(settlements=await settle_all(out, token, said, app._session.tenant))
 
 
-@router.post("/{lease}/release", summary="Hand jobs back unfinished: others run them, at no cost")
+@router.post("/{lease}/release", summary="Release jobs unfinished, at no cost")
 async def release(app: TheApp, out: Out, lease: str, wanted: Release) -> SettledMany:
     said = [Said(each.id, each.attempt, "snooze", unfinished=True) for each in wanted.jobs]
     return SettledMany(settlements=await settle_all(out, parse_id(lease), said, app._session.tenant))
@@ -301,12 +258,12 @@ async def release(app: TheApp, out: Out, lease: str, wanted: Release) -> Settled
 async def _live(app: App, lease: str, ttl: float) -> str:
     token = parse_id(lease)
     if not await app._session.arun(app._session.store.leases.renew(token, ttl, app._session.tenant)):
-        raise StaleLease("this lease is not known here, or has ended: open another")
+        raise StaleLease("unknown or ended lease: open another one")
     return token
 
 
 def _stale() -> StaleLease:
-    return StaleLease("this attempt is no longer this lease's: nothing was written")
+    return StaleLease("this attempt is no longer held by this lease: nothing was written")
 
 
 def _checked(names: list[str] | None, what: str) -> list[str] | None:
@@ -321,8 +278,10 @@ TICK_MOST_JOBS, LONGEST = 100, 300.0
 class TickAsked(Body):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"limit": 20, "timeout": 30}]})
 
-    limit: int = Field(default=10, ge=1, le=TICK_MOST_JOBS, description="How many jobs at most.")
-    queues: list[Annotated[str, Field(max_length=100)]] = Field(default=[DEFAULT_QUEUE], min_length=1, max_length=100)
+    limit: int = Field(default=10, ge=1, le=TICK_MOST_JOBS, description="Maximum number of jobs.")
+    queues: list[Annotated[str, Field(max_length=100)]] | None = Field(
+        default=None, min_length=1, max_length=100, description="Without them, every queue that the app declares."
+    )
     concurrency: int = Field(default=16, ge=1, le=TICK_MOST_JOBS)
     timeout: float = Field(
         default=60,
@@ -335,14 +294,15 @@ class TickAsked(Body):
 
 @tick_router.post("/jobs/tick", dependencies=[allowed(Scope.WORK)], summary="Run a few jobs here and now")
 async def tick(app: TheApp, wanted: TickAsked | None = None) -> TickSummary:
-    """Any number of them may run at once: no job is taken by two."""
+    """Run at most `limit` jobs now. Several calls may run at the same time; no job is claimed twice."""
     wanted = wanted or TickAsked()
-    ticking = app.atick(
-        wanted.limit,
-        queues=wanted.queues,
-        concurrency=wanted.concurrency,
-        timeout=wanted.timeout,
-        tenant=app._session.tenant,
-    )
+    options: Ticking = {
+        "concurrency": wanted.concurrency,
+        "timeout": wanted.timeout,
+        "tenant": app._session.tenant,
+    }
+    if wanted.queues is not None:
+        options["queues"] = wanted.queues
+    ticking = app.atick(wanted.limit, **options)
     # In a context of its own: what handlers do is done by them, not by whoever rang.
     return await asyncio.get_running_loop().create_task(ticking, context=contextvars.Context())

@@ -13,6 +13,7 @@ import contextlib
 import contextvars
 import logging
 import math
+import signal
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable
@@ -60,6 +61,8 @@ class LedgerFeed:
         self._queues: OrderedDict[str, str | None] = OrderedDict()
         self._every: bool | None = None
         self._finding_out = asyncio.Lock()
+        self._guard: asyncio.Task[None] | None = None
+        self._following = 0
         self.closed = False
 
     @property
@@ -84,6 +87,19 @@ class LedgerFeed:
     ) -> AsyncGenerator[Event | ListenerBehind | FeedItem, None]:
         """Every event of the tenant after this place (from now on, without one), until the service ends; with ``marks``
         also how far that was, now and then. ``EventsGone`` where retention was faster, unless that is to be skipped."""
+        self._following += 1
+        if self._guard is None or self._guard.done():
+            self._guard = asyncio.get_running_loop().create_task(self._end_with_server(), context=contextvars.Context())
+        try:
+            async with contextlib.aclosing(self._follow(tenant, after, skip, marks)) as found:
+                async for each in found:
+                    yield each
+        finally:
+            self._following -= 1
+
+    async def _follow(
+        self, tenant: str, after: str | None, skip: bool, marks: bool
+    ) -> AsyncGenerator[Event | ListenerBehind | FeedItem, None]:
         place = await self.place(tenant) if after is None else after
         watcher = await self._watcher(tenant)
         behind = False
@@ -130,8 +146,18 @@ class LedgerFeed:
     async def aclose(self) -> None:
         """Every listener comes to its end."""
         self.closed = True
+        if self._guard is not None and self._guard is not asyncio.current_task():
+            self._guard.cancel()
         for watcher in self._watchers.values():
             await watcher.aclose()
+
+    async def _end_with_server(self) -> None:
+        """End the streams when the server leaves that runs an application in which the service is mounted. It waits for
+        open connections before it tells the application, and then cancels them, which looks like a crash in its log."""
+        while self._following and not self.closed:
+            if server_leaves():
+                return await self.aclose()
+            await asyncio.sleep(LOOK)
 
     async def _page(self, place: str, tenant: str, sure: bool) -> list[Event]:
         page = await self._client.arun(self._client.store.ledger.read(place, PAGE, tenant))
@@ -150,6 +176,12 @@ class LedgerFeed:
                     self._every = False
         scope = EVERY_TENANT if self._every else tenant
         return self._watchers.setdefault(scope, _Watcher(self._client, scope))
+
+
+def server_leaves() -> bool:
+    """Whether uvicorn runs in this process and was told to stop: its handler of signals is a method of the server."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
 
 
 class _Listener:
@@ -248,7 +280,7 @@ class _Watcher:
                     full = await (self._look() if standing else self._stand())
                     standing, pause = True, LOOK
                 except Exception as error:  # whoever listens waits for it: it must go on, whatever it is
-                    log.warning("the ledger cannot be read just now: %s", error)
+                    log.warning("The ledger cannot be read, retrying: %s", error)
                     full, pause = False, min(5.0, pause * 2)
                 if full:
                     continue

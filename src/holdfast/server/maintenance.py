@@ -14,7 +14,7 @@ import random
 from dataclasses import replace
 
 from holdfast.app import App
-from holdfast.errors import Refused
+from holdfast.errors import Refused, StoreUnavailable
 from holdfast.stores.flow import NO_LIMIT, WaitLimit, patience_of
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.options import WorkerOptions
@@ -63,10 +63,12 @@ class BackgroundMaintenance:
                 await asyncio.to_thread(app._sync_declarations, self.tenant)
                 return True
             except Refused as error:
-                log.warning("the duties are left to workers: %s", error)
+                log.warning("Maintenance tasks are left to workers: %s", error)
                 return False
+            except StoreUnavailable as error:
+                app._store.outage.failed(error)
             except Exception as error:
-                log.warning("the duties cannot begin, trying again: %s", error)
+                log.warning("Maintenance cannot start, retrying: %s", error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), AGAIN * random.uniform(0.8, 1.2))
         return False

@@ -51,7 +51,7 @@ class _Reading:
                     client = self._app._session
                     self._queues = client.run(client.store.health.workers(client.scope)).queues
                 except HoldfastError as error:
-                    log.warning("the queues could not be looked at: %s", error.code)
+                    log.warning("Queues could not be read: %s", error.code)
                     self._queues = ()
                 self._read = time.monotonic()
             return [(each.queue, each.waiting, each.oldest_age_s) for each in self._queues]

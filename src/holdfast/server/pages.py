@@ -1,9 +1,8 @@
 """Page routes with one scope each, form fields, redirects, error pages, the page stream.
 
-One stream a page (server-sent events): it says that something changed, at most once a second, and nothing else.
-
-What changed is not in it: a page fetches itself anew, with the rights of whoever looks. A word every 15 seconds keeps
-what lies between from closing the connection, and tells the page that it is not looking at something stale.
+The stream of a page (server-sent events) says only that something changed, at most once a second: the page fetches
+itself again, with the rights of its reader. A message every 15 seconds keeps proxies from closing the connection and
+tells the page that it is up to date.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ LONGEST = 500
 
 
 async def posted(request: Request) -> ImmutableMultiDict[str, str]:
-    """The form that was posted, as browsers send it by default. Read once a request; there are no files, so the
-    multipart form, which costs more to read, is refused."""
+    """The posted form, URL-encoded. It is read once per request. Multipart forms are refused: there are no files."""
     state = request.scope.setdefault("state", {})
     if "holdfast_form" not in state:
         state["holdfast_form"] = await _read(request)
@@ -54,7 +52,7 @@ async def _read(request: Request) -> ImmutableMultiDict[str, str]:
     kind = request.headers.get("content-type", FORM).partition(";")[0].strip().lower()
     body = await request.body()
     if kind != FORM and body:
-        raise InvalidInput(f"A form is sent as {FORM}.", code="not_a_form")
+        raise InvalidInput(f"Expected a form encoded as {FORM}.", code="not_a_form")
     if body.count(b"&") >= MOST_FIELDS:
         raise InvalidInput(f"The form has more than {MOST_FIELDS:,} fields.", code="body_too_complex")
     read = partial(parse_qsl, body.decode(errors="replace"), keep_blank_values=True)
@@ -64,20 +62,20 @@ async def _read(request: Request) -> ImmutableMultiDict[str, str]:
 
 
 async def fields(request: Request) -> dict[str, str]:
-    """The fields of the form, the last of each name."""
+    """The fields of the form; the last value of each name."""
     return {name: value.strip() for name, value in (await posted(request)).items()}
 
 
 def said(given: Mapping[str, str], name: str, most: int = LONGEST) -> str | None:
-    """A word that was given, or None."""
+    """A text field, or None if it is empty."""
     text = given.get(name, "").strip()
     if len(text) > most:
-        raise InvalidInput(f"{name} has at most {most:,} characters", code="invalid_request")
+        raise InvalidInput(f"{name} is too long: at most {most:,} characters", code="invalid_request")
     return text or None
 
 
 def chosen(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """One of these; the first, when it is none of them."""
+    """One of the choices; the first if the value is none of them."""
     value = given.get(name, "")
     return value if value in choices else choices[0]
 
@@ -91,7 +89,7 @@ def whole_number(given: Mapping[str, str], name: str, least: int, most: int) -> 
     except ValueError:
         value = least - 1
     if not least <= value <= most:
-        raise InvalidInput(f"{name} is a whole number from {least:,} to {most:,}", code="invalid_request")
+        raise InvalidInput(f"{name} must be a whole number from {least:,} to {most:,}", code="invalid_request")
     return value
 
 
@@ -100,31 +98,31 @@ def number(given: Mapping[str, str], name: str) -> float | None:
     try:
         return None if text is None else float(text)
     except ValueError:
-        raise InvalidInput(f"{name} is a number", code="invalid_request") from None
+        raise InvalidInput(f"{name} must be a number", code="invalid_request") from None
 
 
 def time_of(given: Mapping[str, str], name: str) -> datetime | None:
-    """As browsers send it (in UTC), or with an offset."""
+    """A time as browsers send it (UTC), or with an offset."""
     text = said(given, name, 40)
     if text is None:
         return None
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput(f"{name} is a time such as 2027-01-31T09:00", code="invalid_request") from None
+        raise InvalidInput(f"{name} must be a time such as 2027-01-31T09:00", code="invalid_request") from None
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
     if not 1971 <= at.year <= 9000:
-        raise InvalidInput(f"{name} is not in the years 1971 to 9000", code="invalid_request")
+        raise InvalidInput(f"{name} must be between the years 1971 and 9000", code="invalid_request")
     return at
 
 
 def document(given: Mapping[str, str], name: str, most: int = DEFAULT_LIMIT) -> Any:
-    """A field in which people write JSON."""
+    """A JSON field."""
     text = said(given, name, most) or "{}"
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        why = "is nested too deep" if isinstance(error, RecursionError) else f"is no JSON: {error}"
+        why = "is nested too deeply" if isinstance(error, RecursionError) else f"is not valid JSON: {error}"
         raise InvalidInput(f"{name} {why}", code="invalid_request") from None
 
 
@@ -142,7 +140,7 @@ async def changes(request: Request) -> Response:
 async def signals(
     live: LedgerFeed, tenant: str, holds: Callable[[], Awaitable[bool]], gentle: float = GENTLE, quiet: float = QUIET
 ) -> AsyncGenerator[str, None]:
-    """Until whoever looks may not any more (``holds``), or the service ends."""
+    """Send signals until the reader loses the right to read (``holds``), or the service ends."""
     yield "retry: 3000\n\nevent: here\ndata: -\n\n"
     happened = asyncio.Event()
 
@@ -180,7 +178,7 @@ ACTING_LONGEST = 2_000
 
 
 def go(request: Request, path: str, said: str | None = None) -> Response:
-    """On to another page of ours, which says once what was done. Every redirect of the dashboard is made here."""
+    """Redirect to another page, which shows a message once. Every redirect of the dashboard is made here."""
     root = request.scope.get("root_path", "")
     answer = RedirectResponse(root + (path if is_own(path) else "/"), status_code=303)
     if said is not None:
@@ -189,17 +187,17 @@ def go(request: Request, path: str, said: str | None = None) -> Response:
 
 
 async def field(request: Request, name: str, default: str = "") -> str:
-    """One text field of the form that was posted."""
+    """One text field of the posted form."""
     return (await posted(request)).get(name, default).strip()
 
 
 async def hidden_fields(request: Request, name: str, most: int = 500) -> list[str]:
-    """Every value of a field that may be there more than once."""
+    """All values of a repeated field."""
     return (await posted(request)).getlist(name)[:most]
 
 
 def below(path: str, otherwise: str = "/") -> str:
-    """A path of this service that a request names; anything that would lead elsewhere is replaced."""
+    """A path that a request names, if it stays on this service; ``otherwise`` if not."""
     return path if is_own(path) and len(path) <= ACTING_LONGEST else otherwise
 
 
@@ -212,7 +210,7 @@ def is_own(path: str) -> bool:
 
 
 async def ask_first(request: Request, question: str, *, back: str, detail: str | None = None) -> Response | None:
-    """A page that asks, with what was filled in; None once somebody has said yes (there, or in the dialog)."""
+    """A confirmation page that repeats the posted fields; None when the action is confirmed."""
     form = await posted(request)
     if form.get("confirmed") == "yes":
         return None
@@ -232,18 +230,17 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def shows(path: str, endpoint: Endpoint, scope: Scope = Scope.READ) -> Route:
-    """What is looked at, and changes nothing."""
+    """A page that changes nothing."""
     return Route(path, guarded(endpoint, scope), methods=["GET"])
 
 
 def does(path: str, endpoint: Endpoint, scope: Scope) -> Route:
-    """What is done, by a form that is posted."""
+    """An action of a posted form."""
     return Route(path, guarded(endpoint, scope), methods=["POST"])
 
 
 def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
-    """Those who look after every tenant say in ``?tenant=`` whose thing they mean, where its name alone does not; the
-    parameter of anybody else is not looked at (rule 16)."""
+    """Check the scope. A caller of all tenants names one with ``?tenant=``; other callers cannot."""
 
     async def answer(request: Request) -> Response:
         identity = require(request, scope)
@@ -257,13 +254,13 @@ def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
 
 
 def whole(request: Request) -> Identity:
-    """Who asks, if they look after the whole: what is every tenant's is not for one of them."""
+    """The identity of the caller, if it may act for all tenants; refused otherwise."""
     identity = identity_of(request)
     if not identity.runs_all:
         raise Refused(
-            f"{identity.actor} acts for tenant {identity.tenant}, and this is about all of them",
+            f"{identity.actor} acts for tenant {identity.tenant}; this affects all tenants",
             code="missing_scope",
-            fix="It takes a token of every tenant (*).",
+            fix="Use a token for all tenants (*).",
         )
     return identity
 
@@ -291,7 +288,7 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, pattern_of(request.scope), exc_info=error)
-    reason = "something went wrong here; the log of the service says what"
+    reason = "Internal error. The log of the service has the details."
     return await render(request, "error.html", status=500, code="internal_error", reason=reason, fix=None)
 
 

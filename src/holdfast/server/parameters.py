@@ -23,10 +23,8 @@ T = TypeVar("T")
 PAGE, MOST = 50, 200
 LARGEST = 2**31 - 1
 
-Limit = Annotated[int, Query(ge=1, le=MOST, description="How many at most.")]
-After = Annotated[
-    str | None, Query(max_length=8_000, description="The next page: what `next` of the page before said.")
-]
+Limit = Annotated[int, Query(ge=1, le=MOST, description="Maximum number of results.")]
+After = Annotated[str | None, Query(max_length=8_000, description="Cursor: `next` of the previous page.")]
 Id = Annotated[str, Path(min_length=1, max_length=100, description="A UUID.")]
 Name = Annotated[str, Path(min_length=1, max_length=255)]
 NamePath = Name  # its route says {name:path}: names may have a / in them

@@ -41,7 +41,7 @@ BY_CODE = {
     # What was asked for is there no more, or never was.
     "token_used": 410,
     "token_expired": 410,
-    "gate_expired": 410,
+    "approval_expired": 410,
     "events_gone": 410,
     "target_not_found": 404,
     "no_such_step": 404,

@@ -29,6 +29,7 @@ from starlette.responses import HTMLResponse
 
 from holdfast.app import App
 from holdfast.errors import Refused
+from holdfast.features.health.statistics import Activity
 from holdfast.features.tokens.model import Scope
 from holdfast.server import formatting
 from holdfast.server.auth import Identity, identity_of
@@ -83,11 +84,35 @@ MENU: tuple[tuple[str, str], ...] = (
     ("/dead-letters", "Dead letters"),
     ("/workflows", "Workflows"),
     ("/schedules", "Schedules"),
-    ("/queues", "Queues & workers"),
+    ("/queues", "Queues"),
+    ("/workers", "Workers"),
+    ("/limits", "Limits & pauses"),
     ("/tenants", "Tenants"),
+    ("/usage", "Usage"),
     ("/audit", "Audit"),
     ("/system", "System"),
 )
+TABS: tuple[tuple[str, str], ...] = (
+    ("/system", "Health"),
+    ("/agents", "Agents"),
+    ("/executors", "Executors"),
+    ("/templates", "Templates"),
+    ("/subscriptions", "Subscriptions"),
+    ("/endpoints", "Webhooks"),
+    ("/connectors", "Connectors"),
+    ("/payload-rules", "Payload rules"),
+    ("/retention", "Retention"),
+    ("/tokens", "API tokens"),
+)
+"""Pages of the section System."""
+BELOW = {"/kinds": "/jobs", "/operations": "/jobs"} | {path: "/system" for path, _ in TABS}
+"""Which entry of the menu a page belongs to that is not below one."""
+
+
+def section_of(path: str) -> str:
+    """The entry of the menu that is current."""
+    first = "/" + path.strip("/").partition("/")[0]
+    return BELOW.get(first, first)
 
 
 class Renderer:
@@ -125,6 +150,8 @@ class Renderer:
             asset=asset,
             menu=MENU,
             here=path,
+            section=section_of(path),
+            system_tabs=TABS,
             asked=f"{path}?{query}" if query else path,
             theme=theme_of(request),
             identity=identity,
@@ -159,6 +186,17 @@ def link_of(path: str, **query: Any) -> str:
     """A path below what we are mounted under, with what is asked for; what is None or empty is left out."""
     given = {name: value for name, value in query.items() if value not in (None, "", False)}
     return path + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+
+def chart_rows(activity: Activity, by: str | None = None) -> list[tuple[datetime, list[float]]]:
+    """Points of a chart as rates per minute: enqueued, succeeded and failed, or one number for each series."""
+    rows = []
+    for n, point in enumerate(activity.points):
+        counts = (
+            [each[n] for each in activity.series.values()] if by else [point.enqueued, point.succeeded, point.failed]
+        )
+        rows.append((point.at, [activity.per_minute(point.at, count) for count in counts]))
+    return rows
 
 
 def theme_of(request: Request) -> str:

@@ -1,6 +1,6 @@
 """One line a request in the log (JF-13), its trace bound from the header, and its time told to whoever measures.
 
-The outermost middleware: what the gate refuses is in the log too. Of the path only the pattern is kept
+The outermost middleware: requests that authentication refuses are logged too. Of the path only the pattern is kept
 (``/api/v1/jobs/{id}``), of the query nothing: both may hold what must not be written down.
 """
 

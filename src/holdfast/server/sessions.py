@@ -115,7 +115,7 @@ class Tokens:
         try:
             await self._client.arun(self._client.store.tokens.used(hashed))
         except HoldfastError as error:  # nobody is kept waiting, or refused, for the sake of this
-            log.warning("the use of a token could not be noted: %s", error)
+            log.warning("The last use of a token could not be recorded: %s", error)
 
     async def aclose(self) -> None:
         """With the service: what is being noted comes to its end, unless the database lets it wait for long."""
@@ -188,7 +188,7 @@ attempts = Attempts()
 def sessions_of(request: Request) -> Tokens:
     found = getattr(request.app.state, "authenticate", None)
     if not isinstance(found, Tokens):
-        raise NotFound("there is no log-in here: whoever runs this service says who you are", code="no_login")
+        raise NotFound("this service has no login: the application that embeds it authenticates you", code="no_login")
     return found
 
 
@@ -200,19 +200,15 @@ async def show(request: Request) -> Response:
 async def log_in(request: Request) -> Response:
     sessions = sessions_of(request)
     if not comes_from_here(request):
-        raise Refused("this request did not come from a page of this service", code="cross_site")
+        raise Refused("Cross-site request refused: it did not come from a page of this service.", code="cross_site")
     address = request.client.host if request.client else ""
     target = onward(await field(request, "next"))
     if not await attempts.wait(address):
-        return await render(
-            request, "login.html", status=429, wrong="Too many attempts; try again in a while.", next=target
-        )
+        return await render(request, "login.html", status=429, wrong="Too many attempts. Try again later.", next=target)
     session = await sessions.open(await field(request, "token"))
     if session is None:
         attempts.failed(address)
-        return await render(
-            request, "login.html", status=401, wrong="This token is not known, or is over.", next=target
-        )
+        return await render(request, "login.html", status=401, wrong="Unknown or expired token.", next=target)
     attempts.succeeded(address)
     answer = go(request, target)
     answer.set_cookie(

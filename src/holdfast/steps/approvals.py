@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
+from holdfast.engine.names import check_options
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.approvals.model import Question
@@ -45,9 +46,9 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[F]):
-    """What became of an approval. ``data`` is what the last person who approved filled into the form."""
+    """The result of an approval. ``data`` holds the form values of the last person who approved."""
 
-    gate_id: str
+    approval_id: str
     approved: bool
     state: str
     decided_at: datetime
@@ -70,18 +71,16 @@ class Decision(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalNotice:
-    """What an approval notifier is told: which gate, and why now. ``number`` counts the reminders."""
+    """What an approval notifier is told: which approval, and why now. ``number`` counts the reminders."""
 
-    gate_id: str
+    approval_id: str
     what: Literal["asked", "reminder", "escalated"]
     number: int = 0
 
 
 def question(summary: str, form: Any, options: Asking) -> Question:
     """Check what is asked. ``form`` is a type (with pydantic) or a JSON schema."""
-    unknown = options.keys() - Asking.__annotations__.keys()
-    if unknown:
-        raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+    check_options(options, Asking.__annotations__)
     return Question(
         summary=summary,
         data=options.get("data"),
@@ -104,10 +103,10 @@ def asking(required: bool | Asking) -> Asking | None:
         return None
     options = Asking() if required is True else required
     if not isinstance(options, dict):
-        raise InvalidSetting("requires_approval is true, or options of ctx.approval", code="invalid_approval")
+        raise InvalidSetting("requires_approval must be True or options of ctx.approval", code="invalid_approval")
     if options.get("on_deny", "fail") != "fail":
         raise InvalidSetting(
-            "a job that was not approved is not run: there is no handler to go on with a denial",
+            'a job that was not approved does not run: on_deny="resume" needs a handler',
             code="invalid_approval",
             fix='Ask with ctx.approval(…, on_deny="resume") in the handler.',
         )
@@ -119,9 +118,9 @@ def check_notifier(function: Callable[..., Any], skip: int) -> None:
     """The stores make its jobs, with one argument by this name."""
     if [*inspect.signature(function).parameters][skip:] != ["notice"]:
         raise InvalidSetting(
-            "an approval notifier takes one argument, called notice",
+            "an approval notifier takes one argument named notice",
             code="invalid_approval",
-            fix="def tell(notice: holdfast.ApprovalNotice) -> None: …",
+            fix="Declare it as def tell(notice: holdfast.ApprovalNotice) -> None.",
         )
 
 
@@ -131,9 +130,9 @@ def schema_of(form: Any) -> dict[str, Any] | None:
     adapter = adapter_for(form)
     if adapter is None:
         raise InvalidSetting(
-            "a form is a type or a JSON schema",
+            "a form must be a type or a JSON schema",
             code="invalid_approval",
-            fix="With pydantic installed, a model, a dataclass or a TypedDict; without it, a JSON schema as a dict.",
+            fix="Pass a model, a dataclass or a TypedDict (needs pydantic), or a JSON schema as a dict.",
         )
     schema: dict[str, Any] = adapter.json_schema()
     return schema
@@ -148,7 +147,7 @@ def decision(value: Mapping[str, Any], form: Any) -> Decision[Any]:
     if data is not None and form is not None and not isinstance(form, Mapping):
         data = rebuilt(form, data, "the form of the approval")
     decided_at, approved = datetime.fromisoformat(value["decided_at"]), value["state"] == "approved"
-    return Decision(value["gate_id"], approved, value["state"], decided_at, words, data)
+    return Decision(value["approval_id"], approved, value["state"], decided_at, words, data)
 
 
 def _span(value: Duration | None, what: str) -> float | None:
@@ -158,5 +157,5 @@ def _span(value: Duration | None, what: str) -> float | None:
 def _people(people: object) -> tuple[str, ...]:
     # Text is a sequence too, of letters.
     if isinstance(people, str) or not isinstance(people, Sequence):
-        raise InvalidSetting("approvers and escalate_to are lists of people", code="invalid_approval")
+        raise InvalidSetting("approvers and escalate_to must be lists of people", code="invalid_approval")
     return tuple(people)

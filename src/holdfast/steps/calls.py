@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overlo
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry, as_policy
-from holdfast.engine.steps import RESERVED, check_step_name
+from holdfast.engine.steps import RESERVED, RUNNING, check_step_name
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.steps.approvals import Asking, Decision, decision
@@ -143,9 +143,9 @@ class BlockingCalls:
         """Run several steps at once, each in a thread. ``ctx.submit`` makes them."""
         if not all(map(callable, calls)):
             raise InvalidSetting(
-                "gather takes steps that have not been run yet",
+                "gather expects submitted steps that have not run yet",
                 code="not_callable",
-                fix='ctx.gather(ctx.submit("a", f), ctx.submit("b", g)).',
+                fix='Write ctx.gather(ctx.submit("a", f), ctx.submit("b", g)).',
             )
         threads = self._run.here.plan.durable.lent.threads
 
@@ -168,10 +168,13 @@ class BlockingCalls:
 class AwaitedSteps:
     """Steps with their own retry policy and timeout: ``await ctx.step_options(timeout=30).step("pay", pay, 7)``."""
 
-    def __init__(self, plan: Plan, retry: Retry | None = None, timeout: float | None = None) -> None:
+    def __init__(
+        self, plan: Plan, retry: Retry | None = None, timeout: float | None = None, unordered: bool = False
+    ) -> None:
         self._plan = plan
         self._retry = retry
         self._timeout = timeout
+        self._unordered = unordered
 
     @overload
     def step(
@@ -182,8 +185,14 @@ class AwaitedSteps:
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        if self._unordered:
+            return self._step_by_name(name, function, args, kwargs)
         call, key = self._plan.step(name, function, self._retry)
         return self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
+
+    async def _step_by_name(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        call, key = await self._plan.unordered_step(name, function, self._retry)
+        return await self._plan.durable.drive(call, partial(self._run, key, function, args, kwargs))
 
     async def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
@@ -228,10 +237,16 @@ class AwaitedCalls:
         """
         return AwaitedSteps(self._run.plan).step(name, function, *args, **kwargs)
 
-    def step_options(self, *, retry: Retry | None = None, timeout: Duration | None = None) -> AwaitedSteps:
-        """Give steps their own retry policy or timeout: ``await ctx.step_options(timeout=30).step(…)``."""
+    def step_options(
+        self, *, retry: Retry | None = None, timeout: Duration | None = None, unordered: bool = False
+    ) -> AwaitedSteps:
+        """Give steps their own retry policy or timeout: ``await ctx.step_options(timeout=30).step(…)``.
+
+        ``unordered`` steps are found by their name instead of their position, for branches that run at once and make
+        several calls each. A name that is used again counts as another step.
+        """
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return AwaitedSteps(self._run.plan, None if retry is None else as_policy(retry), limit)
+        return AwaitedSteps(self._run.plan, None if retry is None else as_policy(retry), limit, unordered)
 
     def sleep(self, delay: Duration, name: str = "sleep") -> Coroutine[Any, Any, None]:
         """Suspend the job for this long. Meanwhile it holds no slot, no connection and no memory."""
@@ -300,8 +315,8 @@ class _Saved:
     _run: HandlerRun = field(repr=False)
 
     def _save(self, value: Any, name: str) -> Flow[bool]:
-        if check_name(name, "checkpoint") == RESERVED:
-            raise InvalidSetting(f"the name {RESERVED!r} is ctx.progress's own", code="reserved_name")
+        if check_name(name, "checkpoint") in (RESERVED, RUNNING):
+            raise InvalidSetting(f"the checkpoint name {name!r} is reserved", code="reserved_name")
         text, claim = encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint"), self._run.claim
         text = self._run.session.vault.seal(text, what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name)
         # Under the lease the job was claimed with, whose scope may be every tenant.
@@ -322,7 +337,7 @@ class _Saved:
 
     def _kept(self, kept: bool) -> None:
         if not kept:
-            raise StaleLease(f"job {self._run.claim.id} is no longer in this worker's hands")
+            raise StaleLease(f"job {self._run.claim.id} is no longer claimed by this worker")
 
 
 class Checkpoints(_Saved):

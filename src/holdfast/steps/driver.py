@@ -4,7 +4,7 @@ What carries durable calls out: on the worker's loop for async handlers, in a th
 
 ``Durable`` is the attempt's side of it: what is remembered, read once, and the recorder that writes.
 
-What the durable verbs of both colours share: check what is asked, take its place in the handler's order, make the
+What the durable operations of both colours share: check what is asked, take its place in the handler's order, make the
 call.
 
 The place is taken when the call is made, not when it runs: of steps that run at once, the order is that of the code.
@@ -19,18 +19,19 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Reject, Stopped
+from holdfast.engine.payload import encode
 from holdfast.engine.redaction import Redact
 from holdfast.engine.retry import Retry
-from holdfast.engine.steps import BEFORE_ALL, Saved, Script, Step, StepEntry, check_match, check_step_name
+from holdfast.engine.steps import BEFORE_ALL, RUNNING, Saved, Script, Step, StepEntry, check_match, check_step_name
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidSetting, StaleLease, StoreUnavailable
+from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StoreUnavailable
 from holdfast.steps import program
 from holdfast.steps.approvals import Asking, decision, question
 from holdfast.steps.program import Durably, Know, Nap, Run, Save
@@ -45,6 +46,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("holdfast.worker")
 
+SEEN_AFTER: Final = 1.0
+"""Seconds after which a step that runs is shown as running."""
 PULSE: Final = 1.0
 """How often a thread that waits for the worker's loop looks whether there still is one."""
 
@@ -82,6 +85,9 @@ class Durable:
     _read: bool = field(init=False)
     _under_way: int = field(init=False, default=0)
     _quiet: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _begun: dict[int, tuple[str, datetime, int]] = field(init=False, default_factory=dict)
+    """The steps that run now: name, start, and which try it is."""
+    _naming: asyncio.Task[None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
@@ -101,7 +107,7 @@ class Durable:
                     steps = await self.client.arun(self.client.store.steps.list(self.claim.id, self.claim.tenant))
                 except StoreUnavailable as error:
                     # As with what is written: a store that is away is no failure of the handler.
-                    log.warning("the steps of job %s could not be read, trying again: %s", self.claim.id, error)
+                    log.warning("Steps of job %s could not be read, retrying: %s", self.claim.id, error)
                     await asyncio.sleep(random.uniform(0.1, 0.5))
                 else:
                     self.script.remember([self._opened(step) for step in steps])
@@ -150,19 +156,42 @@ class Durable:
         known = (await self.remember()).at(effect.n, effect.name, effect.kind)
         if known is None or not known.over:
             await self.reach("before", effect.name)
+            if effect.kind == "step":
+                self._begun[effect.n] = (effect.name, datetime.now(UTC), 1 if known is None else known.tries + 1)
+                asyncio.get_running_loop().call_later(SEEN_AFTER, self._announce, effect.n)
         return known
+
+    def _announce(self, n: int) -> None:
+        """A step that has run for a while is named in the database, for people who look. A short one is never written
+        twice: it is known when it is over."""
+        if n in self._begun and not self.lent.recorder.closed and not self.stop.is_set:
+            self._naming = asyncio.get_running_loop().create_task(self._name_running())
+
+    async def _name_running(self) -> None:
+        claim, client = self.claim, self.client
+        steps = [
+            {"n": n, "name": name, "started_at": began.isoformat(), "tries": tries}
+            for n, (name, began, tries) in self._begun.items()
+        ]
+        text = encode({"attempt": claim.attempt, "steps": steps})
+        save = client.store.steps.save_checkpoint(claim.id, claim.lease, claim.attempt, RUNNING, text, client.scope)
+        try:
+            await client.arun(save)
+        except HoldfastError as error:
+            log.debug("Running steps of job %s were not written: %s", claim.id, error)
 
     async def reach(self, when: str, name: str) -> None:
         if self.lent.reached is not None:
             await self.lent.reached(self.claim, when, name)
 
     async def save(self, entry: StepEntry) -> list[Saved]:
+        self._begun.pop(entry.n, None)
         await self.reach("after", entry.name)
         entries = [*self.script.due_with(entry.n), entry]
         answers = await self.lent.recorder.save(self.claim, [self._sealed(each) for each in entries])
         self.script.written(entries)
         if answers and any(answer.fate == "stale" for answer in answers):
-            raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
+            raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
         await self.reach("saved", entry.name)
         return answers
 
@@ -262,10 +291,10 @@ running: ContextVar[str | None] = ContextVar("holdfast_step_key", default=None)
 
 
 def step_key() -> str:
-    """Inside a step: a key for the outside world, the same each time this very step is tried."""
+    """Inside a step: an idempotency key for other systems, the same in every attempt of this step."""
     key = running.get()
     if key is None:
-        raise InvalidSetting("there is no step running here", code="no_step")
+        raise InvalidSetting("no step is running here", code="no_step")
     return key
 
 
@@ -273,20 +302,30 @@ class Plan:
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
 
-    def _place(self) -> int:
+    def _check_place(self) -> None:
         if running.get() is not None:
-            raise InvalidSetting(
-                "a step makes no durable calls of its own: it is done as a whole or not at all", code="nested_step"
-            )
+            raise InvalidSetting("a step cannot make durable calls: it runs as a whole", code="nested_step")
         self.durable.may_go_on()
+
+    def _place(self) -> int:
+        self._check_place()
         return self.durable.script.take_place()
 
     def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
         """The call, and the key that the outside world may be given."""
         name = check_step_name(name)
         check_callable(name, function)
-        durable, n = self.durable, self._place()
-        claim = durable.claim
+        return self._step(self._place(), name, function, retry)
+
+    async def unordered_step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
+        """The same for a step that is found by its name. Its place depends on what is remembered."""
+        check_callable(check_step_name(name), function)
+        self._check_place()
+        n, name = (await self.durable.remember()).take_named(name)
+        return self._step(n, check_step_name(name), function, retry)
+
+    def _step(self, n: int, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
+        durable, claim = self.durable, self.durable.claim
         call = program.step(durable.script, n, name, Value.of(name, function), retry, durable.redact)
         return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{n}"
 
@@ -305,13 +344,13 @@ class Plan:
 
     def approval(self, name: str, summary: str, form: Any, options: Asking) -> Durably:
         asked, label = question(summary, form, options), check_step_name(name)
-        gate = asked.to_json(new_id(), label, self.durable.lent.notify())
-        return program.approval(self.durable.script, self._place(), label, gate)
+        approval = asked.to_json(new_id(), label, self.durable.lent.notify())
+        return program.approval(self.durable.script, self._place(), label, approval)
 
     async def before_all(self, name: str, summary: str, options: Asking) -> None:
-        """The gate before the handler: raises ``Suspended`` until it is approved."""
+        """The approval before the handler: raises ``Suspended`` until it is approved."""
         durable = self.durable
-        gate = question(summary, None, options).to_json(new_id(), name, durable.lent.notify())
-        said = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, gate)), None)
+        approval = question(summary, None, options).to_json(new_id(), name, durable.lent.notify())
+        said = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
         if not said.approved:  # its job has ended with that; whatever put it back into the queue
             raise Reject("denied", f"it was {said.state}" + (f" by {said.by}" if said.by else ""))

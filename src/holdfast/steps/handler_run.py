@@ -60,6 +60,8 @@ class HandlerRun:
     tools: StepTools | None = None
     loop: asyncio.AbstractEventLoop | None = None
     halt: type[BaseException] = Stopped
+    extras: dict[str, Any] | None = None
+    """What integrations keep for the duration of the attempt, by their name."""
     _plan: Plan | None = field(default=None, init=False)
     _here: Here | None = field(default=None, init=False)
 
@@ -68,7 +70,7 @@ class HandlerRun:
         """The durable calls of this attempt; made by the first one, since most attempts have none."""
         if self._plan is None:
             if self.tools is None:
-                raise InvalidSetting("durable calls are made in a worker", code="no_worker")
+                raise InvalidSetting("durable calls work only in a worker", code="no_worker")
             durable = Durable(self.claim, self.session, self.tools, self.redact, self.stop, self.halt)
             self._plan = Plan(durable)
         return self._plan
@@ -104,5 +106,5 @@ class HandlerRun:
         self.check_not_waiting()
         for step in () if self._plan is None else self._plan.durable.script.left:
             self.log.warning(
-                "%s %r (call %s) was done before, and is not in the handler now", step.kind, step.name, step.n
+                "%s %r (call %s) was recorded before but is no longer in the handler", step.kind, step.name, step.n
             )

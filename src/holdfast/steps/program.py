@@ -124,13 +124,13 @@ def wait_for_event(
             return AppEvent.of(came)
     elif known.error is None:
         return AppEvent.of(known.value)
-    raise EventTimeout(f"no event {name!r} came in time")
+    raise EventTimeout(f"event {name!r} did not arrive in time")
 
 
-def approval(script: Script, n: int, name: str, gate: dict[str, Any]) -> Durably:
+def approval(script: Script, n: int, name: str, approval: dict[str, Any]) -> Durably:
     known: Step | None = yield Know(n, name, "approval")
     if known is None:
-        raise suspended(script, Pause(n, name, "approval", gate=gate))
+        raise suspended(script, Pause(n, name, "approval", approval=approval))
     if not known.over:
-        raise HoldfastError(f"gate {name!r} has not been decided", code="gate_open")
+        raise HoldfastError(f"approval {name!r} has not been decided", code="approval_open")
     return known.value

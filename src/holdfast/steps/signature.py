@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from holdfast.engine.bound_results import ResultOf
 from holdfast.engine.payload import decode, encode
 from holdfast.errors import InvalidArguments, InvalidPayload
 
@@ -66,6 +67,8 @@ class Signature:
         values = self._bound(args, kwargs)
         for name, adapter in self._adapters.items():
             if name in values and type(values[name]) is not self._exact.get(name):
+                if isinstance(values[name], ResultOf):
+                    continue  # it is checked when the job runs, and the result is known
                 checked = self._checked(name, adapter, values[name])
                 values[name] = adapter.dump_python(checked, mode="json", warnings=False)
         return encode(values, limit=limit, what=self._what)
@@ -100,7 +103,7 @@ class Signature:
         """The arguments of a stored payload, which another release may have written."""
         values = decode(payload)
         if not isinstance(values, dict):
-            raise InvalidArguments(f"{self._kind}: the payload is not an object of arguments")
+            raise InvalidArguments(f"{self._kind}: the payload must be an object of arguments")
         if self._by_name and values.keys() == self._all:
             arguments: dict[str, Any] = values
             for name, exact, adapter in self._typed:
@@ -140,7 +143,7 @@ class Signature:
             # Another release of the handler may have written it.
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             raise InvalidPayload(
-                f"the stored result of {self._kind} is not what it returns now: {first['msg']}", code="invalid_result"
+                f"the stored result of {self._kind} does not fit its return type: {first['msg']}", code="invalid_result"
             ) from None
 
     def _rebuilt(self, name: str, adapter: Any, value: Any) -> Any:

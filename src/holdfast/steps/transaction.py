@@ -63,15 +63,15 @@ class Completion:
     def check_free(self, *, again: bool = False) -> None:
         """One completion an attempt. ``again``: one whose transaction may have been rolled back can be repeated."""
         if self.stage is Stage.OPEN:
-            raise Conflict("a transaction of this attempt is open already", code="transaction_open")
+            raise Conflict("this attempt already has an open transaction", code="transaction_open")
         if self.stage is Stage.DONE or (self.stage is Stage.IN_DOUBT and not again):
-            raise Conflict("this attempt has been completed already", code="already_completed")
+            raise Conflict("this attempt is already complete", code="already_completed")
 
     def check_no_block(self, embedded: bool) -> None:
         """An embedded database has one writer at a time, which is the open block: anybody else would wait for it."""
         if embedded and self.stage is Stage.OPEN:
             raise InvalidSetting(
-                "inside the transaction block nothing can be enqueued beside it",
+                "inside a transaction block, jobs must be enqueued on its connection",
                 code="connection_required",
                 fix="Make it part of the transaction: using(connection=…) with the block's connection.",
             )
@@ -114,8 +114,8 @@ class Ending:
         if applied:
             return
         if self.completion.stage is Stage.IN_DOUBT:
-            raise Conflict("this attempt has been completed already", code="already_completed")
-        raise StaleLease(f"job {self.claim.id} is no longer in this worker's hands")
+            raise Conflict("this attempt is already complete", code="already_completed")
+        raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
 
     async def concluded(self) -> bool:
         """Whether the job has ended by a transaction of its handler, as far as can be known."""
@@ -200,7 +200,7 @@ class Transaction(_Block):
             if not self._ending.committed():
                 self._completion.stage = Stage.NONE
                 raise
-            log.warning("job %s was committed, though the answer was lost: %s", self._ending.claim.id, lost)
+            log.warning("Job %s was committed although the response was lost: %s", self._ending.claim.id, lost)
         self._completion.stage = Stage.DONE
 
 
@@ -235,7 +235,7 @@ class AsyncTransaction(_Block):
             if not await self._ending.acommitted():
                 self._completion.stage = Stage.NONE
                 raise
-            log.warning("job %s was committed, though the answer was lost: %s", self._ending.claim.id, lost)
+            log.warning("Job %s was committed although the response was lost: %s", self._ending.claim.id, lost)
         self._completion.stage = Stage.DONE
 
     async def _acomplete(self) -> None:

@@ -20,7 +20,7 @@ from holdfast.telemetry.tracebacks import message_of
 
 @dataclass(frozen=True, slots=True)
 class AppEvent:
-    """What ``ctx.wait_for_event`` answers: the event as it was sent."""
+    """The event that ``ctx.wait_for_event`` returns."""
 
     id: str
     name: str
@@ -140,9 +140,9 @@ def _errors() -> Iterator[type[Exception]]:
 def check_callable(name: str, function: object) -> None:
     if not callable(function):
         raise InvalidSetting(
-            f"step {name!r} takes a function and its arguments, not {type(function).__name__}",
+            f"step {name!r} expects a function and its arguments, got {type(function).__name__}",
             code="not_callable",
-            fix='ctx.step("charge", charge, invoice), without calling it yourself.',
+            fix='Write ctx.step("charge", charge, invoice), without calling the function yourself.',
         )
 
 

@@ -44,6 +44,7 @@ RECORDED = (
     Recorded("reservation", "reservation", "scope name", "state holder reason ended_by ended_why", ends=True),
     Recorded("pause", "pause", "scope name", "reason refuse_enqueue set_by until"),
     Recorded("executor", "executor", "label", "role"),
+    Recorded("lease", "worker", "holder", "stop_request", by_hand=False),
     Recorded("retention", "retention", "kind state", "clean_after purge_after declared"),
     Recorded(
         "agent",
@@ -73,7 +74,7 @@ RECORDED = (
         "signal_only forbidden classification max_bytes max_result_bytes store",
     ),
     Recorded("connector", "connector", "name", "enabled hosts secrets timeout max_bytes", "headers"),
-    Recorded("operation", "operation", "id", "verb reason rate cancelled_by cancelled_reason", "wanted", ends=True),
+    Recorded("operation", "operation", "id", "action reason rate cancelled_by cancelled_reason", "wanted", ends=True),
     Recorded("dead_letter_group", "dead_letter_group", "fingerprint", "note", by_hand=False),
     Recorded("vote", "vote", "approval_id", "person verdict how"),
     Recorded("approval_token", "approval_token", "approval_id", "person issued_by", ends=True),
@@ -114,7 +115,7 @@ def sqlite_triggers() -> str:
     return "\n".join(parts)
 
 
-_INSERT = "INSERT INTO action (tenant, at, actor, verb, subject, name, changed)"
+_INSERT = "INSERT INTO action (tenant, at, actor, type, subject, name, changed)"
 
 
 def _added(each: Recorded) -> str:
@@ -139,25 +140,25 @@ def _changed(each: Recorded) -> str:
         for c in each.seen.split()
         if not c.endswith("_at")
     ]
-    verb = ""
+    event_type = ""
     for column, did, undid in (
         ("disabled_at", "disable", "enable"),
         ("paused_at", "pause", "resume"),
         ("revoked_at", "revoke", "restore"),
     ):
         if column in each.watched:
-            verb += (
+            event_type += (
                 f" WHEN (OLD.{column} IS NULL) <> (NEW.{column} IS NULL)"
                 f" THEN CASE WHEN NEW.{column} IS NULL THEN '{undid}' ELSE '{did}' END"
             )
     if "state" in each.watched:
-        verb += (
+        event_type += (
             " WHEN OLD.state <> NEW.state THEN CASE WHEN NEW.state = 'paused' THEN 'pause' WHEN NEW.state = 'deleted'"
             " THEN 'remove' WHEN OLD.state = 'paused' THEN 'resume' ELSE 'change' END"
         )
     differs = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in each.watched)
     when = f"UPDATE OF {', '.join(each.watched)}"
-    said = f"CASE{verb} ELSE 'change' END" if verb else "'change'"
+    said = f"CASE{event_type} ELSE 'change' END" if event_type else "'change'"
     return _trigger(each, "record_changed", when, "NEW", said, ", ".join(pairs), f"WHEN {differs}\n")
 
 
@@ -165,12 +166,12 @@ def _values(each: Recorded, row: str) -> str:
     return ", ".join(f"'{c}', {row}.{c}" for c in each.told.split() if not c.endswith("_at"))
 
 
-def _trigger(each: Recorded, name: str, when: str, row: str, verb: str, pairs: str, condition: str = "") -> str:
+def _trigger(each: Recorded, name: str, when: str, row: str, event_type: str, pairs: str, condition: str = "") -> str:
     named = " || ' ' || ".join(f"{row}.{column}" for column in each.name.split())
     changed = f"nullif(json_patch('{{}}', json_object({pairs})), '{{}}')" if pairs else "NULL"
     return (
         f"DROP TRIGGER IF EXISTS {name}_{each.table};\n"
         f"CREATE TRIGGER {name}_{each.table} AFTER {when} ON {each.table}\n{condition}BEGIN\n    {_INSERT}\n"
-        f"    VALUES ({row}.tenant, (SELECT now FROM present), (SELECT actor FROM present), {verb}, '{each.subject}',\n"
-        f"        {named}, {changed});\nEND;\n"
+        f"    VALUES ({row}.tenant, (SELECT now FROM present), (SELECT actor FROM present),\n"
+        f"        {event_type}, '{each.subject}', {named}, {changed});\nEND;\n"
     )

@@ -1,6 +1,6 @@
 """``ArtifactStore``, references, the directory implementation, ``open_artifacts``.
 
-References to what is stored, and the one gate to it: by tenant, by content.
+References to stored content. Every access goes through here, by tenant and by content.
 
 A reference names the tenant, the job and the SHA-256 of the content: ``artifact://acme/<job>/<sha256>``. Whoever reads
 says for which tenant, and gets only what is still what was written. A store itself knows nothing but keys and bytes.
@@ -48,7 +48,7 @@ class Reference:
     def of(cls, text: str) -> Reference:
         found = _FORM.fullmatch(text)
         if found is None:
-            raise InvalidInput("this is no reference to the artifact store", code="invalid_reference")
+            raise InvalidInput("this is not a reference to the artifact store", code="invalid_reference")
         return cls(unquote(found[1]), parse_id(found[2]), found[3])
 
     @classmethod
@@ -111,10 +111,10 @@ class Artifacts:
             raise NotFound(
                 f"{wanted} is not in the artifact store",
                 code="artifact_missing",
-                fix="Is it the store it was put into? See HOLDFAST_ARTIFACTS.",
+                fix="Check HOLDFAST_ARTIFACTS: it must be the store that the artifact was written to.",
             )
         if hashlib.sha256(data).hexdigest() != wanted.digest:
-            raise Conflict(f"{wanted} is not what was put there", code="artifact_changed")
+            raise Conflict(f"{wanted} was changed after it was written", code="artifact_changed")
         return data
 
     def exists(self, ref: str, *, tenant: str) -> bool:
@@ -127,7 +127,7 @@ class Artifacts:
     def references(self) -> Iterator[Reference]:
         """All that lies there and was put there by us, of every tenant."""
         if not hasattr(self.store, "keys"):
-            raise InvalidSetting("this artifact store cannot say what is in it", code="artifacts_unlisted")
+            raise InvalidSetting("this artifact store cannot list its contents", code="artifacts_unlisted")
         keys = cast(ListedStore, self.store).keys()
         for key in keys:
             if (found := Reference.at(key)) is not None:
@@ -136,7 +136,7 @@ class Artifacts:
     def _own(self, ref: str, tenant: str) -> Reference:
         wanted = Reference.of(ref)
         if wanted.tenant != tenant:
-            raise Refused("the reference is another tenant's", code="artifact_not_yours")
+            raise Refused("the reference belongs to another tenant", code="artifact_not_yours")
         return wanted
 
 
@@ -230,10 +230,10 @@ class Directory:
         on the way leads out of it."""
         parts = key.split("/")
         if not all(_PART.fullmatch(part) for part in parts):
-            raise InvalidInput("the key of an artifact is a path of plain names", code="invalid_reference")
+            raise InvalidInput("an artifact's key must be a path of plain names", code="invalid_reference")
         path = self.root.joinpath(*parts)
         if not path.resolve().is_relative_to(self.root.resolve()):
-            raise InvalidInput("the key of an artifact leads out of its directory", code="invalid_reference")
+            raise InvalidInput("an artifact's key must stay inside its directory", code="invalid_reference")
         return path
 
 
@@ -263,8 +263,8 @@ def open_artifacts(named: str | os.PathLike[str] | ArtifactStore | None) -> Arti
         return Artifacts(Directory(named.removeprefix("file://")))
     if "://" in named:
         raise InvalidSetting(
-            f"{shown_url(named)} names no artifact store",
+            f"{shown_url(named)} is not the URL of an artifact store",
             code="invalid_artifacts",
-            fix="Use a directory, or s3://bucket/prefix?region=…",
+            fix="Use a directory, or s3://bucket/prefix?region=….",
         )
     return Artifacts(Directory(named))

@@ -84,7 +84,17 @@ class Record:
 
     ids: ClassVar[frozenset[str]] = frozenset(
         {
-            *("id", "job_id", "gate_id", "parent_id", "workflow_id", "schedule_id", "lease", "retry_of", "cause_id"),
+            *(
+                "id",
+                "job_id",
+                "approval_id",
+                "parent_id",
+                "workflow_id",
+                "schedule_id",
+                "lease",
+                "retry_of",
+                "cause_id",
+            ),
             *("subscription_id", "sample_job", "new_id", "place", "endpoint_id"),
         }
     )
@@ -98,7 +108,7 @@ class Record:
     lists: ClassVar[frozenset[str]] = frozenset(
         {
             *("tags", "approvers", "escalate_to", "uses", "forbidden", "kinds", "queues", "roles", "scopes"),
-            *("hosts", "secrets", "wants"),
+            *("hosts", "secrets", "wants", "job_ids"),
         }
     )
 
@@ -203,7 +213,7 @@ class Record:
             return _Column(index, name, convert, lambda value, why: Unreadable(why))
         if hint in (State, State | None):
             return _Column(index, name, State, lambda value, why: unknown_state(str(value)))
-        if name.endswith("_at") or name in ("at", "since", "until", "process_after", "now"):
+        if name.endswith("_at") or name in ("at", "since", "until", "now"):
             return _Column(index, name, codec.time, lambda value, why: FIRST)
         if hint in (bool, bool | None):
             return _Column(index, name, bool, lambda value, why: False)

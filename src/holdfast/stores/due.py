@@ -9,7 +9,7 @@ from typing import Final
 # What a store answers for. A task of another name is run as often as it asks for.
 KNOWN: Final = frozenset(
     {
-        *("promote", "limits", "subscriptions", "operations", "schedules", "expire", "gates", "aging", "reap"),
+        *("promote", "limits", "subscriptions", "operations", "schedules", "expire", "approvals", "aging", "reap"),
         *("seal", "retention", "leftovers"),
     }
 )

@@ -43,9 +43,9 @@ class TransactionState:
 def ended() -> Conflict:
     """For what must be part of a transaction and finds none."""
     return Conflict(
-        "the transaction was ended inside its block",
+        "the transaction ended inside its block",
         code="transaction_ended",
-        fix="Leave COMMIT and ROLLBACK to the end of the block.",
+        fix="Do not call COMMIT or ROLLBACK inside the block.",
     )
 
 
@@ -118,9 +118,9 @@ def guest(connection: object) -> BorrowedConnection:
     found = _recognised(connection)
     if not hasattr(found, "run"):
         raise InvalidSetting(
-            f"{_name(connection)} is a connection of async code",
+            f"{_name(connection)} is an async connection",
             code="async_connection",
-            fix="Await the call that begins with a: aenqueue, aenqueue_many, acomplete.",
+            fix="Await the async form: aenqueue, aenqueue_many or acomplete.",
         )
     known: BorrowedConnection = found
     return known
@@ -131,9 +131,9 @@ def async_guest(connection: object) -> AsyncGuest:
     found = _recognised(connection)
     if not hasattr(found, "arun"):
         raise InvalidSetting(
-            f"{_name(connection)} is a connection of sync code, and would block the event loop",
+            f"{_name(connection)} is a sync connection and would block the event loop",
             code="sync_connection",
-            fix="Call enqueue, enqueue_many or complete, without await.",
+            fix="Call the sync form: enqueue, enqueue_many or complete.",
         )
     known: AsyncGuest = found
     return known
@@ -145,9 +145,9 @@ def _recognised(connection: object) -> Any:
         if make is not None:
             return make(connection)
     raise InvalidSetting(
-        f"{_name(connection)} is not a connection that Holdfast knows",
+        f"{_name(connection)} is not a supported connection",
         code="unsupported_connection",
-        fix=f"It can use {SUPPORTED}.",
+        fix=f"Use a connection of {SUPPORTED}.",
     )
 
 

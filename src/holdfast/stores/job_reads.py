@@ -10,6 +10,7 @@ limit is part of the text, since a prepared statement would have to guess it.
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -167,13 +168,21 @@ LISTED_COLUMNS = ", ".join(
     f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
 ).replace("s.due_at", "nullif(s.due_at, :never)")
 LISTED_COLUMNS = LISTED_COLUMNS.replace("s.error_message", spoken("s.error_message", "j"))
+# From the ledger, as in the view `jobs`: no write pays for them.
+LISTED_COLUMNS = LISTED_COLUMNS.replace(
+    "j.updated_at", "(select e.at from {event} e where e.job_id = j.id order by e.seq desc limit 1)"
+).replace(
+    "j.last_error_at",
+    "(select e.at from {event} e where e.job_id = j.id and e.from_state = 'in_progress'"
+    " and e.type in ('fail', 'lapse', 'crash') order by e.seq desc limit 1)",
+)
 # What is restricted is not shown, which is for the view to say.
 BARE_COLUMNS = LISTED_COLUMNS.replace("j.payload", "null")
 LISTED_COLUMNS = LISTED_COLUMNS.replace("j.payload", "(select v.payload from {jobs} v where v.id = j.id)")
 
 
-class Reader:
-    """Common ground of the reads: bind the tenant, then ask."""
+class Reader(ABC):
+    """Base of the shared reads. It binds the tenant, then runs a query. What differs by store is an abstract method."""
 
     dialect: Dialect
 
@@ -203,6 +212,15 @@ class JobReads(Reader):
         text = f"select {JOB_COLUMNS}, {_WHY} from {{jobs}} j where j.id = :id and {within(tenant, 'j.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
         return self._told(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def beginning_with(self, low: str, high: str, tenant: str, limit: int = 5) -> Steps[list[str]]:
+        text = (
+            f"select j.id from {{job}} j where j.id >= :low and j.id <= :high and {within(tenant, 'j.tenant')}"
+            f" order by j.id limit {int(limit)}"
+        )
+        rows = yield from self._ask(tenant, text, low=low, high=high)
+        return [self.dialect.codec.id(row[0]) for row in rows]
 
     @flow(writes=False)
     def notes(self, wanted: JobFilter) -> Steps[dict[str, dict[str, Any]]]:

@@ -14,11 +14,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any, Protocol
 
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.requests import SchemaStatus
 
 CODE = "code"
+
+
+class Execute(Protocol):
+    """A connection that migrations can be applied on: a driver's own, or one that stands for it."""
+
+    def execute(self, sql: str, params: Any = ..., /) -> Any:
+        """Several statements at once where there are no parameters; answers what has ``fetchall``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,7 @@ class Plan:
                 raise SchemaMismatch(
                     f"migration {script.name} is not the one that was applied to this database",
                     code="migration_changed",
-                    fix="Restore the file of the release; a migration never changes once it is out.",
+                    fix="Restore the migration file of the release.",
                 )
         return SchemaStatus(
             applied=tuple(sorted(applied)),
@@ -111,7 +120,7 @@ class Plan:
             raise SchemaMismatch(
                 f"this database was migrated by a newer release ({', '.join(unknown)})",
                 code="schema_newer",
-                fix="Upgrade holdfast in this environment; going back is not supported.",
+                fix="Upgrade holdfast in this environment. Downgrades are not supported.",
             )
 
 

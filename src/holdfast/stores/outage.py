@@ -7,6 +7,7 @@ workers, heartbeats, maintenance. A connection that was lost and replaced at onc
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from typing import Final
@@ -15,6 +16,17 @@ log = logging.getLogger("holdfast.store")
 
 LASTING: Final = 0.5
 """Seconds after the first failure. The next failure begins an outage, unless something succeeded in between."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
+"""Seconds to wait after the second failure in a row, doubling up to the longest."""
+
+
+def pause_after(failures: int) -> float:
+    """How long to wait before the database is asked again, after so many failures in a row. One lost connection says
+    nothing about the server, so there is no pause after the first; later pauses have jitter."""
+    if failures < 2:
+        return 0.0
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 2, 10)) * random.uniform(0.5, 1.0)
 
 
 class Outage:
@@ -38,7 +50,7 @@ class Outage:
         if begins:
             log.warning("Database unavailable, retrying: %s", reason)
         else:
-            log.debug("database unavailable: %s", reason)
+            log.debug("Database unavailable: %s", reason)
 
     def answered(self) -> None:
         """The database was used. Called after every exchange of a worker, so it costs nothing while all is well."""

@@ -25,7 +25,9 @@ from holdfast.engine.job import (
     JobSpec,
     Lease,
     References,
+    Renewal,
     Result,
+    StopMode,
     Sweep,
     Verdict,
 )
@@ -40,13 +42,15 @@ from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.due import DueWork
 from holdfast.stores.flow import Flow
 from holdfast.stores.listener import Names
+from holdfast.stores.migrations import Execute
 from holdfast.stores.outage import Outage
 from holdfast.stores.requests import (
     ClaimRequest,
     Counted,
     Finding,
     JobFilter,
-    OperatorVerb,
+    Login,
+    OperatorAction,
     Reschedule,
     SchemaStatus,
     SendEvent,
@@ -76,7 +80,7 @@ class Caller(Protocol):
     async def arun(self, flow: Flow[T]) -> T: ...
 
 
-class BorrowedVerbs(Protocol):
+class BorrowedOperations(Protocol):
     """What can be done on a connection of the caller's own, as part of the transaction that is open there."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
@@ -129,7 +133,7 @@ class Database(Protocol):
     def run(self, flow: Flow[T]) -> T: ...
     async def arun(self, flow: Flow[T]) -> T: ...
     @property
-    def borrowed(self) -> BorrowedVerbs: ...
+    def borrowed(self) -> BorrowedOperations: ...
     def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
         """Run a flow of ``borrowed`` on a connection of the caller's; ``within`` insists on an open transaction."""
         ...
@@ -141,6 +145,10 @@ class Database(Protocol):
 
     def atransaction(self) -> AbstractAsyncContextManager[Any]: ...
     def migrate(self) -> SchemaStatus: ...
+    def migrate_within(self, connection: Execute) -> None:
+        """The same in the transaction that is open on a connection of the caller's."""
+        ...
+
     def schema(self) -> SchemaStatus: ...
     async def aschema(self) -> SchemaStatus:
         """The same where reads go on all the time: over a connection that is there."""
@@ -152,6 +160,10 @@ class Database(Protocol):
 
     def migration_sql(self) -> str: ...
     def diagnose(self) -> list[Finding]: ...
+    def logins(self) -> list[Login]:
+        """The logins of the server that have roles of Holdfast; none where there are no roles."""
+        ...
+
     def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
         """What is to be said of the database itself, at a glance: a part of health."""
         ...
@@ -171,7 +183,7 @@ class Database(Protocol):
 class JobStore(Protocol):
     def operate(
         self,
-        verb: OperatorVerb,
+        action: OperatorAction,
         ids: Sequence[str],
         reason: str | None,
         actor: str,
@@ -190,6 +202,10 @@ class JobStore(Protocol):
         ...
 
     def get(self, job_id: str, tenant: str) -> Flow[Job | None]: ...
+
+    def beginning_with(self, low: str, high: str, tenant: str, limit: int = 5) -> Flow[list[str]]:
+        """Ids from ``low`` to ``high``: for an id that is given by its first characters."""
+        ...
 
     def notes(self, wanted: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
         """Of the same page of jobs, the note of each that has one: what its last transition was about."""
@@ -246,12 +262,18 @@ class LeaseStore(Protocol):
         kinds: Sequence[str] | None = None,
         queues: Sequence[str] | None = None,
         slots: int | None = None,
+        version: str | None = None,
     ) -> Flow[Lease]:
         """``kinds`` are those the holder has handlers for, ``queues`` and ``slots`` where it takes jobs from and how
         many at a time, so that it can be said why a job waits; None when it may be any."""
         ...
 
-    def renew(self, lease: str, ttl: float, tenant: str) -> Flow[bool]: ...
+    def renew(self, lease: str, ttl: float, tenant: str) -> Flow[Renewal]: ...
+    def request_stop(self, worker: str, mode: StopMode, actor: str | None, tenant: str) -> Flow[bool]:
+        """Ask the worker that holds its leases as ``worker`` to end. It reads the request with its next heartbeat.
+        False when no such worker is running in this scope."""
+        ...
+
     def end(self, lease: str, why: str, tenant: str) -> Flow[bool]: ...
     def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Flow[Exchange]:
         """Settle and claim under the request's lease, in one transaction and one round trip."""

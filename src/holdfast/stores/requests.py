@@ -14,7 +14,7 @@ from holdfast.engine.times import instant, instant_or_none
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 
-OperatorVerb = Literal["cancel", "redrive", "discard"]
+OperatorAction = Literal["cancel", "redrive", "discard"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Reschedule:
     def of(cls, at: datetime | None, delay: Duration | None, max_attempts: int | None) -> Reschedule:
         """As people say it, checked."""
         if at is not None and delay is not None:
-            raise InvalidSetting("give a time or a delay, not both", code="conflicting_options")
+            raise InvalidSetting("pass a time or a delay, not both", code="conflicting_options")
         limit = retry_limit(max_attempts)
         span = None if delay is None else seconds(delay, "delay")
         return cls(at=instant_or_none(at, "the time"), delay=span, max_retries=limit)
@@ -103,6 +103,16 @@ class SchemaStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Login:
+    """A login of the server that has roles of Holdfast. ``bypasses``: row-level security does not apply to it."""
+
+    name: str
+    roles: tuple[str, ...]
+    bypasses: bool
+    owns: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing the doctor looked at."""
 
@@ -127,8 +137,8 @@ class SendEvent:
 
 @dataclass(frozen=True, slots=True)
 class SentResult:
-    """An event that was told: ``created`` is False when one with the same key was sent before; ``woke`` counts the
-    jobs that waited for it."""
+    """A sent event. ``created`` is False if one with the same key was sent before; ``woke`` counts the jobs that
+    waited for it."""
 
     id: str
     created: bool
@@ -144,7 +154,7 @@ def page_of(tenant: str, wanted: Mapping[str, Any]) -> JobFilter:
     """Some of them, newest first."""
     limit = wanted.get("limit", 1)
     if not isinstance(limit, int) or limit < 1:
-        raise InvalidSetting("a page has at least one job: limit=50", code="invalid_limit")
+        raise InvalidSetting("limit must be at least 1", code="invalid_limit")
     return JobFilter(**{"tenant": tenant, **_checked(wanted, _ALL)})
 
 
@@ -155,7 +165,7 @@ def all_of(tenant: str, wanted: Mapping[str, Any]) -> JobFilter:
 
 def _checked(wanted: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     if unknown := wanted.keys() - known:
-        raise InvalidSetting(f"jobs are not chosen by {', '.join(sorted(unknown))}", code="unknown_option")
+        raise InvalidSetting(f"jobs cannot be selected by {', '.join(sorted(unknown))}", code="unknown_option")
     given = {name: value for name, value in wanted.items() if value is not None}
     for name in ("since", "until"):
         if name in given:

@@ -59,7 +59,7 @@ class Bucket:
         access, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
         if not parts.hostname or "@" in parts.netloc or options.keys() - {"region", "endpoint"}:
             raise InvalidSetting(
-                "an S3 artifact store is s3://bucket/prefix?region=…&endpoint=…", code="invalid_artifacts"
+                "an S3 artifact store must be s3://bucket/prefix?region=…&endpoint=…", code="invalid_artifacts"
             )
         if (
             endpoint.scheme not in ("http", "https")
@@ -67,7 +67,7 @@ class Bucket:
             or "@" in endpoint.netloc
             or endpoint.path.strip("/")
         ):
-            raise InvalidSetting("the endpoint is http(s)://host[:port]", code="invalid_artifacts")
+            raise InvalidSetting("the endpoint must be http(s)://host[:port]", code="invalid_artifacts")
         if not access or not secret:
             raise InvalidSetting(
                 "the bucket needs credentials",
@@ -128,7 +128,7 @@ class Bucket:
             if status < 300 or (status == 404 and may_lack):
                 return status, body
             if status < 500 and status != 429:
-                raise Refused(f"the artifact store said {status} to {method}", code="artifacts_refused")
+                raise Refused(f"the artifact store responded {status} to {method}", code="artifacts_refused")
             last = f"it said {status} to {method}"
         raise StoreUnavailable(f"the artifact store cannot be used: {last}", code="artifacts_away")
 

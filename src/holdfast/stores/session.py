@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import EVERY_TENANT, Enqueued, JobSpec
 from holdfast.engine.names import check_name
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
@@ -46,9 +47,11 @@ class Session:
         actor: str,
         home: Store | None = None,
         vault: Vault = EMPTY,
+        hooks: AppHooks | None = None,
     ) -> None:
         self.store = store
         self.vault = vault
+        self.hooks = hooks
         self.home = home or store
         self.scope = tenant
         self.name = name
@@ -90,7 +93,7 @@ class Session:
     def acting_for(self, tenant: str) -> Iterator[None]:
         """Work for this tenant within the block, in this task or thread alone."""
         if check_name(tenant, "tenant") == EVERY_TENANT:
-            raise InvalidSetting("name one tenant; * is none", code="invalid_name")
+            raise InvalidSetting('expected one tenant, got "*"', code="invalid_name")
         token = _bound.set((*_bound.get(), (self.home, tenant)))
         try:
             yield
@@ -141,6 +144,14 @@ class Session:
 
     def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         """Store a batch, on a connection of ours or as part of the transaction on the caller's own."""
+        if self.hooks is None or not self.hooks.wraps_enqueue:
+            return self._observed(specs, tenant, connection)
+        with self.hooks.enqueuing(specs, tenant) as stored:
+            answers = self._observed(specs, tenant, connection)
+            stored(answers)
+        return answers
+
+    def _observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if observers.quiet():
             return self._store(specs, tenant, connection)
         with observers.sending(specs, tenant):
@@ -164,6 +175,14 @@ class Session:
         return self.store.run_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
+        if self.hooks is None or not self.hooks.wraps_enqueue:
+            return await self._aobserved(specs, tenant, connection)
+        async with self.hooks.aenqueuing(specs, tenant) as stored:
+            answers = await self._aobserved(specs, tenant, connection)
+            stored(answers)
+        return answers
+
+    async def _aobserved(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if observers.quiet():
             return await self._astore(specs, tenant, connection)
         with observers.sending(specs, tenant):

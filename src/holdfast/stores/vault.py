@@ -88,9 +88,9 @@ class KeyRing:
         cipher = self._ciphers.get(key)
         if cipher is None:
             raise Refused(
-                f"it is sealed with key {key!r}, which is not here",
+                f"it is sealed with key {key!r}, which is not configured",
                 code="key_unknown",
-                fix=f"Put it into {KEYS_VARIABLE}; the first one there seals, all of them open.",
+                fix=f"Add it to {KEYS_VARIABLE}. The first key encrypts; all of them decrypt.",
             )
         from cryptography.exceptions import InvalidTag
 
@@ -100,7 +100,7 @@ class KeyRing:
             return opened.decode()
         except (InvalidTag, ValueError) as error:
             raise Refused(
-                f"it is not what was sealed here with key {key!r}: changed, or another job's", code="seal_broken"
+                f"it was changed after it was sealed with key {key!r}, or belongs to another job", code="seal_broken"
             ) from error
 
 
@@ -112,7 +112,7 @@ def _invalid(why: str) -> InvalidSetting:
     return InvalidSetting(
         f"{KEYS_VARIABLE}: {why}",
         code="invalid_keys",
-        fix='Write name:key,name:key; "holdfast keys generate" makes one.',
+        fix='Write name:key,name:key. Generate a key with "holdfast keys generate".',
     )
 
 
@@ -201,7 +201,7 @@ class Vault:
             return text
         if self.keys is None:
             raise Refused(
-                f"the {what} is sealed with key {said[0]!r}, and there are no keys here",
+                f"the {what} is sealed with key {said[0]!r}, and no keys are configured",
                 code="key_unknown",
                 fix=f"Set {KEYS_VARIABLE}.",
             )
@@ -310,12 +310,12 @@ def _too_large(what: What, kind: str, size: int, most: int, rule: Effective) -> 
     if rule.store:
         return _no_store(said)
     code = "payload_over_limit" if what == "payload" else "result_over_limit"
-    return Refused(said, code=code, fix="Pass a reference, or let the kind store what is larger: store=True.")
+    return Refused(said, code=code, fix="Pass a reference, or store larger values: store=True.")
 
 
 def _no_store(why: str = "it lies in an artifact store") -> InvalidSetting:
     return InvalidSetting(
-        f"{why}, and no artifact store is named here",
+        f"{why}, and no artifact store is configured",
         code="no_artifact_store",
-        fix="App(artifacts=…), or HOLDFAST_ARTIFACTS: a directory, or s3://bucket/prefix.",
+        fix="Set App(artifacts=…) or HOLDFAST_ARTIFACTS to a directory or s3://bucket/prefix.",
     )

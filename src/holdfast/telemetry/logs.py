@@ -156,7 +156,7 @@ def configure_logging(
     only failures have one.
     """
     if str(level).lower() not in LEVELS:
-        raise InvalidSetting(f"the level is one of {', '.join(LEVELS)}, not {level!r}", code="unknown_option")
+        raise InvalidSetting(f"the level must be one of {', '.join(LEVELS)}, not {level!r}", code="unknown_option")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.set_name(HANDLER)
     handler.setFormatter(JsonLines() if json else PlainLines())

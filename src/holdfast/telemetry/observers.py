@@ -132,5 +132,5 @@ def _asked(call: Callable[[], T]) -> T | None:
         name = type(error).__name__
         if name not in _told:
             _told.add(name)
-            log.warning("telemetry failed, and jobs go on without it: %s", name)
+            log.warning("Telemetry failed; jobs continue without it: %s", name)
         return None

@@ -132,8 +132,9 @@ class Run:
             more["messaging.message.conversation_id"] = claim.correlation_id
         if claim.workflow_id is not None:
             more["holdfast.workflow.id"] = claim.workflow_id
-        # A context of its own: whatever was current around the worker is not the job's.
-        parent = contexts.Context() if claim.trace is None else _parent(claim.trace)
+        # A context of its own: what is current around the worker is not the job's. A trace derived from the job's id is
+        # no parent: no span of it was ever recorded.
+        parent = contexts.Context() if (given := Trace.of_tags(claim.tags)) is None else _parent(given)
         self._span = otel.tracer.start_span(
             f"process {claim.queue}", context=parent, kind=SpanKind.CONSUMER, attributes=self._about | more
         )

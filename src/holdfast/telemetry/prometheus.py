@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from holdfast.engine.job import Claim, JobSpec
 from holdfast.engine.outcome import Outcome, Settled, outcome_word
 from holdfast.engine.redaction import one_line
 from holdfast.engine.trace import Trace
-from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.errors import InvalidSetting
 from holdfast.telemetry import observers
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 except ModuleNotFoundError as missing:
     raise InvalidSetting(
         "metrics for Prometheus need an extra that is not installed",
@@ -58,25 +57,25 @@ class ProcessMetrics:
         self.registry = registry = CollectorRegistry(auto_describe=True)
         self._kind, self._queue = Bounded(), Bounded()
         self._run = Histogram(
-            "holdfast_job_run_seconds", "How long attempts took.", ["kind"], buckets=RUN, registry=registry
+            "holdfast_job_run_seconds", "Run time of attempts.", ["kind"], buckets=RUN, registry=registry
         )
         self._wait = Histogram(
             "holdfast_job_wait_seconds",
-            "From enqueue to the first begin; a delay that was asked for is in it.",
+            "Time from enqueue to the first start, including a requested delay.",
             ["queue"],
             buckets=WAIT,
             registry=registry,
         )
         self._finished = Counter(
-            "holdfast_jobs_finished", "Attempts that ended here.", ["kind", "outcome"], registry=registry
+            "holdfast_jobs_finished", "Attempts that ended in this process.", ["kind", "outcome"], registry=registry
         )
         self._enqueued = Counter(
             "holdfast_jobs_enqueued", "Jobs enqueued by this process.", ["kind"], registry=registry
         )
-        self._running = Gauge("holdfast_jobs_running", "Attempts under way in this process.", registry=registry)
+        self._running = Gauge("holdfast_jobs_running", "Running attempts in this process.", registry=registry)
         self._requests = Histogram(
             "holdfast_http_request_seconds",
-            "How long requests took.",
+            "Duration of requests.",
             ["method", "route", "status"],
             buckets=ANSWER,
             registry=registry,
@@ -138,16 +137,3 @@ def process_metrics() -> ProcessMetrics:
         _process = ProcessMetrics()
         observers.watchers.append(_process)
     return _process
-
-
-def serve_metrics(port: int, host: str = "127.0.0.1") -> Any:
-    """Answer ``GET /metrics`` in a thread of its own, with what this process did. Answers the server, to be shut."""
-    try:
-        server, _ = start_http_server(port, addr=host, registry=process_metrics().registry)
-    except OSError as error:
-        raise StoreUnavailable(
-            f"metrics cannot be served on {host}, port {port}: {error.strerror or error}",
-            code="address_unusable",
-            fix="Name another with --metrics-host and --metrics-port; port 0 takes any that is free.",
-        ) from error
-    return server

@@ -1,12 +1,12 @@
-"""Which trace this task or thread works for: that of the current OpenTelemetry span, else the one that was given.
+"""The trace of this task or thread: that of the current OpenTelemetry span, else a given one, else the job's own.
 
-Nothing is imported for it: if the program has no OpenTelemetry, it is not in ``sys.modules``, and that is the answer.
+OpenTelemetry is never imported here: if the program does not use it, it is not in ``sys.modules``.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -14,24 +14,29 @@ from typing import Any
 from holdfast.engine.job import JobSpec
 from holdfast.engine.trace import Trace, is_trace_tag
 
-# From a request's header, from the job in hand, or from whoever said so.
+# From a request's header, from the running job's tags, or from `trace_from`.
 _given: ContextVar[Trace | None] = ContextVar("holdfast_trace", default=None)
+# The running job, whose trace is derived from its id when none was given.
+_job: ContextVar[str | None] = ContextVar("holdfast_traced_job", default=None)
 
 API = "opentelemetry.trace"
 
 
 def current_trace() -> Trace | None:
-    """The trace that is current here, if one is."""
-    return span_trace() or _given.get()
+    """The current trace. Inside a handler there always is one."""
+    trace = span_trace() or _given.get()
+    if trace is None and (job := _job.get()) is not None:
+        return Trace.of_job(job, ())
+    return trace
 
 
 def wanted() -> bool:
-    """Whether there is one; a glance, for the hot path."""
-    return _given.get() is not None or (API in sys.modules and span_trace() is not None)
+    """Whether there is a current trace; cheap, for the hot path."""
+    return _given.get() is not None or _job.get() is not None or (API in sys.modules and span_trace() is not None)
 
 
 def outgoing_headers() -> dict[str, str]:
-    """``traceparent`` (and ``tracestate``) for a call to somebody else; nothing without a trace."""
+    """Trace headers (``traceparent``, ``tracestate``) for an outgoing call; empty without a trace."""
     trace = current_trace()
     return {} if trace is None else trace.headers()
 
@@ -51,8 +56,10 @@ def trace_from(parent: str | None, state: str | None = None) -> Iterator[Trace |
         _given.reset(token)
 
 
-def bind(trace: Trace | None) -> None:
-    """From now on, in this task or call: the job in hand. What was current around the worker is not its."""
+def bind(job_id: str, tags: Sequence[str]) -> None:
+    """Make the trace of a job the current one in this task or call, instead of what is current around the worker."""
+    _job.set(job_id)
+    trace = Trace.of_tags(tags) if tags else None
     if trace is not None or _given.get() is not None:
         _given.set(trace)
 

@@ -4,7 +4,7 @@ A kit puts an app on a private database for the length of a block: the real stor
 that can be moved. Nothing is patched, and importing this changes nothing.
 """
 
+from holdfast.testing.drain_report import Drained, Failure, JobsFailed, JobWaits, NeverIdle
 from holdfast.testing.kit import Decided, Kit
-from holdfast.testing.report import Drained, Failure, JobsFailed, JobWaits, NeverIdle
 
 __all__ = ["Decided", "Drained", "Failure", "JobWaits", "JobsFailed", "Kit", "NeverIdle"]

@@ -86,7 +86,7 @@ class Crashes:
 
     def arm(self, step: str, when: Moment) -> None:
         if when not in MOMENTS:
-            raise InvalidSetting(f"a crash is {', '.join(MOMENTS)}, not {when!r}", code="invalid_setting")
+            raise InvalidSetting(f"a crash must be {', '.join(MOMENTS)}, not {when!r}", code="invalid_setting")
         self.waiting.append(Point(step, when))
 
     async def reached(self, store: Store, claim: Claim, when: Moment, step: str) -> None:

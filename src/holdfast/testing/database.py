@@ -36,9 +36,9 @@ def private_store(url: str | None, schema: str) -> Iterator[tuple[Store, str]]:
             yield found
     else:
         raise InvalidSetting(
-            f"{shown_url(url)} is no place for a private database",
+            f"{shown_url(url)} cannot hold a private test database",
             code="not_private",
-            fix=f"Leave the URL out for a temporary SQLite file, or use {MEMORY} or postgresql://…",
+            fix=f"Leave the URL out for a temporary SQLite file, or use {MEMORY} or postgresql://….",
         )
 
 

@@ -20,21 +20,21 @@ from holdfast.kind import Kind, Prepared
 from holdfast.stores.requests import JobFilter
 from holdfast.testing.clock import Clock, Crashes, Moment
 from holdfast.testing.database import private_store
-from holdfast.testing.matching import Wanted, told
-from holdfast.testing.report import Drained, JobsFailed
-from holdfast.testing.runner import PAGE, Runner
+from holdfast.testing.drain import PAGE, Runner
+from holdfast.testing.drain_report import Drained, JobsFailed
+from holdfast.testing.matcher import Wanted, told
 
 SOMEBODY = "somebody"
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A gate that is closed, and what was said."""
+    """An approval that is closed, and what was said."""
 
     name: str
     state: ApprovalState
     job_id: str
-    gate: Approval
+    approval: Approval
     votes: tuple[Vote, ...]
 
 
@@ -42,7 +42,7 @@ class People:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    def gates(self, state: ApprovalState | None = "open", name: str | None = None) -> list[Approval]:
+    def approvals(self, state: ApprovalState | None = "open", name: str | None = None) -> list[Approval]:
         client = self._app._session
         found: list[Approval] = []
         after: str | None = None
@@ -54,44 +54,48 @@ class People:
         return found
 
     def decisions(self) -> list[Decided]:
-        closed = [gate for gate in self.gates(None) if gate.state != "open"]
+        closed = [approval for approval in self.approvals(None) if approval.state != "open"]
         client = self._app._session
         return [
             Decided(g.name, g.state, g.job_id, g, tuple(client.run(client.store.approvals.votes(g.id, EVERY_TENANT))))
-            for g in sorted(closed, key=lambda gate: gate.decided_at or gate.opened_at)
+            for g in sorted(closed, key=lambda approval: approval.decided_at or approval.opened_at)
         ]
 
     def decide(self, verdict: VerdictWord, which: str, by: str | None, **said: Any) -> ApprovalState:
-        """``which`` is the name of the one open gate that is called so, or the id of one."""
-        gate = self._open(which)
+        """``which`` is the name of the one open approval that is called so, or the id of one."""
+        approval = self._open(which)
         if by is not None:
-            return self._say(verdict, gate, by, said)
-        state: ApprovalState = gate.state
-        for person in self._willing(gate, 1 if verdict == "deny" else gate.quorum):
-            state = self._say(verdict, gate, person, said)
+            return self._say(verdict, approval, by, said)
+        state: ApprovalState = approval.state
+        for person in self._willing(approval, 1 if verdict == "deny" else approval.quorum):
+            state = self._say(verdict, approval, person, said)
         return state
 
-    def _say(self, verdict: VerdictWord, gate: Approval, person: str, said: dict[str, Any]) -> ApprovalState:
-        return self._app.approvals._decide(verdict, gate.id, person, how="test", tenant=gate.tenant, **said).state
+    def _say(self, verdict: VerdictWord, approval: Approval, person: str, said: dict[str, Any]) -> ApprovalState:
+        return self._app.approvals._decide(
+            verdict, approval.id, person, how="test", tenant=approval.tenant, **said
+        ).state
 
     def _open(self, which: str) -> Approval:
-        asked = self.gates()
-        found = [gate for gate in asked if which in (gate.name, gate.id)]
+        asked = self.approvals()
+        found = [approval for approval in asked if which in (approval.name, approval.id)]
         if not found:
-            names = ", ".join(sorted({gate.name for gate in asked})) or "nothing"
-            raise NotFound(f"nobody asks for {which!r}; what is asked for: {names}")
+            names = ", ".join(sorted({approval.name for approval in asked})) or "nothing"
+            raise NotFound(f"no job waits for {which!r}; open approvals: {names}")
         if len(found) > 1:
-            ids = ", ".join(gate.id for gate in found)
-            raise Conflict(f"{len(found)} jobs ask for {which!r}", code="gate_ambiguous", fix=f"Give an id: {ids}.")
+            ids = ", ".join(approval.id for approval in found)
+            raise Conflict(
+                f"{len(found)} jobs wait for {which!r}", code="approval_ambiguous", fix=f"Pass an id: {ids}."
+            )
         return found[0]
 
-    def _willing(self, gate: Approval, needed: int) -> list[str]:
+    def _willing(self, approval: Approval, needed: int) -> list[str]:
         """As many people as it takes: those who may, and have not said anything yet."""
         client = self._app._session
-        said = {vote.person for vote in client.run(client.store.approvals.votes(gate.id, EVERY_TENANT))}
-        kept_out = said | ({gate.requester} if gate.not_requester else set())
+        said = {vote.person for vote in client.run(client.store.approvals.votes(approval.id, EVERY_TENANT))}
+        kept_out = said | ({approval.requester} if approval.not_requester else set())
         anybody = (f"{SOMEBODY} {n}" if n else SOMEBODY for n in range(len(kept_out) + needed + 1))
-        able = [person for person in gate.people or tuple(anybody) if person not in kept_out]
+        able = [person for person in approval.people or tuple(anybody) if person not in kept_out]
         return able[: max(0, needed - len(said))]
 
 
@@ -118,7 +122,7 @@ class Kit:
 
     def __enter__(self) -> Self:
         if self.app._store is not self.app._session.home:
-            raise Conflict("this app is in a kit already", code="kit_open", fix="Use that kit, or leave it first.")
+            raise Conflict("this app already belongs to a kit", code="kit_open", fix="Use that kit, or close it first.")
         with ExitStack() as stack:
             store, schema = stack.enter_context(private_store(self._url, self.app._schema))
             stack.enter_context(self.app._moved_to(store, schema))
@@ -210,21 +214,21 @@ class Kit:
 
     # --- people ---
 
-    def gates(self, name: str | None = None) -> list[Approval]:
+    def approvals(self, name: str | None = None) -> list[Approval]:
         """What people are asked now, the oldest first."""
         self._at()
-        return People(self.app).gates("open", name)
+        return People(self.app).approvals("open", name)
 
     def approve(
-        self, gate: str, *, by: str | None = None, comment: str | None = None, data: Any = None
+        self, approval: str, *, by: str | None = None, comment: str | None = None, data: Any = None
     ) -> ApprovalState:
-        """Say yes to the one open gate of this name (or id): in somebody's name, or in that of as many as it takes."""
+        """Approve the one open approval of this name (or id), as ``by`` or as as many people as its quorum needs."""
         self._at()
-        return People(self.app).decide("approve", gate, by, comment=comment, data=data)
+        return People(self.app).decide("approve", approval, by, comment=comment, data=data)
 
-    def deny(self, gate: str, *, by: str | None = None, comment: str | None = None) -> ApprovalState:
+    def deny(self, approval: str, *, by: str | None = None, comment: str | None = None) -> ApprovalState:
         self._at()
-        return People(self.app).decide("deny", gate, by, comment=comment)
+        return People(self.app).decide("deny", approval, by, comment=comment)
 
     @property
     def decisions(self) -> list[Decided]:
@@ -302,7 +306,7 @@ class Kit:
     def _at(self) -> Clock:
         if self._clock is None:
             raise Conflict(
-                "the kit is not open", code="kit_closed", fix="Use it inside its block: with Kit(app) as kit"
+                "the kit is not open", code="kit_closed", fix="Use it inside its block: with Kit(app) as kit: …."
             )
         return self._clock
 
@@ -311,7 +315,7 @@ def _here(work: Coroutine[Any, Any, T], name: str) -> T:
     if _is_running():
         work.close()
         raise InvalidSetting(
-            f"{name}() blocks, and an event loop is running here", code="running_loop", fix=f"await kit.a{name}(…)"
+            f"{name}() would block the running event loop", code="running_loop", fix=f"Use await kit.a{name}(…)."
         )
     return asyncio.run(work)
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.engine.bound_results import RESULT_MARK
+from holdfast.engine.hooks import EndHooks
 from holdfast.engine.job import DEFAULT_RETRY, Claim, log_fields
 from holdfast.engine.outcome import (
     WELL,
@@ -40,7 +43,7 @@ from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from holdfast.engine.states import State
-from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged
+from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged, StoreUnavailable
 from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, effective, together
 from holdfast.stores.flow import in_thread
 from holdfast.stores.vault import EMPTY, Vault, is_packed, reference_in
@@ -102,6 +105,9 @@ End = TypeVar("End", bound=Outcome | Settled)
 
 _BADLY = (Failed, Crashed)
 
+AFTER_OUTAGE = (1.0, 5.0)
+DATABASE_LOST = "the connection to Holdfast's database was lost while it ran"
+
 
 @dataclass(frozen=True, slots=True)
 class Handler:
@@ -124,6 +130,10 @@ class Handler:
     """The jobs that this one is a retry of."""
     rule: Effective = NO_RULE
     """What the code declares for payloads of this kind; ``rules`` has what the database says."""
+    end_hooks: EndHooks | None = None
+    """To be called when the end of an attempt is recorded."""
+    bind: Callable[[Claim], Awaitable[Claim]] | None = None
+    """Puts the results of other jobs into the payload of a workflow's job, where its plan says so."""
 
     async def limited(self, claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         """The call, within its timeout."""
@@ -173,6 +183,8 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
         try:
             if is_packed(claim.payload):
                 claim = await unpacked(handler, claim)
+            if claim.workflow_id is not None and handler.bind is not None and RESULT_MARK in claim.payload:
+                claim = await handler.bind(claim)
         except Exception as error:  # a key or a blob that is not here: tried again, and told
             outcome = failure(error, handler.redact)
         else:
@@ -332,6 +344,10 @@ def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
         case InvalidArguments() | InvalidPayload() | StepsChanged():
             # The same payload will not fit next time either.
             return Failed(error.code, redact(error.message, MESSAGE_LIMIT), final=True)
+        case StoreUnavailable() if not handler.at_most_once:
+            # Losing Holdfast's own database is no fault of the job, so it costs no attempt. The settlement has to wait
+            # for the database anyway; the delay spreads the jobs that come back with it.
+            return Snoozed(random.uniform(*AFTER_OUTAGE), DATABASE_LOST)
         case Stopped():
             return Failed("stopped", f"the handler was told to stop: {error.reason}")
         case _:
@@ -370,11 +386,11 @@ def _report(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
     if isinstance(outcome, _BADLY):
         code, message = one_line(outcome.code), one_line(outcome.message)
         said = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_word(outcome), "error": code}
-        log.warning("job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=said)
+        log.warning("Job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=said)
     elif isinstance(outcome, Snoozed) and str(claim.attempt).strip("0") == "1" and claim.attempt > 1:
         # At the tenth, hundredth, … attempt: one that is put off for ever is legal, and should not go unseen.
         kind, reason = one_line(claim.kind), one_line(outcome.reason or "")
-        log.warning("job %s (%s) was put off again, after attempt %s: %s", claim.id, kind, claim.attempt, reason)
+        log.warning("Job %s (%s) was snoozed again after attempt %s: %s", claim.id, kind, claim.attempt, reason)
     elif ends.isEnabledFor(logging.INFO):
         word = outcome_word(outcome)
         said = log_fields(claim) | {"duration": round(seconds, 6), "outcome": word}

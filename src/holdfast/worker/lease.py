@@ -25,10 +25,11 @@ import uuid
 from collections.abc import Callable, Container, Iterable
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from holdfast.engine.job import holder_of_ours
+from holdfast.engine.job import StopMode, holder_of_ours
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.stores.flow import in_thread, patience_of
 from holdfast.telemetry.tracebacks import place_of
@@ -41,6 +42,15 @@ if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.worker")
+
+
+@cache
+def release() -> str | None:
+    """The installed version of Holdfast, for the list of workers."""
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return None
 
 
 class LoopWatch:
@@ -60,7 +70,7 @@ class LoopWatch:
         if not self._answered.wait(self._patience):
             place = place_of(sys._current_frames().get(self._thread))
             log.warning(
-                "the event loop has stood still for %.1f s, and every job of this worker with it%s",
+                "The event loop was blocked for %.1f s, and with it every job of this worker%s",
                 time.monotonic() - self._asked,
                 "" if place is None else f": it is blocked at {place}",
             )
@@ -77,13 +87,23 @@ BEATS_PER_LEASE = 3
 class Heartbeat:
     """Renews until stopped; calls ``lost`` once when the store says that the lease has ended."""
 
-    def __init__(self, store: Store, lease: str, ttl: float, tenant: str, lost: Callable[[], None]) -> None:
-        """To be made on the loop that the lease is for."""
+    def __init__(
+        self,
+        store: Store,
+        lease: str,
+        ttl: float,
+        tenant: str,
+        lost: Callable[[], None],
+        requested: Callable[[StopMode], None] = lambda mode: None,
+    ) -> None:
+        """To be made on the loop that the lease is for. ``requested`` is called, in the heartbeat's thread, when an
+        operator asks the worker to end."""
         self._store = store
         self._lease = lease
         self._ttl = ttl
         self._tenant = tenant
         self._lost = lost
+        self._requested = requested
         self._stop = threading.Event()
         self._watch = LoopWatch(min(1.0, ttl / BEATS_PER_LEASE / 4))
         beat = partial(copy_context().run, self._beat)
@@ -115,7 +135,7 @@ class Heartbeat:
                 if isinstance(error, StoreUnavailable):
                     self._store.outage.failed(error)
                 else:
-                    log.warning("heartbeat failed: %s", error)
+                    log.warning("Heartbeat failed: %s", error)
                 pause = self._ttl / BEATS_PER_LEASE / 4
                 continue
             if self._stop.is_set():
@@ -123,14 +143,24 @@ class Heartbeat:
             if not kept:
                 self._lost()
                 return
+            if kept in ("drain", "stop"):
+                self._requested(kept)
             pause = max(0.0, self._ttl / BEATS_PER_LEASE - (time.monotonic() - started))
 
 
 class LeaseKeeper:
     """``lease`` is the id of the present one, and empty while there is none; ``lost`` says that it has ended."""
 
-    def __init__(self, store: Store, options: WorkerOptions, kinds: Iterable[str], call: Callable[[], None]) -> None:
-        """``call`` wakes the worker, which looks whether the lease was lost."""
+    def __init__(
+        self,
+        store: Store,
+        options: WorkerOptions,
+        kinds: Iterable[str],
+        call: Callable[[], None],
+        requested: Callable[[StopMode], None] = lambda mode: None,
+    ) -> None:
+        """``call`` wakes the worker, which checks whether the lease was lost. ``requested`` is called on the loop when
+        an operator asks the worker to end; it may be called again with every heartbeat."""
         # A new name each time it starts: a restarted process must never be taken for its predecessor.
         self.name = holder_of_ours(uuid.uuid4(), socket.gethostname(), os.getpid())
         self.lease = ""
@@ -139,16 +169,19 @@ class LeaseKeeper:
         self._options = options
         self._kinds = tuple(kinds)
         self._call = call
+        self._requested = requested
         self._heartbeat: Heartbeat | None = None
 
     async def open_first(self) -> None:
-        """A server that is just being restarted is waited for; one that is not there is an error. It has no limit, as
-        ``when_there`` has, which nobody can end: who stops the worker ends this, whatever it is at."""
-        for pause in pauses():
+        """A database that cannot be reached is waited for until the worker is stopped, but not by a burst."""
+        for pause in pauses(endless=not self._options.burst):
             try:
                 return await self._open()
+            except StoreUnavailable as error:
+                self._store.outage.failed(error)
+                await asyncio.sleep(pause)
             except StoreError as error:
-                log.warning("no lease could be opened, trying again: %s", error)
+                log.warning("No lease could be opened, retrying: %s", error)
                 await asyncio.sleep(pause)
         await self._open()
 
@@ -156,7 +189,7 @@ class LeaseKeeper:
         ttl, tenant = self._options.lease_ttl, self._options.tenant
         options = self._options
         opening = self._store.leases.open(
-            self.name, ttl, tenant, options.executor, self._kinds, options.queues, options.concurrency
+            self.name, ttl, tenant, options.executor, self._kinds, options.queues, options.concurrency, release()
         )
         # Over a connection of the turns, which come next: it is one fewer to be opened.
         lease = await self._store.arun(replace(opening, hot=True))
@@ -166,7 +199,10 @@ class LeaseKeeper:
         def lost() -> None:
             loop.call_soon_threadsafe(self._lose, lease.id)
 
-        self._heartbeat = Heartbeat(self._store, lease.id, ttl, tenant, lost)
+        def requested(mode: StopMode) -> None:
+            loop.call_soon_threadsafe(self._requested, mode)
+
+        self._heartbeat = Heartbeat(self._store, lease.id, ttl, tenant, lost, requested)
         self._heartbeat.start()
 
     def _lose(self, lease: str) -> None:
@@ -185,7 +221,7 @@ class LeaseKeeper:
         except StoreUnavailable as error:
             self._store.outage.failed(error)
         except Exception as error:
-            log.warning("the lease could not be renewed: %s", error)
+            log.warning("The lease could not be renewed: %s", error)
         return False
 
     async def replace(self, stopping: Callable[[], bool]) -> None:
@@ -200,7 +236,7 @@ class LeaseKeeper:
                 if isinstance(error, StoreUnavailable):
                     self._store.outage.failed(error)
                 else:
-                    log.warning("no new lease could be opened, trying again: %s", error)
+                    log.warning("No new lease could be opened, retrying: %s", error)
                 await asyncio.sleep(random.uniform(0.2, 1.0))
 
     async def leave(self) -> None:
@@ -209,7 +245,7 @@ class LeaseKeeper:
             if self.lease:
                 await self._store.arun(self._store.leases.end(self.lease, "closed", self._options.tenant))
         except HoldfastError as error:
-            log.warning("could not say goodbye (the lease will lapse by itself): %s", error)
+            log.warning("The lease could not be closed and will expire: %s", error)
 
     def fall_silent(self) -> None:
         """Whatever could not be done before: a lease that is not ended lapses, unless somebody keeps it."""
@@ -286,7 +322,7 @@ class CancellationCheck:
                     await self._stop_recalled(lease)
                     seen[lease] = count  # not before: what could not be asked for is asked for again
             except Exception as error:
-                log.debug("could not ask for recalls: %s", error)
+                log.debug("Cancellation check failed: %s", error)
             await asyncio.sleep(LEAST_PAUSE)
 
     async def _stop_recalled(self, lease: str) -> None:
@@ -297,5 +333,5 @@ class CancellationCheck:
         same = [job_id for job_id in gone if self._slots.running.get(job_id) is running[job_id]]
         stopped = self._slots.forget(same, "cancelled") if lease == self._keeper.lease else 0
         if stopped:
-            log.info("%s running jobs were cancelled", stopped)
+            log.info("Cancelled %s running jobs", stopped)
             self._freed()

@@ -56,8 +56,8 @@ async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
         began = time.monotonic()
         swept = await store.arun(store.retention.sweep(WANT, LOOK, tenant))
         if swept.held_by is not None and swept.held_by.startswith(("consumer", "subscription")):
-            log.warning("%s jobs are past their retention, and %s has not read their ledger", swept.held, swept.held_by)
-        if swept.verb == "idle" or left == 1:
+            log.warning("%s jobs are past their retention, but %s has not read their events", swept.held, swept.held_by)
+        if swept.action == "idle" or left == 1:
             break
         if swept.looked:
             await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))
@@ -87,7 +87,7 @@ async def feed(store: Store, *, tenant: str) -> int:
                 fed = await store.arun(store.subscriptions.feed(name, FEED_PAGE, scope))
                 made += fed.made
                 if fed.refused:
-                    log.warning("subscription %s: %s events made no job", name, fed.refused)
+                    log.warning("Subscription %s: %s events created no job", name, fed.refused)
                 if fed.seen < FEED_PAGE:
                     break
         except StoreUnavailable:
@@ -103,7 +103,7 @@ async def feed(store: Store, *, tenant: str) -> int:
 
 
 async def _say(store: Store, scope: str, name: str, id: str, error: Exception) -> None:
-    log.warning("subscription %s failed: %s", name, error)
+    log.warning("Subscription %s failed: %s", name, error)
     await store.arun(store.subscriptions.failed(id, storable(str(error)) or type(error).__name__, scope))
 
 
@@ -243,7 +243,7 @@ def standard_tasks(
             then=last,
             tenant=tenant,
         ),
-        MaintenanceTask("gates", sweep_every, lambda store: store.approvals.attend(TASK_BATCH, tenant), then=aging),
+        MaintenanceTask("approvals", sweep_every, lambda store: store.approvals.attend(TASK_BATCH, tenant), then=aging),
         MaintenanceTask(
             "reap", sweep_every, lambda store: store.leases.reap(TASK_BATCH, tenant), _freed, tenant=tenant
         ),
@@ -276,7 +276,7 @@ async def run_once(duty: MaintenanceTask, store: Store, failed: Callable[[], Non
         return total
     except Exception as error:  # a task that fails is retried; it must not end the worker
         failed()
-        log.warning("duty %s failed: %s", duty.name, error)
+        log.warning("Maintenance task %s failed: %s", duty.name, error)
         found = False
         with contextlib.suppress(Exception):
             found = await set_aside(store, error, duty.tenant)
@@ -362,7 +362,7 @@ class Maintenance:
             self._store.outage.failed(error)
             return self._pace
         except Exception as error:
-            log.warning("maintenance failed to find its work: %s", error)
+            log.warning("Maintenance could not find its work: %s", error)
             return self._pace
         now = time.monotonic()
         for chain in self._chains:
@@ -400,7 +400,7 @@ class Maintenance:
 def _freed(sweep: Sweep) -> int:
     if sweep.leases or sweep.requeued or sweep.crashed:
         log.info(
-            "reaped %s lapsed leases: %s jobs back in the queue, %s taken as crashed",
+            "Recovered %s expired leases: %s jobs back in the queue, %s counted as crashed",
             sweep.leases,
             sweep.requeued,
             sweep.crashed,

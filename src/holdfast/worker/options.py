@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypedDict, Unpack
 
-from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.engine.order import check_weights
 from holdfast.engine.units import Duration, seconds
@@ -45,10 +45,10 @@ class TickOptions:
     def of(cls, limit: int, **given: Unpack[Ticking]) -> Self:
         concurrency = given.get("concurrency", 16)
         if limit < 1 or concurrency < 1:
-            raise InvalidSetting("a tick takes at least one job, at least one at a time", code="invalid_limit")
-        queues = given.get("queues", (DEFAULT_QUEUE,))
+            raise InvalidSetting("a tick needs a limit and a concurrency of at least 1", code="invalid_limit")
+        queues = given.get("queues", ())
         if isinstance(queues, str) or not queues:
-            raise InvalidSetting("queues is a list of names", code="invalid_name")
+            raise InvalidSetting("queues must be a list of queue names", code="invalid_name")
         lease = seconds(given.get("lease", LEASE), "lease")
         if lease < SHORTEST:
             raise InvalidSetting("the lease must be at least 10 ms", code="invalid_duration")
@@ -95,14 +95,16 @@ class TickSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """``burst`` ends the worker when there is nothing left to take; ``max_jobs`` after that many.
+    """``queues`` are the queues to serve; empty, every queue that the app declares, each with the same share.
+
+    ``burst`` ends the worker when there is nothing left to take; ``max_jobs`` after that many.
 
     ``notify`` has the store tell when there is something to do; without it the worker looks every ``poll`` seconds.
     With ``weights`` each look begins with a queue drawn by its weight, without them with the first in the list.
     ``executor`` is the label it works under. Without ``sealing`` it leaves the audit trail to others.
     """
 
-    queues: tuple[str, ...] = ("default",)
+    queues: tuple[str, ...] = ()
     weights: Mapping[str, int] | None = None
     concurrency: int = 16
     tenant: str = EVERY_TENANT

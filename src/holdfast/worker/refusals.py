@@ -9,7 +9,7 @@ settled by itself, and the one that is refused once more ends as a dead letter t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.engine.job import Claim
@@ -46,7 +46,7 @@ def settlement_of(claim: Claim, outcome: Outcome, random01: float) -> Settlement
     try:
         return decide(claim, outcome, random01)
     except Exception as error:
-        log.exception("nothing can be made of the end of job %s", claim.id)
+        log.exception("The result of job %s cannot be recorded", claim.id)
         return decide(claim, unusable(error), random01)
 
 
@@ -62,30 +62,40 @@ def is_refusal(error: BaseException) -> bool:
 
 
 async def settle_singly(
-    store: Store, lease: str, ended: Sequence[Settlement], tenant: str, unmovable: set[str] | None = None
+    store: Store,
+    lease: str,
+    ended: Sequence[Settlement],
+    tenant: str,
+    unmovable: set[str] | None = None,
+    recorded: Callable[[list[Settlement], list[str]], None] = lambda ended, stale: None,
 ) -> list[str]:
     """Settle one after another what was refused together; answers the ids that were no longer this lease's.
 
     Where a plain failure is refused as well, it is not the outcome. If it is the job's own row that the database will
     not move, the job is added to ``unmovable`` and left to its lease, so that the others are settled; any other error
-    is raised.
+    is raised. ``recorded`` is called with each settlement that was written, and the stale ids among them.
     """
     stale: list[str] = []
     for item in ended:
         try:
-            stale += await store.arun(store.leases.settle(lease, [item], tenant))
+            late = await store.arun(store.leases.settle(lease, [item], tenant))
+            stale += late
+            recorded([item], late)
         except Exception as error:
             if not is_refusal(error):
                 raise
+            instead = _in_its_place(item, error)
             try:
-                stale += await store.arun(store.leases.settle(lease, [_in_its_place(item, error)], tenant))
+                late = await store.arun(store.leases.settle(lease, [instead], tenant))
+                stale += late
+                recorded([instead], late)
             except HoldfastError as again:
                 if unmovable is None or again.code not in _OF_THE_ROW:
                     raise
                 unmovable.add(item.id)
-                log.error("job %s cannot be ended, the database refuses to move it: %s", item.id, again)
+                log.error("Job %s cannot be ended, the database refuses the transition: %s", item.id, again)
             else:
-                log.error("the end of job %s cannot be recorded, it is buried instead: %s", item.id, error)
+                log.error("The result of job %s cannot be recorded; moving it to the dead letters: %s", item.id, error)
     return stale
 
 
@@ -108,5 +118,5 @@ async def set_aside(
         return False
     found = await store.arun(store.leases.set_aside(lease, queues, kinds, tenant=tenant))
     for job_id in found:
-        log.error("job %s is passed over: the database refuses to move it. holdfast show %s says why", job_id, job_id)
+        log.error("Job %s skipped: the database refuses the transition. See: holdfast jobs show %s", job_id, job_id)
     return bool(found)

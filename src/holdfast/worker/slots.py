@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.engine.job import Claim, log_fields
 from holdfast.engine.outcome import WELL, Outcome, Settled
 from holdfast.engine.settlement import Settlement, hand_back, unreadable
+from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler, charged, execute
 from holdfast.worker.refusals import settlement_of, unusable
 from holdfast.worker.shutdown import Stop
@@ -52,9 +53,10 @@ class Run:
 
 
 class Slots:
-    def __init__(self, handlers: Mapping[str, Handler], ended: Callable[[], None]) -> None:
+    def __init__(self, handlers: Mapping[str, Handler], ended: Callable[[], None], reports: EndReports) -> None:
         self._handlers = handlers
         self._call = ended
+        self._reports = reports
         self._hands = TaskPool(self._begin, self._over)
         self.running: dict[str, Run] = {}
         self.ended: list[Settlement] = []
@@ -75,7 +77,8 @@ class Slots:
     def _bury(self, claim: Claim) -> None:
         """A row that nothing can be made of ends as a dead letter, and holds up no other."""
         outcome = unreadable(claim)
-        log.error("job %s is not run: %s", claim.id, outcome.message, extra=log_fields(claim))
+        log.error("Job %s does not run: %s", claim.id, outcome.message, extra=log_fields(claim))
+        self._reports.expect(claim)
         self.ended.append(settlement_of(claim, outcome, 0.0))
         self._call()
 
@@ -101,8 +104,10 @@ class Slots:
         if outcome is None:
             outcome = run.handed_back()
         elif isinstance(outcome, Exception):  # nobody can have meant this: the job must end all the same
-            log.error("the attempt of job %s broke down", claim.id, exc_info=outcome)
+            log.error("The attempt of job %s failed unexpectedly", claim.id, exc_info=outcome)
             outcome = unusable(outcome)
+        if run.handler.end_hooks is not None:
+            (self._reports.succeeded if isinstance(outcome, Settled) else self._reports.expect)(claim)
         if not isinstance(outcome, Settled):
             self.ended.append(settlement_of(claim, outcome, 0.0 if outcome is WELL else random.random()))
         self._call()
@@ -128,6 +133,7 @@ class Slots:
             if run.task is None:
                 self.decline([(run.claim.id, run.claim.attempt)])
             else:
+                self._reports.expect(run.claim)
                 self.ended.append(settlement_of(run.claim, run.handed_back(), 0.0))
         self.running.clear()
         self._call()

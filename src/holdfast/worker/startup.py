@@ -14,6 +14,7 @@ Only for what can be done again, whether or not it was done: nobody knows after 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import random
@@ -21,9 +22,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import StoreUnavailable
+from holdfast.stores.flow import in_thread
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
 log = logging.getLogger("holdfast.worker")
 
@@ -45,7 +50,7 @@ def entered_again(task: asyncio.Task[T], enter: Callable[[], T]) -> T:
         except (SystemExit, KeyboardInterrupt) as error:
             if task.done() or (isinstance(error, KeyboardInterrupt) and _may_be_pressed()):
                 raise
-            log.error("a task of some handler raised %s; the worker goes on", type(error).__name__)
+            log.error("A background task of a handler raised %s; the worker continues", type(error).__name__)
 
 
 async def _awaited(task: asyncio.Task[T]) -> T:
@@ -61,11 +66,45 @@ store_log = logging.getLogger("holdfast.store")
 
 # What a server needs to come up again. One that is not there, or does not answer, is not waited for as long again.
 PAUSES = (0.2, 0.4, 0.8, 1.6)
+# Between attempts of a process that runs until it is stopped, and so waits for its database for as long as it takes.
+LONGEST_PAUSE = 3.0
 
 
-def pauses() -> Iterator[float]:
-    for pause in PAUSES:
+def pauses(*, endless: bool = False) -> Iterator[float]:
+    for pause in itertools.chain(PAUSES, itertools.repeat(LONGEST_PAUSE) if endless else ()):
         yield pause * random.uniform(0.5, 1.0)
+
+
+def until_reachable(begin: Callable[[], T], store: Store) -> T:
+    """Call ``begin`` until the database can be reached, for as long as it takes. The outage is logged once, and its end
+    (``stores/outage.py``). A database file is not waited for: it is there, or it is named wrongly."""
+    if store.embedded:
+        return when_there(begin)
+    for pause in pauses(endless=True):
+        try:
+            answer = begin()
+        except StoreUnavailable as error:
+            store.outage.failed(error)
+            time.sleep(pause)
+        else:
+            store.outage.answered()
+            return answer
+    raise AssertionError("endless")
+
+
+async def when_reachable(begin: Callable[[], object], store: Store) -> None:
+    """The same on an event loop, beside other work: ``begin`` runs on a thread. Cancel it to give up."""
+    if store.embedded:
+        await in_thread(when_there, begin)
+        return
+    for pause in pauses(endless=True):
+        try:
+            await in_thread(begin)
+        except StoreUnavailable as error:
+            store.outage.failed(error)
+            await asyncio.sleep(pause)
+        else:
+            return store.outage.answered()
 
 
 def when_there(begin: Callable[[], T]) -> T:
@@ -77,7 +116,7 @@ def when_there(begin: Callable[[], T]) -> T:
         except StoreUnavailable as error:
             if time.monotonic() > latest:
                 raise
-            store_log.warning("not begun, trying again: %s", error)
+            store_log.warning("Not started, retrying: %s", error)
             time.sleep(pause)
     return begin()
 

@@ -102,7 +102,8 @@ class Threads:
         kind = self._stuck.get(call)
         if kind is not None:
             log.warning(
-                "a thread of kind %s goes on though its job is over (%s such threads): it should look at ctx.cancelled",
+                "A thread of kind %s keeps running after its job ended (%s such threads); check ctx.cancelled in "
+                "the handler",
                 one_line(kind),
                 self.stuck,
             )

@@ -29,6 +29,7 @@ from holdfast.errors import HoldfastError, StaleLease, StoreError
 from holdfast.stores.flow import Flow, in_thread
 from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.telemetry import observers
+from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler, charged, execute
 from holdfast.worker.lease import Heartbeat, held_under, taken_away
 from holdfast.worker.maintenance import MaintenanceTask, standard_tasks
@@ -79,7 +80,9 @@ class Tick:
         self._options = options
         self._stop = stop or asyncio.Event()
         self._draw = draw
-        self._duties = (*standard_tasks(options.tenant, promote_every=0, sweep_every=0), *extra_duties)
+        self._reports = EndReports(store, handlers)
+        standard = standard_tasks(options.tenant, promote_every=0, sweep_every=0)
+        self._duties = (*self._reports.watch(standard), *extra_duties)
         self._began = time.monotonic()
         self._lease = ""
         self._taken: list[str] = []
@@ -96,6 +99,7 @@ class Tick:
                 await self._work()
             finally:
                 await self._hand_back()
+        await self._reports.finish()
         if self._cancelled:
             raise asyncio.CancelledError
         more = await self._is_more()
@@ -113,7 +117,7 @@ class Tick:
                 except StoreError:
                     raise
                 except Exception as error:
-                    log.warning("duty %s failed: %s", duty.name, error)
+                    log.warning("Maintenance task %s failed: %s", duty.name, error)
                 duty = duty.then
 
     async def _do(self, duty: MaintenanceTask) -> None:
@@ -175,7 +179,8 @@ class Tick:
             self._taken.append(claim.id)
             handler = self._handlers.get(claim.kind)
             if handler is None or claim.unreadable is not None:
-                log.error("job %s is not run: %s", claim.id, unreadable(claim).message)
+                log.error("Job %s does not run: %s", claim.id, unreadable(claim).message)
+                self._reports.expect(claim)
                 bad.append(settlement_of(claim, unreadable(claim), 0.0))
                 continue
             stop = Stop(handler.timeout, claim.deadline_at)
@@ -189,10 +194,12 @@ class Tick:
         for task in [task for task in self._running if task in done]:
             claim, outcome = self._running.pop(task), task.result()
             if isinstance(outcome, Settled):
+                self._reports.succeeded(claim)
                 self._counts[_FIELDS["succeeded"]] += 1
                 continue
             if isinstance(outcome, Failed | Crashed):
-                log.warning("job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
+                log.warning("Job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
+            self._reports.expect(claim)
             found.append(settlement_of(claim, outcome, self._draw()))
         return found
 
@@ -213,12 +220,14 @@ class Tick:
     async def _settled(self, ended: list[Settlement]) -> list[str]:
         store, tenant = self._store, self._options.tenant
         try:
-            return await store.arun(store.leases.settle(self._lease, ended, tenant))
+            stale = await store.arun(store.leases.settle(self._lease, ended, tenant))
         except Exception as error:
             if not is_refusal(error):
                 raise
-            log.warning("the outcomes of %s jobs are settled one by one: %s", len(ended), error)
-            return await settle_singly(store, self._lease, ended, tenant, set())
+            log.warning("Settling the results of %s jobs one by one: %s", len(ended), error)
+            return await settle_singly(store, self._lease, ended, tenant, set(), self._reports.recorded)
+        self._reports.recorded(ended, stale)
+        return stale
 
     async def _stop_recalled(self) -> None:
         """Jobs that were cancelled while they run are told so, and need not be waited for."""
@@ -234,7 +243,7 @@ class Tick:
         found = await self._store.arun(self._store.jobs.get(job_id, self._options.tenant))
         fate = "cancelled" if found is not None and found.state is State.CANCELLED else "lost"
         self._counts[fate] += 1
-        log.warning("job %s was %s while it ran; its outcome is not recorded", job_id, fate)
+        log.warning("Job %s was %s while it ran; its result was not recorded", job_id, fate)
 
     async def _uncut(self, work: Coroutine[Any, Any, T]) -> T:
         """What is being written is let through, since its answer counts; a cancellation is heard in the end."""
@@ -253,7 +262,7 @@ class Tick:
         """What runs is told to stop, and goes to whoever takes it next. A thread cannot be told: it runs on."""
         if not self._running:
             return
-        log.info("the time is up: %s running jobs are handed back", len(self._running))
+        log.info("Time limit reached; returning %s running jobs to the queue", len(self._running))
         for task in self._running:
             self._cancel(task, "worker_stopped")
         done, _ = await self._uncut(asyncio.wait(self._running, timeout=LAST_WORDS))
@@ -268,11 +277,12 @@ class Tick:
         outcome = hand_back(claim, at_most_once=self._handlers[claim.kind].at_most_once)
         if isinstance(outcome, Snoozed):
             outcome = Snoozed(0.0, "tick_over")
+        self._reports.expect(claim)
         return settlement_of(claim, charged(outcome, self._stops[task]), 0.0)
 
     def abandon(self) -> None:
         """The lease has ended: somebody else may have the jobs by now, so nothing of them is written."""
-        log.error("lease %s was lost; %s running jobs are abandoned", self._lease, len(self._running))
+        log.error("Lease %s was lost; abandoning %s running jobs", self._lease, len(self._running))
         self._counts["lost"] += len(self._running)
         for task in self._running:
             self._cancel(task, "lease_lost")
@@ -304,7 +314,7 @@ class Tick:
             try:
                 await self._write(store.leases.end(lease.id, "closed", options.tenant))
             except HoldfastError as error:
-                log.warning("could not say goodbye (the lease will lapse by itself): %s", error)
+                log.warning("The lease could not be closed and will expire: %s", error)
 
     async def _is_more(self) -> bool:
         """Whether another tick would find work, at a glance. A claim that came up short has the answer already."""

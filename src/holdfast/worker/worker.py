@@ -17,15 +17,19 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from holdfast.engine.job import StopMode
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import HoldfastError, Refused, StaleLease, StoreUnavailable
+from holdfast.stores.outage import pause_after
 from holdfast.stores.requests import ClaimRequest
 from holdfast.telemetry import observers
 from holdfast.worker.claim_order import ClaimOrder
+from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler
 from holdfast.worker.lease import CancellationCheck, LeaseKeeper, compare
-from holdfast.worker.maintenance import Maintenance, MaintenanceTask
+from holdfast.worker.maintenance import TASK_BATCH, Maintenance, MaintenanceTask
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.rate_limits import SlotTimer
 from holdfast.worker.refusals import is_refusal, set_aside, settle_singly
 from holdfast.worker.shutdown import LET_GO, Departure, GracePeriod
 from holdfast.worker.slots import Slots
@@ -39,8 +43,6 @@ log = logging.getLogger("holdfast.worker")
 
 # A worker that starts beside a backlog begins with that. Whatever else it does waits until it rests, but no longer.
 LATEST_REST = 1.0
-# After the second failure in a row, in seconds, doubling up to the longest. After the first there is no pause.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 # How often an idle worker polls though it is told of new jobs; and for how long it polls at its own pace again after it
 # has found jobs of which it was not told.
 SAFETY_POLL, DOUBT = 5.0, 60.0
@@ -49,14 +51,6 @@ LARGEST_TURN = 1_000
 # Any login of the database can send hints. After so many claims in a row that found nothing, hints are put off.
 VAIN = 20
 VAIN_PAUSE = 0.02
-
-
-def pause_after(failures: int) -> float:
-    """How long to wait before the database is asked again, after so many failures in a row. One lost connection says
-    nothing about the server, so the first time there is no pause; from then on they are spread."""
-    if failures < 2:
-        return 0.0
-    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 2, 10)) * random.uniform(0.5, 1.0)
 
 
 class Worker:
@@ -76,10 +70,12 @@ class Worker:
         self._wake = asyncio.Event()
         self._leaving = asyncio.Event()
         self._rested = asyncio.Event()
-        self._slots = Slots(handlers, self._wake.set)
+        self._reports = EndReports(store, handlers)
+        self._slots = Slots(handlers, self._wake.set, self._reports)
         self._search = ClaimOrder(options.queues, options.weights)
-        self._keeper = LeaseKeeper(store, options, handlers, self._wake.set)
+        self._keeper = LeaseKeeper(store, options, handlers, self._wake.set, self._requested)
         self._recalls = CancellationCheck(store, self._slots, self._keeper, options, self._call)
+        self._slot_timer = SlotTimer(self._call)
         self._turns: set[asyncio.Task[None]] = set()
         self._asked = 0  # how many jobs the turns under way may bring
         self._hungry = True  # there may be something to take
@@ -88,6 +84,7 @@ class Worker:
         self._in_vain = 0  # claims in a row that found nothing
         self._put_off = False  # a hint is heeded a little later
         self._stopping = False
+        self._draining = False  # stopping, and running jobs have as long as they need
         self._settling = 0  # how many outcomes the turns under way carry
         self._grace = GracePeriod(options.grace)
         self._parting = Departure()
@@ -106,16 +103,42 @@ class Worker:
         """What its leases are held under."""
         return self._keeper.name
 
+    def ready(self) -> tuple[bool, str]:
+        """Whether it can take jobs, and the reason if it cannot. May be called from any thread."""
+        if self._stopping:
+            return False, "stopping"
+        if self.store.outage.reason:
+            return False, f"database unreachable: {self.store.outage.reason}"
+        return (True, "ready") if self._keeper.lease else (False, "starting: no lease yet")
+
     def stop(self) -> None:
         """Take nothing more; end when what is running has ended, or the grace is over. A store that is away is not
         waited for much longer than that."""
-        self._stopping = True
+        self._stopping, self._draining = True, False
         self._wake.set()
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._part)
+        self._on_loop(self._part)
+
+    def drain(self) -> None:
+        """Claim nothing more, and end when the running jobs have ended, however long they take. A later ``stop`` gives
+        them the grace period. To be called on the worker's loop."""
+        if not self._stopping:
+            self._stopping = self._draining = True
+            self._wake.set()
+
+    def _requested(self, mode: StopMode) -> None:
+        """An operator asked this worker to end (``app.workers``); the request is repeated with every heartbeat."""
+        if self._stopping and not (self._draining and mode == "stop"):
+            return
+        log.info("An operator asked this worker to %s", mode)
+        if mode == "stop":
+            self.stop()
+        else:
+            self.drain()
 
     def _part(self) -> None:
-        """What is in its hands has the grace; without anything there is nothing to wait for."""
+        """Running jobs have the grace period; without any there is nothing to wait for."""
+        if self._draining:
+            return
         busy = self._slots.running or self._slots.ended or self._settling
         self._parting.begin(self._grace.left() if busy else 0.0)
 
@@ -145,12 +168,12 @@ class Worker:
                 if await self._parting.wait_for(self._keeper.open_first()):
                     await self._run()
                 else:
-                    log.error("the store is away: no lease could be opened")
+                    log.error("Database unreachable; no lease could be opened")
             finally:
                 self._keeper.fall_silent()
 
     async def _run(self) -> None:
-        duties = self.options.duties()
+        duties = self._reports.watch(self.options.duties())
         self._unlooked = {duty.name for duty in duties if duty.readies}
         beside = asyncio.create_task(self._beside(duties))
         try:
@@ -165,6 +188,7 @@ class Worker:
             if self._stopping:
                 self._parting.hasten(away=self._failing or self._doubt)
             await self._parting.wait_for(beside)
+            await self._reports.finish()
             if self._on_leave is not None:
                 await self._on_leave()
             await self._parting.wait_for(self._keeper.leave())
@@ -209,7 +233,7 @@ class Worker:
         while True:
             if self._keeper.lost:
                 await self._replace_lease()
-            if self._stopping and self._slots.running and self._grace.is_over():
+            if self._stopping and not self._draining and self._slots.running and self._grace.is_over():
                 await self._slots.hand_back()
             if self._doubt and not self._turns and not self._gives_up():
                 self._failures += 1  # here, not for each exchange: one loss may have ended several of them
@@ -224,15 +248,17 @@ class Worker:
 
     async def _replace_lease(self) -> None:
         """Somebody else may have our jobs by now: stop what runs, forget how it ends, begin anew."""
-        log.error("lease %s was lost; %s running jobs are abandoned", self._keeper.lease, len(self._slots.running))
+        log.error("Lease %s was lost; abandoning %s running jobs", self._keeper.lease, len(self._slots.running))
         self._slots.forget(list(self._slots.running), "lease_lost")
         self._slots.ended.clear()
+        self._reports.keep(())
         self._doubt = False
         await self._keeper.replace(lambda: self._stopping)
 
     async def _compare(self) -> None:
         try:
             await compare(self.store, self._slots, self._keeper.lease, self.options.tenant)
+            self._reports.keep(self._slots.ended)
             if self._refused:
                 await self._settle_singly()
             self._doubt = self._refused = False
@@ -244,7 +270,8 @@ class Worker:
     async def _settle_singly(self) -> None:
         ended = self._slots.take_ended(LARGEST_TURN)
         try:
-            await settle_singly(self.store, self._keeper.lease, ended, self.options.tenant, self._slots.unmovable)
+            lease, tenant, unmovable = self._keeper.lease, self.options.tenant, self._slots.unmovable
+            await settle_singly(self.store, lease, ended, tenant, unmovable, self._reports.recorded)
         except BaseException:
             self._slots.ended[:0] = ended  # those that are settled by now are found out by the next comparison
             raise
@@ -290,6 +317,8 @@ class Worker:
             after=look.after,
         )
         try:
+            if want and self._slot_timer.take_due():
+                await self.store.arun(self.store.limits.wake(TASK_BATCH, self.options.tenant))
             flow = self.store.leases.exchange(ended, request)
             turn = await self.store.arun(flow)
         except Exception as error:  # whatever it is: what has ended must not be lost with it
@@ -300,14 +329,17 @@ class Worker:
             self._settling -= len(ended)
         self._failing, self._failures = False, 0
         self.store.outage.answered()
+        self._reports.recorded(ended, turn.stale)
         for job_id in turn.stale:
-            log.warning("job %s was no longer ours; its outcome is not recorded", job_id)
+            log.warning("Job %s is no longer claimed by this worker; its result was not recorded", job_id)
         if lease != self._keeper.lease:
             return  # it was lost meanwhile: the reaper has whatever this brought
         if want:
             self._in_vain = 0 if turn.claims else self._in_vain + 1
         if want and turn.live:
             self._search.learn(turn, want, look)
+            if turn.next_in is not None and len(turn.claims) < want:
+                self._slot_timer.expect(turn.next_in, self._in_vain)
             self._plenty = len(turn.claims) == want
             if polled and turn.claims:
                 self._doubtful_until = time.monotonic() + DOUBT
@@ -337,7 +369,7 @@ class Worker:
             return
         if isinstance(error, Refused) and error.code == "executor_refused":
             # Taken off the list of those who may execute: what runs may end, and there is nothing else to be done.
-            log.error("the worker takes nothing more: %s", error)
+            log.error("The worker stops claiming jobs: %s", error)
             self.stop()
             return
         self._report(error)
@@ -355,7 +387,7 @@ class Worker:
             options = self.options
             return await set_aside(self.store, error, options.tenant, lease, options.queues, tuple(self.handlers))
         except Exception as trouble:
-            log.warning("the rows that were refused cannot be found: %s", trouble)
+            log.warning("The refused rows cannot be found: %s", trouble)
             return False
 
     def _turn_over(self, turn: asyncio.Task[None]) -> None:
@@ -363,7 +395,7 @@ class Worker:
         self._wake.set()
         if not turn.cancelled() and (error := turn.exception()) is not None:
             # Between what the store answered and what was begun of it: what was not is found out, and handed back.
-            log.error("a turn failed half-way", exc_info=error)
+            log.error("An exchange with the database failed half-way", exc_info=error)
             self._doubt = self._hungry = True
 
     # --- ending, and waiting ---
@@ -384,11 +416,12 @@ class Worker:
     def _gives_up(self) -> bool:
         """It was asked to stop, its grace is over, and what has ended cannot be settled."""
         away = self._failing or self._doubt  # with two turns under way, one may come through and the other not
-        return self._stopping and away and not self._slots.running and self._grace.is_over()
+        leaving = self._stopping and not self._draining
+        return leaving and away and not self._slots.running and self._grace.is_over()
 
     def _lament(self) -> None:
         lost = len(self._slots.ended) + self._settling + len(self._slots.running)
-        log.error("the store is away: %s outcomes are not recorded, the lease lapses", lost)
+        log.error("Database unreachable; %s results not recorded, the lease expires", lost)
 
     async def _sleep(self) -> None:
         """Until something happens, or it is time to look whether something has."""
@@ -428,26 +461,35 @@ class Worker:
             self._wake.set()
 
     def _heard(self, what: str) -> None:
-        """A hint from the store, in a thread of its own. A busy worker is not disturbed: it looks again anyway."""
-        if self._loop is None or self._loop.is_closed():
-            return
+        """A notification from the store, on the listener's thread. A busy worker polls soon anyway and is not woken."""
         if what == self._keeper.lease or what == "":
-            self._loop.call_soon_threadsafe(self._recalls.hint)
+            self._on_loop(self._recalls.hint)
         if what == "":
-            self._loop.call_soon_threadsafe(self._search.hint_all)
+            self._on_loop(self._search.hint_all)
         if what.startswith(" "):  # the order of a queue was changed
             what = what[1:]
-            self._loop.call_soon_threadsafe(self._search.hint, what)
+            self._on_loop(self._search.hint, what)
         if what == "" or what in self.options.queues:
             if self._in_vain >= VAIN:
-                if not self._put_off:
+                if not self._put_off and self._loop is not None:
                     self._put_off = True
-                    self._loop.call_soon_threadsafe(self._loop.call_later, VAIN_PAUSE, self._call_late)
+                    self._on_loop(self._loop.call_later, VAIN_PAUSE, self._call_late)
                 return
             self._hungry = True
             self._polled = False
             if self._asleep:
-                self._loop.call_soon_threadsafe(self._wake.set)
+                self._on_loop(self._wake.set)
+
+    def _on_loop(self, call: Callable[..., object], *args: object) -> None:
+        """From another thread. The loop may close at any moment: then there is nothing left to tell."""
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            if not loop.is_closed():
+                raise
 
     def _names(self) -> list[str]:
         """What it wants to be told of."""

@@ -120,7 +120,7 @@ class StepWriter:
             raise
         except StoreError as error:
             self._waiting[:0] = [write for write in batch if not write.done.done()]  # some may have been cancelled
-            log.warning("steps could not be written, trying again: %s", error)
+            log.warning("Steps could not be written, retrying: %s", error)
             await asyncio.sleep(random.uniform(0.1, 0.5))
         except StaleLease as error:
             for write in batch:
@@ -224,7 +224,7 @@ class ProgressWriter:
         try:
             return await self._write(self._claim, report)
         except HoldfastError as error:
-            log.warning("progress could not be written, trying again: %s", error)
+            log.warning("Progress could not be written, retrying: %s", error)
             with _swapping:
                 newer: str | None = self._latest  # said while this one was under way
                 self._latest = newer or report

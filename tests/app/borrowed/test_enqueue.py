@@ -99,7 +99,7 @@ def test_an_error_of_ours_leaves_the_transaction_usable(
     borrower.commit()
     assert (notes(url), [job.id for job in app.jobs.list()]) == (["one", "two"], [first.id])
     if url.startswith("sqlite"):
-        with by_hand(url) as connection:  # what the verb had begun to write went as well
+        with by_hand(url) as connection:  # what the operation had begun to write went as well
             assert connection.execute("select actor, now, floor from clock").fetchall() == [(None, None, None)]
 
 
@@ -146,7 +146,7 @@ def test_the_options_of_a_job_are_kept(app: App, borrower: Borrower, send: Kind[
     job = handle.get()
     assert job.due_at is not None
     assert (job.queue, job.priority, job.tags, job.correlation_id) == ("mail", 3, ("a", "b"), "c-1")
-    assert [(event.verb, event.actor) for event in handle.history()] == [("enqueue", "eve")]
+    assert [(event.type, event.actor) for event in handle.history()] == [("enqueue", "eve")]
 
 
 @pytest.mark.parametrize("case", [("postgres", Psycopg), ("sqlite", Sqlite)], ids=["postgres", "sqlite"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.cli.demo.workers import ALWAYS_FAILS
 from holdfast.engine.job import Event, Job
-from holdfast.engine.states import TRANSITIONS, State, Step, Transition, Verb, replay
+from holdfast.engine.states import TRANSITIONS, EventType, State, Step, Transition, replay
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 
@@ -19,7 +19,7 @@ PAGE = 1000
 NAMED = 3
 
 _STEPS = frozenset(TRANSITIONS)
-_VERBS = frozenset(Verb)
+_EVENT_TYPES = frozenset(EventType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def judge(accepted: Sequence[str], doomed: int, reading: Reading) -> Verdict:
     dead = {job.id for job in jobs.values() if job.state is State.DEAD_LETTER}
     designed = {job.id for job in jobs.values() if job.kind == ALWAYS_FAILS}
     lost = [job_id for job_id in accepted if job_id not in jobs or not jobs[job_id].state.finished]
-    twice = [job_id for job_id, ledger in ledgers.items() if _times(ledger, Verb.SUCCEED) > 1]
+    twice = [job_id for job_id, ledger in ledgers.items() if _times(ledger, EventType.SUCCEED) > 1]
     illegal = [event.job_id for event in reading.events if not _legal(event)]
     recovered = {job_id for job_id, ledger in ledgers.items() if _was_lost(ledger) and ledger[-1].to_state.finished}
     mismatched = [
@@ -97,7 +97,7 @@ def judge(accepted: Sequence[str], doomed: int, reading: Reading) -> Verdict:
         accepted=len(accepted),
         succeeded=states[State.SUCCEEDED],
         dead_letter=len(dead),
-        retried=sum(_times(ledger, Verb.RETRY, after=Verb.FAIL) > 0 for ledger in ledgers.values()),
+        retried=sum(_times(ledger, EventType.RETRY, after=EventType.FAIL) > 0 for ledger in ledgers.values()),
         recovered=len(recovered),
         lost=len(lost),
         run_twice=len(twice),
@@ -117,26 +117,26 @@ def _named(what: str, which: Iterable[str]) -> str:
     return f"{len(names)} jobs {what}: {', '.join(names[:NAMED])}{more}"
 
 
-def _times(ledger: Sequence[Event], verb: Verb, after: Verb | None = None) -> int:
-    """How often the verb is there; with ``after``, how often right behind that one."""
+def _times(ledger: Sequence[Event], event_type: EventType, after: EventType | None = None) -> int:
+    """How often an event of this type is there; with ``after``, how often right behind that one."""
     return sum(
-        event.verb == verb and (after is None or (place > 0 and ledger[place - 1].verb == after))
+        event.type == event_type and (after is None or (place > 0 and ledger[place - 1].type == after))
         for place, event in enumerate(ledger)
     )
 
 
 def _was_lost(ledger: Sequence[Event]) -> bool:
-    return any(event.verb == Verb.LAPSE and event.from_state is State.IN_PROGRESS for event in ledger)
+    return any(event.type == EventType.LAPSE and event.from_state is State.IN_PROGRESS for event in ledger)
 
 
 def _legal(event: Event) -> bool:
-    return event.verb in _VERBS and Transition(event.from_state, Verb(event.verb), event.to_state) in _STEPS
+    return event.type in _EVENT_TYPES and Transition(event.from_state, EventType(event.type), event.to_state) in _STEPS
 
 
 def _mismatch(job: Job, ledger: Sequence[Event]) -> str | None:
     """What a replay of the ledger finds wrong with the job, if anything."""
     try:
-        replayed = replay(Step(event.verb, event.from_state, event.to_state) for event in ledger)
+        replayed = replay(Step(event.type, event.from_state, event.to_state) for event in ledger)
     except ValueError as error:
         return str(error)
     if replayed is not job.state:

@@ -129,14 +129,14 @@ _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*(?=@)|(?<=[?&])password=[^&]*")
 
 def demo(
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Use this database, not a new SQLite file.")
+        str | None, typer.Option("--url", metavar="URL", help="Database URL; default: a new SQLite file.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=40, max=100_000, help="How many jobs.")] = JOBS,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", min=2, max=32, help="How many workers.")] = WORKERS,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the file, and say how to look at it.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=40, max=100_000, help="Number of jobs.")] = JOBS,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=2, max=32, help="Number of workers.")] = WORKERS,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the database file and print how to inspect it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run many jobs, kill a worker, and check that nothing was lost.
+    """Run many jobs, kill a worker and check that nothing was lost.
 
     HOLDFAST_URL is not read: without --url the demo makes a SQLite file of its own. On a database that is
     named it keeps to a new tenant, so it can be repeated.

@@ -60,7 +60,7 @@ class Plan:
         return cls(options=WorkerOptions(**(options | {"queues": tuple(options["queues"])})), **values)
 
 
-MODULE = "holdfast.cli.supervisor.child"
+MODULE = "holdfast.cli.supervisor.worker_process"
 LONGEST_REPORT = 16 * 1024 * 1024
 LAST_REPORTS = 1.0
 

@@ -123,7 +123,7 @@ class Reloader:
             try:
                 self._child = await ChildProcess.start(self._plan)
             except OSError as error:  # as when its Python is just being replaced
-                log.error("the worker cannot be started: %s; trying again in %.0f s", error, PAUSE)
+                log.error("The worker cannot be started: %s; retrying in %.0f s", error, PAUSE)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.asked.wait(), PAUSE)
                 continue
@@ -156,10 +156,10 @@ class Reloader:
         self, child: ChildProcess, code: int, changed: asyncio.Task[None], stopped: asyncio.Task[bool]
     ) -> None:
         if child.up:
-            log.warning("the worker (pid %s) %s; the next starts in %.0f s", child.pid, how_it_ended(code), PAUSE)
+            log.warning("Worker (pid %s) %s; restarting in %.0f s", child.pid, how_it_ended(code), PAUSE)
             await asyncio.wait({changed, stopped}, timeout=PAUSE, return_when=asyncio.FIRST_COMPLETED)
         else:
-            log.warning("the worker could not start; waiting for a change")
+            log.warning("The worker could not start; waiting for a file to change")
             await asyncio.wait({changed, stopped}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _end(self, child: ChildProcess, ended: asyncio.Task[int]) -> None:
@@ -167,7 +167,7 @@ class Reloader:
         child.order(STOP)
         done, _ = await asyncio.wait({ended}, timeout=self._plan.options.grace + MARGIN)
         if not done:
-            log.warning("worker (pid %s) did not leave in time; it is killed", child.pid)
+            log.warning("Worker (pid %s) did not stop in time; killing it", child.pid)
             child.send(signal.SIGKILL)
 
     async def _change(self, child: ChildProcess, watch: Watch) -> None:
@@ -178,7 +178,7 @@ class Reloader:
             more = watch.changed(self._files)
             if found and not more:
                 names = ", ".join(sorted({Path(name).name for name in found}))
-                log.info("%s changed; starting the worker anew", names)
+                log.info("%s changed; restarting the worker", names)
                 return
             found += more
             await asyncio.sleep(LOOK_EVERY)

@@ -81,7 +81,7 @@ class Stopping:
 
     def _kill(self) -> None:
         for child in self._children():
-            log.error("worker %s (pid %s) did not leave in time; it is killed", child.number, child.pid)
+            log.error("Worker %s (pid %s) did not stop in time; killing it", child.number, child.pid)
             self.killed += 1
             child.send(signal.SIGKILL)
 
@@ -154,7 +154,7 @@ class Supervisor:
         if self._places[0].code == USAGE:
             return Report(self._places, clean=False, usage=True)
         raise HoldfastError(
-            f"no worker came up in {TRIES} tries", code="workers_failed", fix="What each of them said is above."
+            f"no worker started in {TRIES} attempts", code="workers_failed", fix="Read the workers' output above."
         )
 
     async def _keep(self, place: Place) -> None:
@@ -165,7 +165,7 @@ class Supervisor:
             if not self._came_up.is_set() and (place.code == USAGE or deaths >= TRIES):
                 return
             pause = pause_after(deaths)
-            log.warning("the next worker %s starts in %.1f s", place.number, pause)
+            log.warning("Restarting worker %s in %.1f s", place.number, pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.asked.wait(), pause)
             place.code = 0  # what matters is how the last one leaves
@@ -178,10 +178,10 @@ class Supervisor:
         try:
             child = await ChildProcess.start(replace(self._plan, number=place.number), self._came_up.set)
         except OSError as error:  # no memory for it, or its Python is just being replaced
-            log.error("worker %s cannot be started: %s", place.number, error)
+            log.error("Worker %s cannot be started: %s", place.number, error)
             place.code = FAILED
             return 0.0
-        log.info("worker %s started with pid %s", place.number, child.pid)
+        log.info("Worker %s started with pid %s", place.number, child.pid)
         self._children[place.number] = child
         self._stopping.join(child)
         place.code = await child.ended()
@@ -193,5 +193,5 @@ class Supervisor:
             return None
         if place.code == 0 and child.done:
             return None
-        log.warning("worker %s (pid %s) %s", place.number, child.pid, how_it_ended(place.code))
+        log.warning("Worker %s (pid %s) %s", place.number, child.pid, how_it_ended(place.code))
         return child.lived

@@ -15,11 +15,10 @@ from holdfast.cli.session import AnyTenant, NoTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.engine.retry import PRESETS, preset, retry_limit
 from holdfast.engine.units import in_words
-from holdfast.errors import NotFound
 from holdfast.features.agents.model import WAITING_CAP, Agent, Definition
 from holdfast.features.agents.operations import Agents, Executors
 
-commands = Commands("Register agents, look at them, disable and enable them.")
+commands = Commands("Register, show, disable and enable agents.")
 
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, which jobs refer to.")]
 Preset = StrEnum("Preset", {name.upper(): name for name in PRESETS})  # type: ignore[misc]
@@ -28,12 +27,12 @@ Preset = StrEnum("Preset", {name.upper(): name for name in PRESETS})  # type: ig
 @commands.add("list", "holdfast agents list --disabled")
 def list_agents(
     session: AnyTenant,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="For jobs of this kind.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only agents for this kind.")] = None,
     disabled: Annotated[
-        bool | None, typer.Option("--disabled/--enabled", help="Only those that are disabled, or are not.")
+        bool | None, typer.Option("--disabled/--enabled", help="Only disabled agents, or only enabled ones.")
     ] = None,
 ) -> None:
-    """List the agents that are registered."""
+    """List the registered agents."""
     with session.connect() as client:
         found = Agents(client).list(kind=kind, disabled=disabled)
     session.print_list(
@@ -54,12 +53,9 @@ def list_agents(
 
 @commands.add("show", "holdfast agents show planner")
 def show(session: OneTenant, agent: AgentId) -> None:
-    """Show an agent: what it is, what its jobs may, and whether it is disabled."""
+    """Show an agent: its settings, its limits and whether it is disabled."""
     with session.connect() as client:
         found = Agents(client).get(agent)
-        whose = client.tenant
-    if found is None:
-        raise NotFound(f"there is no agent {agent} in tenant {whose}", code="agent_not_found")
     _print(found, session.as_json)
 
 
@@ -71,28 +67,36 @@ def show(session: OneTenant, agent: AgentId) -> None:
 def register(
     session: OneTenant,
     agent: AgentId,
-    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="A name for people.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The only kind of its jobs.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Display name.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Accept only jobs of this kind.")] = None,
     max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="Tries of a job; else its kind's.")
+        int | None,
+        typer.Option(
+            "--max-attempts", metavar="N", min=1, max=101, help="Maximum attempts of a job; default: the kind's."
+        ),
     ] = None,
     max_crashes: Annotated[
-        int | None, typer.Option("--max-crashes", metavar="N", min=0, max=100, help="Lost workers; else its kind's.")
+        int | None,
+        typer.Option(
+            "--max-crashes", metavar="N", min=0, max=100, help="Maximum crashes of a job; default: the kind's."
+        ),
     ] = None,
     backoff: Annotated[
-        Preset | None, typer.Option("--backoff", metavar="PRESET", help=f"{', '.join(PRESETS)}; else its kind's.")
+        Preset | None,
+        typer.Option("--backoff", metavar="PRESET", help=f"Retry backoff: {', '.join(PRESETS)}; default: the kind's."),
     ] = None,
     max_payload: Annotated[
-        str | None, typer.Option("--max-payload", metavar="SIZE", help="The largest payload: 500, 64KB.")
+        str | None, typer.Option("--max-payload", metavar="SIZE", help="Maximum payload size: 500, 64KB.")
     ] = None,
     max_wait: Annotated[
-        str | None, typer.Option("--max-wait", metavar="SPAN", help="How long a job may wait to be started: 90, 5m.")
+        str | None,
+        typer.Option("--max-wait", metavar="SPAN", help="Maximum time a job may wait before it starts: 90, 5m."),
     ] = None,
     requires_approval: Annotated[
-        bool, typer.Option("--requires-approval", help="Its jobs need somebody's approval.")
+        bool, typer.Option("--requires-approval", help="Require a person's approval before its jobs run.")
     ] = False,
 ) -> None:
-    """Register an agent, or define it anew: what is not said is as for a new one."""
+    """Register or redefine an agent. Options that are not given return to their defaults."""
     definition = Definition.of(
         agent,
         name=name,
@@ -115,16 +119,18 @@ def register(
 def disable(
     session: OneTenant,
     agent: AgentId,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; whoever enqueues is told.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="The reason, shown to callers whose job is refused.")
+    ],
 ) -> None:
-    """Take no more work for an agent: nothing is enqueued for it, and what waits is not begun."""
+    """Disable an agent: refuse new jobs for it and do not start waiting ones."""
     with session.connect() as client:
         _print(Agents(client).disable(agent, reason=reason), session.as_json)
 
 
 @commands.add("enable", "holdfast agents enable planner")
 def enable(session: OneTenant, agent: AgentId) -> None:
-    """Take work for an agent again; what waited goes on."""
+    """Enable an agent again; its waiting jobs can start."""
     with session.connect() as client:
         _print(Agents(client).enable(agent), session.as_json)
 
@@ -174,14 +180,14 @@ def _waiting(agent: Agent) -> str:
     return f"{agent.waiting:,}" + ("+" if agent.waiting >= WAITING_CAP else "")
 
 
-executor_commands = Commands("Who may execute: a list of labels.")
+executor_commands = Commands("Manage the allowlist of executor labels.")
 
-Label = Annotated[str, typer.Argument(metavar="LABEL", help="What a worker is started with as --executor.")]
+Label = Annotated[str, typer.Argument(metavar="LABEL", help="The label a worker passes as --executor.")]
 
 
 @executor_commands.add("list", "holdfast executors list")
 def list_executors(session: NoTenant) -> None:
-    """List who may execute. While the list is empty, everybody may."""
+    """List the allowed executor labels. An empty list allows every executor."""
     with session.connect() as client:
         found = Executors(client).list()
     session.print_list(
@@ -204,9 +210,11 @@ def list_executors(session: NoTenant) -> None:
 def add(
     session: NoTenant,
     label: Label,
-    generator: Annotated[bool, typer.Option("--generator", help="It plans work, and never executes it.")] = False,
+    generator: Annotated[
+        bool, typer.Option("--generator", help="The label may plan jobs but never execute them.")
+    ] = False,
 ) -> None:
-    """Put a label on the list. From the first on, only those on it may execute."""
+    """Add a label to the allowlist. As soon as it has one label, only listed executors may run jobs."""
     with session.connect() as client:
         added = Executors(client).set(label, "generator" if generator else "executor")
     session.answer(added, f"{label} is on the list, as {added.role}.")
@@ -214,7 +222,7 @@ def add(
 
 @executor_commands.add("remove", "holdfast executors remove gpu")
 def remove(session: NoTenant, label: Label) -> None:
-    """Take a label off the list: what it runs may end, and it takes nothing more."""
+    """Remove a label. Its running jobs may finish; it can claim no more."""
     with session.connect() as client:
         Executors(client).remove(label)
     session.answer({"label": label, "removed": True}, f"{label} is off the list.")

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name
-from holdfast.engine.retry import Backoff, Retry, as_stored_policy, preset
+from holdfast.engine.retry import PATIENT, Backoff, Retry, as_stored_policy, preset
 from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidSetting
 
@@ -31,10 +31,10 @@ HOLD: Final = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent as it is registered. Of ``max_retries``, ``max_crashes`` and ``backoff`` None is the kind's own.
+    """A registered agent: a named owner of jobs.
 
-    ``waiting`` is how many of its jobs wait, for their turn, their time or their retry, counted up to 10,000;
-    ``max_wait`` is in seconds.
+    ``max_retries``, ``max_crashes`` and ``backoff`` are None where the kind's own apply. ``waiting`` counts its
+    waiting, delayed and retrying jobs, up to 10,000. ``max_wait`` is in seconds.
     """
 
     tenant: str
@@ -106,7 +106,7 @@ class Definition:
     ) -> Definition:
         """As people say it. The name of a preset is a backoff and no more; a ``Retry`` is the whole policy."""
         if not isinstance(requires_approval, bool):
-            raise InvalidSetting("requires_approval is true or false", code="invalid_agent")
+            raise InvalidSetting("requires_approval must be true or false", code="invalid_agent")
         backoff, policy = None, None
         if isinstance(retry, str):
             backoff = preset(retry)
@@ -153,7 +153,7 @@ def under(agent: Agent, spec: JobSpec, now: datetime) -> JobSpec:
     """The job with what it has of its agent. A policy that was given for this very job stays its own."""
     deadline = spec.deadline_at
     if agent.max_wait is not None:
-        due = spec.process_after or (now if spec.delay is None else now + timedelta(seconds=spec.delay))
+        due = spec.run_at or (now if spec.delay is None else now + timedelta(seconds=spec.delay))
         latest = max(due, now) + timedelta(seconds=agent.max_wait)
         deadline = latest if deadline is None else min(deadline, latest)
     retry = spec.retry if spec.retry_given else agent.policy(spec.retry)
@@ -165,20 +165,20 @@ def _readable(backoff: dict[str, Any]) -> Backoff:
     try:
         return Backoff.from_json(backoff)
     except InvalidSetting:
-        return Backoff()
+        return PATIENT
 
 
 def _largest(size: Size) -> int:
     found = in_bytes(size, "payload limit", least=2)
     if found > LARGEST_PAYLOAD:
-        raise InvalidSetting(f"a payload limit is at most {LARGEST_PAYLOAD:,} bytes", code="invalid_size")
+        raise InvalidSetting(f"a payload limit must be at most {LARGEST_PAYLOAD:,} bytes", code="invalid_size")
     return found
 
 
 def _longest(wait: Duration) -> float:
     found = seconds(wait, "wait")
     if not SHORTEST_WAIT <= found <= LONGEST_WAIT:
-        raise InvalidSetting("max_wait is from a millisecond to a hundred years", code="invalid_duration")
+        raise InvalidSetting("max_wait must be from one millisecond to 100 years", code="invalid_duration")
     return found
 
 
@@ -228,3 +228,5 @@ class Circumstances:
     ahead: int | None = None
     """How many claimable jobs are before it in its queue, counted up to a limit; None: it is not claimable itself."""
     workers: tuple[WorkerSeen, ...] = ()
+    renewed_at: datetime | None = None
+    """When the worker that holds it last renewed its lease."""

@@ -33,9 +33,9 @@ class Agents(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def get(self, id: str) -> Program[Agent | None]:
-        """The agent, or None."""
-        return (yield from run(self._store.agents.get(id, self._tenant)))
+    def get(self, id: str) -> Program[Agent]:
+        """The agent, or ``NotFound``."""
+        return _found(id, (yield from run(self._store.agents.get(id, self._tenant))))
 
     aget = awaited(get)
 
@@ -54,7 +54,7 @@ class Agents(StoreNamespace):
         job of it can start. Running jobs continue. The first reason given is kept."""
         why = storable(reason)
         if why is None or not why.strip():
-            raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
+            raise InvalidInput("disabling an agent needs a reason", code="reason_required")
         agent = yield from run(self._store.agents.disable(_named(id), why, self._actor, self._tenant))
         return _drained(_found(id, agent), (yield from run(self._store.agents.drain(id, self._tenant))))
 
@@ -78,9 +78,9 @@ def _named(id: str) -> str:
 def _found(id: str, agent: Agent | None) -> Agent:
     if agent is None:
         raise NotFound(
-            f"there is no agent {id} in this tenant",
+            f"no agent {id} in this tenant",
             code="agent_not_found",
-            fix="Register it: app.agents.set(…), or holdfast agents register",
+            fix="Register it with app.agents.set(…) or holdfast agents register.",
         )
     return agent
 
@@ -88,9 +88,9 @@ def _found(id: str, agent: Agent | None) -> Agent:
 def _drained(agent: Agent, drained: bool) -> Agent:
     if not drained:
         raise Conflict(
-            f"agent {agent.id} is disabled, but a transaction that used an agent before is still open",
+            f"agent {agent.id} is disabled, but an open transaction used an agent before and may still enqueue",
             code="agent_in_use",
-            fix="End that transaction, then disable the agent once more: if it succeeds, nothing more comes in.",
+            fix="End that transaction, then disable the agent again.",
         )
     return agent
 
@@ -108,7 +108,7 @@ class Executors(StoreNamespace):
         """Put a label on the list, or change its role: an ``executor`` may claim jobs; a ``generator`` plans work and
         may not."""
         if role not in ROLES:
-            raise InvalidSetting(f"a role is executor or generator, not {role!r}", code="invalid_role")
+            raise InvalidSetting(f"a role must be executor or generator, not {role!r}", code="invalid_role")
         return (yield from run(self._store.executors.add(check_name(label, "executor"), role, self._actor)))
 
     aset = awaited(set)
@@ -124,6 +124,6 @@ class Executors(StoreNamespace):
     def remove(self, label: str) -> Program[None]:
         """Take a label off the list. Its running jobs may end; it claims no more."""
         if not (yield from run(self._store.executors.remove(label, self._actor))):
-            raise NotFound(f"{label} is not on the list of executors", code="executor_not_found")
+            raise NotFound(f"executor {label} is not on the allowlist", code="executor_not_found")
 
     aremove = awaited(remove)

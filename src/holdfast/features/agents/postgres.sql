@@ -7,7 +7,7 @@
 -- table, so that an agent can be registered and disabled while jobs for its name are under way.
 
 -- The agent as it is now, and stays until the end of this transaction unless it is disabled; null if nobody registered
--- it. Approval gates read `requires_approval` here.
+-- it. Approvals read `requires_approval` here.
 create or replace function agent_now(p_tenant text, p_agent text) returns agent
 language plpgsql set search_path from current as $$
 declare
@@ -80,9 +80,9 @@ return json_build_object(
     'max_retries', preferred(p_job ->> 'policy', p_job ->> 'max_retries', (p_agent).max_retries::text),
     'max_crashes', preferred(p_job ->> 'policy', p_job ->> 'max_crashes', (p_agent).max_crashes::text),
     'backoff', nullif(preferred(p_job ->> 'policy', p_job ->> 'backoff', (p_agent).backoff::text)::jsonb,
-                      '{"base": 1, "factor": 2, "cap": 300, "jitter": true, "head": 0}'),
+                      '{"base": 1, "factor": 4, "cap": 7200, "jitter": true, "head": 0}'),
     'deadline_at', agent_deadline(p_agent, (p_job ->> 'deadline_at')::timestamptz,
-        coalesce((p_job ->> 'process_after')::timestamptz, p_now + make_interval(secs => (p_job ->> 'delay')::float8)), p_now));
+        coalesce((p_job ->> 'run_at')::timestamptz, p_now + make_interval(secs => (p_job ->> 'delay')::float8)), p_now));
 
 create or replace function refuse_for_agent(p_agent agent, p_reason text, p_kind text, p_bytes integer) returns void
 language plpgsql set search_path from current as $$
@@ -110,7 +110,7 @@ begin
                    agent_refusal(v_agent, j.kind, octet_length(j.payload::text)),
                    -- enqueue_many sets the deadline; a hand-written insert has to.
                    case when v_agent.max_wait is not null
-                             and (j.deadline_at <= agent_deadline(v_agent, null, j.process_after, p_now)) is not true
+                             and (j.deadline_at <= agent_deadline(v_agent, null, j.run_at, p_now)) is not true
                         then 'agent_wait_limit' end) as reason) r
          where j.id = any (p_jobs) and j.tenant = v_row.tenant and j.agent = v_row.agent and j.retry_of is null
            and r.reason is not null limit 1;

@@ -8,7 +8,6 @@ from fastapi import Query
 from pydantic import Field
 
 from holdfast.engine.names import Place
-from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent, Executor, ExecutorRole
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, RetryPolicy, Span, Text, Words
@@ -52,7 +51,7 @@ async def list_agents(
     after: After = None,
     limit: Limit = PAGE,
 ) -> Page[Agent]:
-    """By their ids."""
+    """List agents by id."""
     scope = app._session.tenant
     found = await app.agents.alist(kind=kind, disabled=disabled, after=Place.read(after, scope), limit=limit + 1)
     return paged(found, limit, lambda each: Place(each.tenant, each.id).cursor(scope))
@@ -60,7 +59,7 @@ async def list_agents(
 
 @router.post("/{agent:path}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
 async def disable_agent(app: TheApp, agent: NamePath, body: Disable) -> Agent:
-    """Take no more work for it; what is running goes on."""
+    """Disable an agent: refuse new jobs for it. Running jobs finish."""
     return await app.agents.adisable(agent, reason=body.reason)
 
 
@@ -71,15 +70,12 @@ async def enable_agent(app: TheApp, agent: NamePath) -> Agent:
 
 @router.get("/{agent:path}", dependencies=[allowed(Scope.READ)], response_model=Agent)
 async def show_agent(app: TheApp, agent: NamePath) -> Agent:
-    found = await app.agents.aget(agent)
-    if found is None:
-        raise NotFound(f"there is no agent {agent} in this tenant", code="agent_not_found")
-    return found
+    return await app.agents.aget(agent)
 
 
 @router.put("/{agent:path}", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
 async def register_agent(app: TheApp, agent: NamePath, body: Register) -> Agent:
-    """Register it, or define it anew. Repeating it changes nothing."""
+    """Register or redefine an agent. Repeating the same request changes nothing."""
     given = body.given()
     if isinstance(given.get("retry"), RetryPolicy):
         given["retry"] = given["retry"].policy()
@@ -95,17 +91,17 @@ class As(Body):
 
 @executor_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Executor])
 async def list_executors(app: TheApp) -> Page[Executor]:
-    """While the list is empty every label may execute."""
+    """List the allowed executor labels. An empty list allows every label."""
     return Page(items=await app.executors.alist())
 
 
 @executor_router.put("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Executor)
 async def add_executor(app: TheApp, label: NamePath, body: As | None = None) -> Executor:
-    """An executor may take jobs; a generator plans work and never may."""
+    """Add a label to the allowlist. An executor may claim jobs; a generator only plans them."""
     return await app.executors.aset(label, "executor" if body is None else body.role)
 
 
 @executor_router.delete("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
 async def remove_executor(app: TheApp, label: NamePath) -> None:
-    """What it runs may end; it takes nothing more."""
+    """Remove a label from the allowlist. Its running jobs may finish; it can claim no more."""
     await app.executors.aremove(label)

@@ -1,4 +1,4 @@
--- What an agent's registration means for a job about to be enqueued (CX-16). The verb has asked before and answers with
+-- What an agent's registration means for a job about to be enqueued (CX-16). The operation has asked before and answers with
 -- the words; this is for whoever inserts by hand. RAISE takes only a literal before SQLite 3.47.
 -- A retry was accepted with its first try: if its agent has been disabled since, it waits, as it would have.
 DROP TRIGGER IF EXISTS judge_agent;
@@ -10,7 +10,7 @@ BEGIN
         WHEN length(CAST(NEW.payload AS BLOB)) > a.max_payload_bytes
             THEN RAISE(ABORT, 'agent payload limit: it takes no payload as large as this')
         WHEN a.max_wait IS NOT NULL AND (NEW.deadline_at IS NULL OR NEW.deadline_at
-                > max((SELECT now FROM present), coalesce(NEW.process_after, 0)) + CAST(a.max_wait * 1000000 AS INTEGER) + 1)
+                > max((SELECT now FROM present), coalesce(NEW.run_at, 0)) + CAST(a.max_wait * 1000000 AS INTEGER) + 1)
             THEN RAISE(ABORT, 'agent wait limit: the job needs a deadline within the time that its agent allows')
     END
       FROM agent a WHERE a.tenant = NEW.tenant AND a.id = NEW.agent;

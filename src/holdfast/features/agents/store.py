@@ -111,7 +111,7 @@ class PostgresAgents(Calls, AgentReads):
     def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
         rows = yield self._call("disable_agent", "%s, %s, %s, %s", agent, reason, actor, tenant)
         if rows[0][-1] == "reason_required":
-            raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
+            raise InvalidInput("disabling an agent needs a reason", code="reason_required")
         return (yield from self.get(agent, tenant).start())
 
     @flow(single=True)
@@ -202,7 +202,7 @@ class SqliteAgents(SqlitePart, AgentReads):
     @flow()
     def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
         if not reason.strip():
-            raise InvalidInput("an agent is not disabled without a reason", code="reason_required")
+            raise InvalidInput("disabling an agent needs a reason", code="reason_required")
         now = yield from sign(actor)
         yield Statement(_DISABLE, {"now": now, "actor": actor, "reason": reason, "tenant": tenant, "agent": agent})
         yield from unsign()

@@ -34,10 +34,10 @@ from holdfast.cli.tree import Commands
 from holdfast.engine.ids import parse_id
 from holdfast.errors import InvalidInput, InvalidSetting, NotFound
 from holdfast.features.approvals.forms import Field, as_json, fields, plainly
-from holdfast.features.approvals.model import Approval, ApprovalState, Vote, gate_of_token
-from holdfast.features.approvals.operations import ApprovalRequest, Approvals, gate_of
+from holdfast.features.approvals.model import Approval, ApprovalState, Vote, approval_of_token
+from holdfast.features.approvals.operations import ApprovalRequest, Approvals, approval_of
 
-commands = Commands("What waits for people: look, and decide.")
+commands = Commands("List and decide approvals.")
 
 PAGE, MOST = 50, 1000
 TYPES = {
@@ -69,22 +69,22 @@ class Shown(StrEnum):
     "holdfast approvals list --approver ada@example.com",
     "holdfast approvals list --name big-payment --state all --json",
 )
-def list_gates(
+def list_approvals(
     session: AnyTenant,
     approver: Annotated[
-        str | None, typer.Option("--approver", metavar="WHO", help="Only what this person may decide.")
+        str | None, typer.Option("--approver", metavar="WHO", help="Only approvals that this person may decide.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="GATE", help="Only gates of this name.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="APPROVAL", help="Only approvals of this name.")] = None,
     state: Annotated[
-        Shown, typer.Option("--state", metavar="STATE", help=f"In this state: {', '.join(Shown)}.")
+        Shown, typer.Option("--state", metavar="STATE", help=f"Only approvals in this state: {', '.join(Shown)}.")
     ] = Shown.OPEN,
-    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only what this job asks.")] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only approvals of this job.")] = None,
     limit: options.Limit = PAGE,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last gate seen.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last approval seen.")
     ] = None,
 ) -> None:
-    """List what waits for people, the oldest first."""
+    """List approvals, oldest first."""
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         found = Approvals(client).list(
@@ -95,47 +95,47 @@ def list_gates(
             after=after,
             limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
         )
-    gates, more = found[:limit], len(found) > limit or len(found) == MOST
+    approvals, more = found[:limit], len(found) > limit or len(found) == MOST
     session.print_list(
-        gates,
+        approvals,
         {
-            "id": lambda gate: gate.id,
+            "id": lambda approval: approval.id,
             **session.tenants,
-            "name": lambda gate: line(gate.name),
-            **({} if state is Shown.OPEN else {"state": lambda gate: state_text(gate.state)}),
-            "age": lambda gate: age(gate.opened_at, now),
-            "left": lambda gate: _left(gate, now),
-            "approvals": lambda gate: f"{gate.approvals}/{gate.quorum}",
-            "who may": lambda gate: line(who_may(gate)),
-            "summary": lambda gate: line(gate.summary),
+            "name": lambda approval: line(approval.name),
+            **({} if state is Shown.OPEN else {"state": lambda approval: state_text(approval.state)}),
+            "age": lambda approval: age(approval.opened_at, now),
+            "left": lambda approval: _left(approval, now),
+            "approvals": lambda approval: f"{approval.approvals}/{approval.quorum}",
+            "who may": lambda approval: line(who_may(approval)),
+            "summary": lambda approval: line(approval.summary),
         },
-        none="Nothing waits for people." if state is Shown.OPEN else "There are no such gates.",
+        none="Nothing waits for people." if state is Shown.OPEN else "There are no such approvals.",
         keep=("id", "state", "age", "left", "approvals"),
     )
     if more:
-        say(f"There are more: --after {gates[-1].id}")
+        say(f"There are more: --after {approvals[-1].id}")
 
 
-def _left(gate: Approval, now: datetime) -> str:
-    if gate.expires_at is None or gate.state != "open":
+def _left(approval: Approval, now: datetime) -> str:
+    if approval.expires_at is None or approval.state != "open":
         return ""
-    left = (gate.expires_at - now).total_seconds()
+    left = (approval.expires_at - now).total_seconds()
     return span(left) if left > 0 else OVER
 
 
-def who_may(gate: Approval) -> str:
-    people = gate.people or ("anybody",)
-    may_not = gate.not_requester and (not gate.people or gate.requester in gate.people)
-    return ", ".join(people) + (f", but not {gate.requester}" if may_not else "")
+def who_may(approval: Approval) -> str:
+    people = approval.people or ("anybody",)
+    may_not = approval.not_requester and (not approval.people or approval.requester in approval.people)
+    return ", ".join(people) + (f", but not {approval.requester}" if may_not else "")
 
 
 @commands.add("show", "holdfast approvals show 01a1de74-eb8c-70f1-843b-cac5f6817387")
-def show(session: AnyTenant, gate: options.GateId) -> None:
-    """Show a gate: what is asked, who may decide, what was said so far, and how to decide it."""
+def show(session: AnyTenant, approval: options.ApprovalId) -> None:
+    """Show an approval: what is asked, who may decide, what was said so far, and how to decide it."""
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         try:
-            found = Approvals(client).get(gate)
+            found = Approvals(client).get(approval)
         except NotFound as error:
             fix = "Is it a job's? Try: holdfast approvals list --job ID. Is it another tenant's? Try --all-tenants."
             raise NotFound(error.message, fix=fix) from None
@@ -143,62 +143,66 @@ def show(session: AnyTenant, gate: options.GateId) -> None:
         emit(found)
         return
     _print_facts(found, now)
-    if found.gate.data is not None:
-        print_document("Data", found.gate.data)
-    asked = fields(found.gate.form) if found.gate.form is not None else []
+    if found.approval.data is not None:
+        print_document("Data", found.approval.data)
+    asked = fields(found.approval.form) if found.approval.form is not None else []
     if asked:
         heading("Form")
         _print_form(asked)
-    elif found.gate.form is not None:
-        print_document("Form", found.gate.form)
+    elif found.approval.form is not None:
+        print_document("Form", found.approval.form)
     if found.votes:
         heading("Said")
         _print_votes(found.votes)
-    if found.gate.state == "open":
-        say(f"\nTo decide it:\n{to_type(found.gate, asked)}")
+    if found.approval.state == "open":
+        say(f"\nTo decide it:\n{to_type(found.approval, asked)}")
 
 
 def _print_facts(found: ApprovalRequest, now: datetime) -> None:
-    gate, job = found.gate, found.job
-    write(f"{gate.name}  {gate.id}")
+    approval, job = found.approval, found.job
+    write(f"{approval.name}  {approval.id}")
     facts(
         [
-            ("summary", gate.summary),
-            ("state", state_text(gate.state)),
-            ("asked", f"{moment(gate.opened_at)}, {age(gate.opened_at, now)} ago"),
-            ("decided", None if gate.decided_at is None else moment(gate.decided_at)),
-            ("who may", who_may(gate)),
-            ("approvals", f"{gate.approvals} of {gate.quorum}"),
-            ("expires", _expiry(gate, now)),
-            ("reminders", _reminders(gate)),
-            ("escalation", _escalation(gate)),
-            ("if denied", "the job goes on, and deals with it" if gate.on_deny == "resume" else "the job fails"),
-            ("tenant", gate.tenant),
+            ("summary", approval.summary),
+            ("state", state_text(approval.state)),
+            ("asked", f"{moment(approval.opened_at)}, {age(approval.opened_at, now)} ago"),
+            ("decided", None if approval.decided_at is None else moment(approval.decided_at)),
+            ("who may", who_may(approval)),
+            ("approvals", f"{approval.approvals} of {approval.quorum}"),
+            ("expires", _expiry(approval, now)),
+            ("reminders", _reminders(approval)),
+            ("escalation", _escalation(approval)),
+            ("if denied", "the job goes on, and deals with it" if approval.on_deny == "resume" else "the job fails"),
+            ("tenant", approval.tenant),
             ("job", f"{job.kind}  {job.id}  {job.state}, enqueued by {job.enqueued_by}"),
         ]
     )
 
 
-def _expiry(gate: Approval, now: datetime) -> str | None:
-    if gate.expires_at is None or gate.state != "open":
+def _expiry(approval: Approval, now: datetime) -> str | None:
+    if approval.expires_at is None or approval.state != "open":
         return None
-    left = _left(gate, now)
-    when = f"{moment(gate.expires_at)}, {left if left == OVER else f'in {left}'}"
-    return f"{when}; {AFTERWARDS.get(gate.on_expire, gate.on_expire)}"
+    left = _left(approval, now)
+    when = f"{moment(approval.expires_at)}, {left if left == OVER else f'in {left}'}"
+    return f"{when}; {AFTERWARDS.get(approval.on_expire, approval.on_expire)}"
 
 
-def _reminders(gate: Approval) -> str | None:
-    upcoming = f", the next {moment(gate.remind_at)}" if gate.remind_at and gate.state == "open" else ""
-    return f"{gate.reminders} so far{upcoming}" if gate.reminders or upcoming else None
+def _reminders(approval: Approval) -> str | None:
+    upcoming = f", the next {moment(approval.remind_at)}" if approval.remind_at and approval.state == "open" else ""
+    return f"{approval.reminders} so far{upcoming}" if approval.reminders or upcoming else None
 
 
-def _escalation(gate: Approval) -> str | None:
-    if not gate.escalate_to:
+def _escalation(approval: Approval) -> str | None:
+    if not approval.escalate_to:
         return None
-    people = ", ".join(gate.escalate_to)
-    if gate.escalated_at is not None:
-        return f"{moment(gate.escalated_at)} to {people}"
-    return f"not yet; {moment(gate.escalate_at)} to {people}" if gate.escalate_at and gate.state == "open" else None
+    people = ", ".join(approval.escalate_to)
+    if approval.escalated_at is not None:
+        return f"{moment(approval.escalated_at)} to {people}"
+    return (
+        f"not yet; {moment(approval.escalate_at)} to {people}"
+        if approval.escalate_at and approval.state == "open"
+        else None
+    )
 
 
 def _print_form(asked: Sequence[Field]) -> None:
@@ -230,16 +234,22 @@ def _print_votes(votes: Sequence[Vote]) -> None:
     table(("time (UTC)", "person", "verdict", "how", "comment", "data"), rows, keep=("time (UTC)", "verdict"))
 
 
-def to_type(gate: Approval, asked: Sequence[Field]) -> str:
+def to_type(approval: Approval, asked: Sequence[Field]) -> str:
     """What to type, ready to be filled in."""
-    where = "" if scope(None) == gate.tenant else f" --tenant {shlex.quote(gate.tenant)}"
+    where = "" if scope(None) == approval.tenant else f" --tenant {shlex.quote(approval.tenant)}"
     filled = "".join(f" --field {shlex.quote(f'{field.name}=…')}" for field in asked if field.required)
-    if gate.form is not None and not asked:
+    if approval.form is not None and not asked:
         filled = " --data '{…}'"
-    by = f" --by {shlex.quote(gate.people[0])}" if len(gate.people) == 1 else " --by WHO" if gate.people else ""
+    by = (
+        f" --by {shlex.quote(approval.people[0])}"
+        if len(approval.people) == 1
+        else " --by WHO"
+        if approval.people
+        else ""
+    )
     return (
-        f"  holdfast approvals approve {gate.id}{where}{by}{filled}\n"
-        f"  holdfast approvals deny {gate.id}{where}{by} --comment '…'"
+        f"  holdfast approvals approve {approval.id}{where}{by}{filled}\n"
+        f"  holdfast approvals deny {approval.id}{where}{by} --comment '…'"
     )
 
 
@@ -247,9 +257,11 @@ HOW = "cli"
 
 By = Annotated[
     str | None,
-    typer.Option("--by", metavar="WHO", help="Who says so; else the user of this system, or whose the token is."),
+    typer.Option(
+        "--by", metavar="WHO", help="Name of the person who decides; default: the token's person, or your login name."
+    ),
 ]
-Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; it is kept with the decision.")]
+Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Comment, stored with the decision.")]
 
 
 @commands.add(
@@ -261,32 +273,32 @@ Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="
 )
 def approve(
     session: AnyTenant,
-    gate: options.GateOrToken,
+    approval: options.ApprovalOrToken,
     by: By = None,
     comment: Comment = None,
     data: Annotated[
-        str | None, typer.Option("--data", metavar="JSON", help="What the form asks for: JSON, @file, or - for stdin.")
+        str | None, typer.Option("--data", metavar="JSON", help="The form's values: JSON, @file, or - for stdin.")
     ] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option("--field", metavar="NAME=VALUE", help="One field of the form; may be repeated."),
+        typer.Option("--field", metavar="NAME=VALUE", help="One field of the form; repeatable."),
     ] = None,
 ) -> None:
-    """Say yes to what a job asks; it goes on when enough people have."""
-    if gate == "-" and data == "-":
+    """Approve a request. The job resumes once enough people have approved."""
+    if approval == "-" and data == "-":
         raise InvalidSetting("only one of token and data can come from stdin", code="conflicting_options")
     named, whole = pairs(field or []), None if data is None else document(data)
-    reference = secret_of(gate)
+    reference = secret_of(approval)
     with session.connect() as client:
         approvals = Approvals(client)
         if named:
-            whole = merged({} if whole is None else whole, _typed(approvals.get(reference).gate, named))
+            whole = merged({} if whole is None else whole, _typed(approvals.get(reference).approval, named))
         person = _person(reference, by)
         try:
             found = approvals._decide("approve", reference, person, how=HOW, comment=comment, data=whole)
         except InvalidInput as error:
             if error.code == "form_invalid":
-                error.fix = f"What it asks for: holdfast approvals show {gate_of(reference)}"
+                error.fix = f"What it asks for: holdfast approvals show {approval_of(reference)}"
             raise
     _print(found, session.as_json)
 
@@ -296,9 +308,9 @@ def approve(
     "holdfast approvals deny ID --comment 'too much'",
     "pass show approvals/token | holdfast approvals deny -",
 )
-def deny(session: AnyTenant, gate: options.GateOrToken, by: By = None, comment: Comment = None) -> None:
-    """Say no to what a job asks; one no decides."""
-    reference = secret_of(gate)
+def deny(session: AnyTenant, approval: options.ApprovalOrToken, by: By = None, comment: Comment = None) -> None:
+    """Deny a request. One denial is enough."""
+    reference = secret_of(approval)
     with session.connect() as client:
         found = Approvals(client)._decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
     _print(found, session.as_json)
@@ -307,50 +319,68 @@ def deny(session: AnyTenant, gate: options.GateOrToken, by: By = None, comment: 
 @commands.add(
     "token",
     "holdfast approvals token ID --for ada@example.com --expires-in 2d",
+    "holdfast approvals token ID --for ada@example.com --service https://jobs.example.com",
     "holdfast approvals token ID > token.txt",
 )
 def token(
     session: AnyTenant,
-    gate: options.GateId,
+    approval: options.ApprovalId,
     person: Annotated[
         str | None,
-        typer.Option("--for", metavar="WHO", help="Whose word it is; else whoever uses it says who they are."),
+        typer.Option(
+            "--for", metavar="WHO", help="Person the token is for; default: the person who uses it gives their name."
+        ),
     ] = None,
     expires_in: Annotated[
-        str | None, typer.Option("--expires-in", metavar="SPAN", help="How long it may be used: 90s, 5m, 2d.")
+        str | None, typer.Option("--expires-in", metavar="SPAN", help="How long the token is valid: 90s, 5m, 2d.")
+    ] = None,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            "--service",
+            metavar="URL",
+            envvar=config.SERVICE_URL_VARIABLE,
+            help="Where the service is: prints a link to send (or HOLDFAST_API_URL).",
+        ),
     ] = None,
 ) -> None:
-    """Issue a token that decides a gate once, and print it."""
+    """Issue a token that decides an approval once, and print it, or with --service the link."""
     ttl = None if expires_in is None else duration(expires_in, "expires-in")
     with session.connect() as client:
-        issued = Approvals(client).issue_token(gate, person=person, expires_in=ttl)
+        issued = Approvals(client).issue_token(approval, person=person, expires_in=ttl)
     if session.as_json:
-        emit({"gate_id": gate_of_token(issued), "token": issued, "person": person, "expires_in": ttl})
+        link = {} if service is None else {"link": _link(service, issued)}
+        emit({"approval_id": approval_of_token(issued), "token": issued, "person": person, "expires_in": ttl} | link)
     else:
-        write(issued)
+        write(issued if service is None else _link(service, issued))
     say("Keep it safe: whoever has it decides, and it is not shown again. Only a hash is stored.")
+
+
+def _link(service: str, token: str) -> str:
+    """The page of the service on which the token decides."""
+    return f"{service.rstrip('/')}/decide/{token}"
 
 
 def _person(reference: str, by: str | None) -> str | None:
     """A token may know whose it is; with an id it is whoever sits here, unless they say otherwise."""
-    return by if by is not None or gate_of_token(reference) is not None else config.operating_user()
+    return by if by is not None or approval_of_token(reference) is not None else config.operating_user()
 
 
-def _typed(gate: Approval, named: dict[str, str]) -> dict[str, Any]:
+def _typed(approval: Approval, named: dict[str, str]) -> dict[str, Any]:
     """What was written, as the form asks for it; JSON where it is JSON, for what no form speaks of."""
-    known = {field.name: field for field in fields(gate.form)}
+    known = {field.name: field for field in fields(approval.form)}
     return {name: known[name].read(text) if name in known else as_json(text) for name, text in named.items()}
 
 
-def _print(gate: Approval, as_json: bool) -> None:
+def _print(approval: Approval, as_json: bool) -> None:
     if as_json:
-        emit(gate)
+        emit(approval)
     else:
-        table(("id", "state", "answer"), [[gate.id, state_text(gate.state), answer(gate)]])
+        table(("id", "state", "answer"), [[approval.id, state_text(approval.state), answer(approval)]])
 
 
-def answer(gate: Approval) -> str:
-    if gate.state == "open":
-        return f"{gate.approvals} of {gate.quorum} approvals: {gate.missing} more needed"
-    goes_on = gate.state == "approved" or gate.on_deny == "resume"
-    return f"job {gate.job_id} {'goes on' if goes_on else 'has failed'}"
+def answer(approval: Approval) -> str:
+    if approval.state == "open":
+        return f"{approval.approvals} of {approval.quorum} approvals: {approval.missing} more needed"
+    goes_on = approval.state == "approved" or approval.on_deny == "resume"
+    return f"job {approval.job_id} {'goes on' if goes_on else 'has failed'}"

@@ -1,7 +1,7 @@
-"""Approval gates: what is asked, who may answer, and when it is decided (CX-5, CX-6, CX-7).
+"""Approvals: what is asked, who may answer, and when it is decided (CX-5, CX-6, CX-7).
 
-``refusal`` is the whole rule of who may say what. One store asks it; in the other the function ``decide_gate`` says the
-same in its own words, and the contract tests hold both to it.
+``refusal`` is the whole rule of who may decide. One store calls it; in the other the SQL function ``decide_approval``
+has the same rule, and the contract tests compare the two.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Question:
         if (self.escalate_after is None) != (not self.escalate_to):
             raise _invalid("escalate_after and escalate_to go together")
 
-    def to_json(self, gate_id: str, name: str, notify: str | None) -> dict[str, Any]:
+    def to_json(self, approval_id: str, name: str, notify: str | None) -> dict[str, Any]:
         values = {
-            "id": gate_id,
+            "id": approval_id,
             "summary": self.summary,
             "data": self.data,
             "form": self.form,
@@ -99,7 +99,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A gate as a reader sees it."""
+    """An approval as a reader sees it."""
 
     id: str
     tenant: str
@@ -126,7 +126,7 @@ class Approval:
     opened_at: datetime
     decided_at: datetime | None
     approvals: int = 0
-    """How many people have approved so far: counted when it is read."""
+    """Number of approvals so far."""
 
     @property
     def missing(self) -> int:
@@ -141,9 +141,9 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One person's word on a gate."""
+    """One person's word on an approval."""
 
-    gate_id: str
+    approval_id: str
     person: str
     verdict: VerdictWord
     how: str
@@ -154,7 +154,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """A word on a gate, about to be said. ``token_hash`` when it is the holder of a token who speaks."""
+    """A word on an approval, about to be said. ``token_hash`` when it is the holder of a token who speaks."""
 
     verdict: VerdictWord
     person: str | None
@@ -168,7 +168,7 @@ class Ballot:
 class Answer:
     """What became of a ballot. Not refused and still open: more people have to agree."""
 
-    gate_id: str
+    approval_id: str
     state: ApprovalState | None
     refused: bool
     reason: str | None
@@ -176,8 +176,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalFilter:
-    """Which gates to list, those that were asked first at the top, or with ``newest`` last. ``after`` is the id of the
-    last one seen; ``approver`` leaves out what this person may not decide."""
+    """Which approvals to list: oldest first, or newest first with ``newest``. ``after`` is the id of the last approval
+    of the previous page; ``approver`` leaves out approvals that this person may not decide."""
 
     tenant: str
     state: ApprovalState | None = "open"
@@ -199,7 +199,7 @@ class Token:
 
 
 def refusal(
-    gate: Approval,
+    approval: Approval,
     ballot: Ballot,
     person: str | None,
     token: Token | None,
@@ -207,42 +207,45 @@ def refusal(
     waits: bool,
     now: datetime,
 ) -> str | None:
-    """Why this ballot does not count, or None. ``waits``: the job is waiting for this very gate."""
+    """Why this ballot does not count, or None. ``waits``: the job is waiting for this very approval."""
     rules: Sequence[tuple[str, Callable[[], object]]] = (
-        ("already_decided", lambda: gate.state != "open"),
+        ("already_decided", lambda: approval.state != "open"),
         ("withdrawn", lambda: not waits),
-        ("gate_expired", lambda: gate.on_expire != "remind" and gate.expires_at is not None and gate.expires_at <= now),
+        (
+            "approval_expired",
+            lambda: approval.on_expire != "remind" and approval.expires_at is not None and approval.expires_at <= now,
+        ),
         ("token_unknown", lambda: ballot.token_hash is not None and token is None),
         ("token_used", lambda: token is not None and token.used_at is not None),
         ("token_expired", lambda: token is not None and token.expires_at is not None and token.expires_at <= now),
         ("person_required", lambda: not person or person[0] <= " " or len(person) > 255),
-        ("not_an_approver", lambda: gate.people and person not in gate.people),
-        ("requester_may_not_decide", lambda: gate.not_requester and person == gate.requester),
+        ("not_an_approver", lambda: approval.people and person not in approval.people),
+        ("requester_may_not_decide", lambda: approval.not_requester and person == approval.requester),
         ("already_voted", lambda: person in set(voted)),
-        ("form_invalid", lambda: form_refusal(gate, ballot) is not None),
+        ("form_invalid", lambda: form_refusal(approval, ballot) is not None),
     )
     return next((reason for reason, applies in rules if applies()), None)
 
 
-def form_refusal(gate: Approval, ballot: Ballot) -> str | None:
+def form_refusal(approval: Approval, ballot: Ballot) -> str | None:
     """What is wrong with the data of an approval, in words; None when it fits the form."""
-    if gate.form is None or ballot.verdict == "deny":
+    if approval.form is None or ballot.verdict == "deny":
         return None
-    if not isinstance(ballot.data, dict):
-        return "the form of this approval has to be filled in"
-    return next(iter(violations(gate.form, ballot.data)), None)
+    data = {} if ballot.data is None else ballot.data  # a form without required fields may be left empty
+    wrong = "the form is an object" if not isinstance(data, dict) else next(iter(violations(approval.form, data)), None)
+    return "the form of this approval has to be filled in" if wrong and ballot.data is None else wrong
 
 
 # --- tokens ---
 
 
-def new_token(gate_id: str) -> str:
-    """``hfa_<gate>_<secret>``: 256 bits that nobody has seen before."""
-    return f"{_PREFIX}_{parse_id(gate_id).replace('-', '')}_{secrets.token_urlsafe(32)}"
+def new_token(approval_id: str) -> str:
+    """``hfa_<approval>_<secret>``: 256 bits that nobody has seen before."""
+    return f"{_PREFIX}_{parse_id(approval_id).replace('-', '')}_{secrets.token_urlsafe(32)}"
 
 
-def gate_of_token(token: object) -> str | None:
-    """The gate a token speaks of; None for what is no token."""
+def approval_of_token(token: object) -> str | None:
+    """The approval a token speaks of; None for what is no token."""
     parts = token.split("_", 2) if isinstance(token, str) else []
     if len(parts) != 3 or parts[0] != _PREFIX or len(parts[1]) != 32 or not 20 <= len(parts[2]) <= 100:
         return None
@@ -252,9 +255,9 @@ def gate_of_token(token: object) -> str | None:
         return None
 
 
-def token_hash(token: str, gate: Approval) -> str:
-    """What is stored of a token: bound to its tenant, its gate and all that was asked there."""
-    bound = "\n".join((token, gate.tenant, gate.id, gate.content_hash))
+def token_hash(token: str, approval: Approval) -> str:
+    """What is stored of a token: bound to its tenant, its approval and all that was asked there."""
+    bound = "\n".join((token, approval.tenant, approval.id, approval.content_hash))
     return hashlib.sha256(bound.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Deciding gates: the inbox, the tokens, and people's words (CX-5, CX-6, CX-7).
+"""Deciding approvals: the inbox, the tokens, and people's words (CX-5, CX-6, CX-7).
 
 Each operation is one flow over operations of the store, so that what was looked at is what is decided.
 """
@@ -28,9 +28,9 @@ from holdfast.features.approvals.model import (
     Token,
     VerdictWord,
     Vote,
+    approval_of_token,
     find_hash,
     form_refusal,
-    gate_of_token,
     new_token,
     token_hash,
 )
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
 REASONS = {
-    "not_found": "there is no such gate in this tenant",
+    "not_found": "there is no such approval in this tenant",
     "already_decided": "it has been decided already",
     "withdrawn": "the job does not wait for it any more",
-    "gate_expired": "its time is over",
-    "token_unknown": "the token is not one of this gate's",
+    "approval_expired": "its time is over",
+    "token_unknown": "the token is not one of this approval's",
     "token_used": "the token has been used",
     "token_expired": "the token's time is over",
     "person_required": "it has to be said who decides",
@@ -88,16 +88,16 @@ class DecisionOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """A gate, what was said of it so far, and the job that asked."""
+    """An approval, what was said of it so far, and the job that asked."""
 
-    gate: Approval
+    approval: Approval
     votes: list[Vote]
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Why a token decides nothing any more, for whoever holds it and may know no more of the gate than that: what
+    """Why a token decides nothing any more, for whoever holds it and may know no more of the approval than that: what
     became of it and when, and if the token was used, when and by whom it was issued to."""
 
     state: ApprovalState
@@ -109,69 +109,73 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What became of a word: the answer, the gate as it is now, and what is wrong with a form, in words."""
+    """What became of a word: the answer, the approval as it is now, and what is wrong with a form, in words."""
 
     answer: Answer
-    gate: Approval | None = None
+    approval: Approval | None = None
     wrong: str | None = None
 
 
 def _deciding(store: Store, reference: str, ballot: Ballot, tenant: str, *, again: bool = False) -> Steps[Decided]:
-    gate_id = gate_of(reference)
-    gate = yield from store.approvals.get(gate_id, tenant).start()
-    if gate is None:
-        return Decided(Answer(gate_id, None, True, "not_found"))
-    if gate_of_token(reference) is not None:
-        stored = yield from store.approvals.token_hashes(gate.id, tenant).start()
-        ballot = replace(ballot, token_hash=find_hash(token_hash(reference, gate), stored) or "unknown")
-    wrong = form_refusal(gate, ballot)
+    approval_id = approval_of(reference)
+    approval = yield from store.approvals.get(approval_id, tenant).start()
+    if approval is None:
+        return Decided(Answer(approval_id, None, True, "not_found"))
+    if approval_of_token(reference) is not None:
+        stored = yield from store.approvals.token_hashes(approval.id, tenant).start()
+        ballot = replace(ballot, token_hash=find_hash(token_hash(reference, approval), stored) or "unknown")
+    wrong = form_refusal(approval, ballot)
     if wrong is not None:
-        # Without data the store refuses it for certain; and if there is a weightier reason, it is that one it gives.
-        ballot = replace(ballot, data=None)
-    saying = store.approvals.decide(gate.id, ballot, tenant)
+        # The store refuses a list for certain; and if there is a weightier reason, it is that one it gives.
+        ballot = replace(ballot, data=[])
+    saying = store.approvals.decide(approval.id, ballot, tenant)
     answer = yield from (saying.again() if again else saying).start()
-    now = yield from store.approvals.get(gate.id, tenant).start()
+    now = yield from store.approvals.get(approval.id, tenant).start()
     return Decided(answer, now, wrong)
 
 
 @flow(tells=True, repeat=partial(_deciding, again=True))
 def deciding(store: Store, reference: str, ballot: Ballot, tenant: str) -> Steps[Decided]:
-    """``reference`` is a gate's id, or a token that decides it."""
+    """``reference`` is an approval's id, or a token that decides it."""
     return (yield from _deciding(store, reference, ballot, tenant))
 
 
 @flow()
 def issuing(
-    store: Store, gate_id: str, person: str | None, ttl: float | None, actor: str, tenant: str
+    store: Store, approval_id: str, person: str | None, ttl: float | None, actor: str, tenant: str
 ) -> Steps[tuple[str | None, str | None]]:
     """A new token, or the reason why not. Only its hash is kept; this is the one time it is seen."""
-    gate = yield from store.approvals.get(gate_id, tenant).start()
-    if gate is None:
+    approval = yield from store.approvals.get(approval_id, tenant).start()
+    if approval is None:
         return None, "not_found"
-    token = new_token(gate.id)
-    reason = yield from store.approvals.save_token(gate.id, token_hash(token, gate), person, ttl, actor, tenant).start()
+    token = new_token(approval.id)
+    reason = yield from store.approvals.save_token(
+        approval.id, token_hash(token, approval), person, ttl, actor, tenant
+    ).start()
     return (None, reason) if reason is not None else (token, None)
 
 
 @flow(writes=False)
-def asked(store: Store, gate_id: str, tenant: str) -> Steps[ApprovalRequest | None]:
-    gate = yield from store.approvals.get(gate_id, tenant).start()
-    job = None if gate is None else (yield from store.jobs.get(gate.job_id, tenant).start())
-    if gate is None or job is None:
+def asked(store: Store, approval_id: str, tenant: str) -> Steps[ApprovalRequest | None]:
+    approval = yield from store.approvals.get(approval_id, tenant).start()
+    job = None if approval is None else (yield from store.jobs.get(approval.job_id, tenant).start())
+    if approval is None or job is None:
         return None
-    votes = yield from store.approvals.votes(gate.id, tenant).start()
-    return ApprovalRequest(gate, votes, job)
+    votes = yield from store.approvals.votes(approval.id, tenant).start()
+    return ApprovalRequest(approval, votes, job)
 
 
 @flow(writes=False)
 def told(store: Store, wanted: ApprovalFilter) -> Steps[list[tuple[Approval, list[Vote]]]]:
-    """A page of gates, each with what was said of it."""
-    gates = yield from store.approvals.list(wanted).start()
+    """A page of approvals, each with what was said of it."""
+    approvals = yield from store.approvals.list(wanted).start()
     found = []
-    for gate in gates:
+    for approval in approvals:
         # Nobody has spoken where nothing was counted and nothing is decided.
-        spoken = gate.approvals > 0 or gate.state in ("approved", "denied")
-        found.append((gate, (yield from store.approvals.votes(gate.id, gate.tenant).start()) if spoken else []))
+        spoken = approval.approvals > 0 or approval.state in ("approved", "denied")
+        found.append(
+            (approval, (yield from store.approvals.votes(approval.id, approval.tenant).start()) if spoken else [])
+        )
     return found
 
 
@@ -180,34 +184,37 @@ class ApprovalByToken(ApprovalRequest):
     """The same for whoever shows a token; ``spent``: it decides nothing any more."""
 
     spent: Spent | None = None
+    person: str | None = None
+    """Whom the link was issued for; None: whoever uses it says who they are."""
 
 
 @flow(writes=False)
 def asked_with(store: Store, token: str, tenant: str) -> Steps[ApprovalByToken | None]:
-    """What a token decides, for whoever shows it: only if it is one of the gate's. ``tenant`` may be ``*``, since the
-    token itself says whose it is."""
-    gate_id = gate_of_token(token)
-    gate = None if gate_id is None else (yield from store.approvals.get(gate_id, tenant).start())
-    if gate is None:
+    """The approval that a token decides, or None if the token does not belong to it. ``tenant`` may be ``*``: the token
+    itself names the approval."""
+    approval_id = approval_of_token(token)
+    approval = None if approval_id is None else (yield from store.approvals.get(approval_id, tenant).start())
+    if approval is None:
         return None
-    stored = yield from store.approvals.token_hashes(gate.id, gate.tenant).start()
-    shown = find_hash(token_hash(token, gate), stored)
-    found = None if shown is None else (yield from asked(store, gate.id, gate.tenant).start())
+    stored = yield from store.approvals.token_hashes(approval.id, approval.tenant).start()
+    shown = find_hash(token_hash(token, approval), stored)
+    found = None if shown is None else (yield from asked(store, approval.id, approval.tenant).start())
     if shown is None or found is None:
         return None
-    kept = yield from store.approvals.token(shown, gate.tenant).start()
+    kept = yield from store.approvals.token(shown, approval.tenant).start()
     now = yield from store.clock.now().start()
-    return ApprovalByToken(found.gate, found.votes, found.job, _spent(gate, kept, now))
+    person = None if kept is None else kept.person
+    return ApprovalByToken(found.approval, found.votes, found.job, _spent(approval, kept, now), person)
 
 
-def _spent(gate: Approval, token: Token | None, now: datetime) -> Spent | None:
+def _spent(approval: Approval, token: Token | None, now: datetime) -> Spent | None:
     if token is None:
         return None
     over = token.expires_at is not None and token.expires_at <= now
-    if gate.state == "open" and token.used_at is None and not over:
+    if approval.state == "open" and token.used_at is None and not over:
         return None
     by = None if token.used_at is None else token.person
-    return Spent(gate.state, gate.decided_at, token.used_at, by, over and token.used_at is None)
+    return Spent(approval.state, approval.decided_at, token.used_at, by, over and token.used_at is None)
 
 
 class Approvals(StoreNamespace):
@@ -228,9 +235,9 @@ class Approvals(StoreNamespace):
     _awith_votes = awaited(_with_votes)
 
     @operation
-    def get(self, gate: str, *, tenant: str | None = None) -> Program[ApprovalRequest]:
+    def get(self, approval: str, *, tenant: str | None = None) -> Program[ApprovalRequest]:
         """An approval, its votes and the job that asks. Takes the approval's id or a token of it."""
-        found = yield from run(asked(self._store, gate_of(gate), tenant or self._tenant))
+        found = yield from run(asked(self._store, approval_of(approval), tenant or self._tenant))
         if found is None:
             raise _refusal_of("not_found", None)
         return found
@@ -243,45 +250,58 @@ class Approvals(StoreNamespace):
         is reported like one that never existed."""
         found = yield from run(asked_with(self._store, token, tenant or self._tenant))
         if found is None:
-            raise NotFound("there is nothing to decide with this token", code="token_unknown")
+            raise NotFound("this token has no open approval", code="token_unknown")
         return found
 
     aget_by_token = awaited(get_by_token)
 
     @operation
-    def approve(self, gate: str, *, by: str | None = None, **said: Unpack[DecisionOptions]) -> Program[ApprovalState]:
+    def approve(
+        self, approval: str, *, by: str | None = None, **said: Unpack[DecisionOptions]
+    ) -> Program[ApprovalState]:
         """Approve: ``app.approvals.approve(id, by="ada", comment="fine", data={…})``. Takes the approval's id or a
         token; a token that was issued to a person needs no ``by``. Returns the state, which is still ``open`` when more
         people have to agree."""
-        return (yield from self._deciding("approve", gate, by, **said)).state
+        return (yield from self._deciding("approve", approval, by, **said)).state
 
     aapprove = awaited(approve)
 
     @operation
-    def deny(self, gate: str, *, by: str | None = None, **said: Unpack[DecisionOptions]) -> Program[ApprovalState]:
+    def deny(self, approval: str, *, by: str | None = None, **said: Unpack[DecisionOptions]) -> Program[ApprovalState]:
         """Deny: ``app.approvals.deny(id, by="ada", comment="not this week")``."""
-        return (yield from self._deciding("deny", gate, by, **said)).state
+        return (yield from self._deciding("deny", approval, by, **said)).state
 
     adeny = awaited(deny)
 
     @operation
     def _decide(
-        self, verdict: VerdictWord, gate: str, by: str | None, *, how: str = "python", **said: Unpack[DecisionOptions]
+        self,
+        verdict: VerdictWord,
+        approval: str,
+        by: str | None,
+        *,
+        how: str = "python",
+        **said: Unpack[DecisionOptions],
     ) -> Program[Approval]:
         """Approve or deny, and return the approval as it is now. ``how`` names the surface the decision came from."""
-        return (yield from self._deciding(verdict, gate, by, how=how, **said))
+        return (yield from self._deciding(verdict, approval, by, how=how, **said))
 
     _adecide = awaited(_decide)
 
     @operation
     def issue_token(
-        self, gate_id: str, *, person: str | None = None, expires_in: Duration | None = None, tenant: str | None = None
+        self,
+        approval_id: str,
+        *,
+        person: str | None = None,
+        expires_in: Duration | None = None,
+        tenant: str | None = None,
     ) -> Program[str]:
         """A token that decides this approval once. It is shown only here: the database keeps a hash."""
         ttl = None if expires_in is None else seconds(expires_in, "expires_in")
         whose = None if person is None else check_name(person, "person", limit=255)
         token, reason = yield from run(
-            issuing(self._store, gate_of(gate_id), whose, ttl, self._actor, tenant or self._tenant)
+            issuing(self._store, approval_of(approval_id), whose, ttl, self._actor, tenant or self._tenant)
         )
         if token is None:
             raise _refusal_of(reason or "refused", None, "no token is issued")
@@ -295,7 +315,7 @@ class Approvals(StoreNamespace):
     def _deciding(
         self,
         verdict: VerdictWord,
-        gate: str,
+        approval: str,
         by: str | None,
         *,
         how: str = "python",
@@ -308,21 +328,21 @@ class Approvals(StoreNamespace):
         person = None if by is None else check_name(by, "person", limit=255)
         words = safe_text(comment, COMMENT_LIMIT) if comment and comment.strip() else None
         ballot = Ballot(verdict, person, check_name(how, "how"), words, data)
-        decided = yield from run(deciding(self._store, gate, ballot, tenant or self._tenant))
-        if decided.answer.refused or decided.gate is None:
+        decided = yield from run(deciding(self._store, approval, ballot, tenant or self._tenant))
+        if decided.answer.refused or decided.approval is None:
             raise _refusal_of(decided.answer.reason or "refused", decided.wrong)
-        return decided.gate
+        return decided.approval
 
 
-def gate_of(reference: str) -> str:
-    """The gate's id from its id or a token of it. What is neither is not repeated: it may be most of a token."""
+def approval_of(reference: str) -> str:
+    """The approval's id from its id or a token of it. What is neither is not repeated: it may be most of a token."""
     try:
-        return gate_of_token(reference) or parse_id(reference)
+        return approval_of_token(reference) or parse_id(reference)
     except InvalidInput:
         raise InvalidInput(
-            "this is neither the id of a gate nor a token",
+            "this is neither the id of an approval nor a token",
             code="invalid_id",
-            fix="A gate's id is a UUID; a token begins with hfa_ and is given whole.",
+            fix="An approval's id is a UUID; a token begins with hfa_ and is given whole.",
         ) from None
 
 

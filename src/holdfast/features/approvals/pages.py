@@ -1,6 +1,6 @@
 """Inbox, decision page, approval links, form widgets.
 
-A form that people fill in, from the JSON schema of a gate: its fields, and back from what was posted to data.
+A form that people fill in, from the JSON schema of an approval: its fields, and back from what was posted to data.
 
 What a schema says of the top level becomes fields; what is nested is written as JSON. Whether the data fits is not
 decided here (``forms.py`` does, and the store once more): what cannot be read is handed on as it was written.
@@ -69,7 +69,7 @@ def _fields(form: Mapping[str, Any], given: Mapping[str, str] | None) -> Iterato
     rule = _resolved(form, form)
     known = rule.get("properties")
     if not isinstance(known, Mapping) or not known:
-        yield Field(WHOLE, "The form, as JSON", "json", required=True, value=(given or {}).get(PREFIX + WHOLE, "{}"))
+        yield Field(WHOLE, "Form (JSON)", "json", required=True, value=(given or {}).get(PREFIX + WHOLE, "{}"))
         return
     required = rule.get("required")
     needed = set(map(str, required)) if isinstance(required, list) else set()
@@ -197,43 +197,45 @@ async def inbox(request: Request) -> Response:
     state = cast(ApprovalState, chosen(asked, "state", STATES))
     person = identity_of(request).actor if asked.get("mine") else None
     newest, after = state != "open", said(asked, "after", 50)
-    gates = await app.approvals._awith_votes(state=state, newest=newest, approver=person, after=after, limit=PAGE + 1)
-    following = gates[PAGE - 1][0].id if len(gates) > PAGE else None
+    approvals = await app.approvals._awith_votes(
+        state=state, newest=newest, approver=person, after=after, limit=PAGE + 1
+    )
+    following = approvals[PAGE - 1][0].id if len(approvals) > PAGE else None
     return await render(
         request,
         "approvals.html",
-        gates=gates[:PAGE],
+        approvals=approvals[:PAGE],
         following=following,
         state=state,
         states=STATES,
         mine=bool(person),
-        why_not={gate.id: why_not(gate, votes, identity_of(request)) for gate, votes in gates},
+        why_not={approval.id: why_not(approval, votes, identity_of(request)) for approval, votes in approvals},
     )
 
 
 async def show(request: Request) -> Response:
-    return await _page(request, await the_app(request).approvals.aget(request.path_params["gate"]))
+    return await _page(request, await the_app(request).approvals.aget(request.path_params["approval"]))
 
 
 async def decide(request: Request) -> Response:
     """A form that does not fit is shown again, with what was written in it."""
     app, given = the_app(request), await fields(request)
-    asked = await app.approvals.aget(request.path_params["gate"])
+    asked = await app.approvals.aget(request.path_params["approval"])
     by = identity_of(request).actor
     try:
-        gate = await app.approvals._adecide(
+        approval = await app.approvals._adecide(
             verdict_of(given),
-            asked.gate.id,
+            asked.approval.id,
             by,
             how="dashboard",
             comment=said(given, "comment", COMMENT_LIMIT),
-            data=data_of(asked.gate.form, given) if given.get("verdict") == "approve" else None,
+            data=data_of(asked.approval.form, given) if given.get("verdict") == "approve" else None,
         )
     except InvalidInput as error:
         if error.code != "form_invalid":
             raise
         return await _page(request, asked, given=given, wrong=error.message)
-    return go(request, f"/approvals/{gate.id}", outcome(gate))
+    return go(request, f"/approvals/{approval.id}", outcome(approval))
 
 
 async def _page(
@@ -244,11 +246,11 @@ async def _page(
         "approval.html",
         status=200 if wrong is None else 422,
         question=asked,
-        gate=asked.gate,
-        form=fields_of(asked.gate.form, given),
+        approval=asked.approval,
+        form=fields_of(asked.approval.form, given),
         comment=(given or {}).get("comment", ""),
         wrong=wrong,
-        why_not=why_not(asked.gate, asked.votes, identity_of(request)),
+        why_not=why_not(asked.approval, asked.votes, identity_of(request)),
     )
 
 
@@ -256,29 +258,30 @@ def verdict_of(given: dict[str, str]) -> VerdictWord:
     """Nobody approves by leaving something out."""
     word = given.get("verdict")
     if word not in ("approve", "deny"):
-        raise InvalidInput("say approve or deny", code="invalid_request")
+        raise InvalidInput("Choose approve or deny.", code="invalid_request")
     return cast(VerdictWord, word)
 
 
-def outcome(gate: Approval) -> str:
-    if gate.state != "open":
-        return f"{gate.name} is {gate.state}."
-    return f"Your word on {gate.name} counts; {gate.missing} more {'has' if gate.missing == 1 else 'have'} to agree."
+def outcome(approval: Approval) -> str:
+    if approval.state != "open":
+        return f"{approval.name} is {approval.state}."
+    needed = f"{approval.missing} more {'person has' if approval.missing == 1 else 'people have'} to approve"
+    return f"Your decision on {approval.name} is recorded; {needed}."
 
 
-def why_not(gate: Approval, votes: Sequence[Vote], identity: Identity) -> str | None:
+def why_not(approval: Approval, votes: Sequence[Vote], identity: Identity) -> str | None:
     """Why this person's word would not count, said before it is tried; the store says it again."""
     if not identity.may(Scope.DECIDE):
-        return "you may not decide: it takes the scope decide"
+        return "this needs the scope decide"
     ballot = Ballot("deny", identity.actor, "dashboard")  # which needs no form
-    reason = refusal(gate, ballot, identity.actor, None, (vote.person for vote in votes), True, datetime.now(UTC))
+    reason = refusal(approval, ballot, identity.actor, None, (vote.person for vote in votes), True, datetime.now(UTC))
     return None if reason is None else REASONS.get(reason, reason)
 
 
 routes = [
     shows("/approvals", inbox),
-    shows("/approvals/{gate}", show),
-    does("/approvals/{gate}", decide, Scope.DECIDE),
+    shows("/approvals/{approval}", show),
+    does("/approvals/{approval}", decide, Scope.DECIDE),
 ]
 
 
@@ -289,20 +292,20 @@ async def show_by_link(request: Request) -> Response:
 async def decide_by_link(request: Request) -> Response:
     asked, given = await _asked(request), await fields(request)
     try:
-        gate = await the_app(request).approvals._adecide(
+        approval = await the_app(request).approvals._adecide(
             verdict_of(given),
             request.path_params["token"],
             said(given, "by", 255),
             how="link",
             comment=said(given, "comment", COMMENT_LIMIT),
-            data=data_of(asked.gate.form, given) if given.get("verdict") == "approve" else None,
-            tenant=asked.gate.tenant,
+            data=data_of(asked.approval.form, given) if given.get("verdict") == "approve" else None,
+            tenant=asked.approval.tenant,
         )
     except InvalidInput as error:
         if error.code != "form_invalid":
             raise
         return await _link_page(request, asked, given=given, wrong=error.message)
-    return await _link_page(request, await _asked(request), done=outcome(gate))
+    return await _link_page(request, await _asked(request), done=outcome(approval))
 
 
 async def _asked(request: Request) -> ApprovalByToken:
@@ -327,8 +330,8 @@ async def _link_page(
         "decide.html",
         status=200 if wrong is None else 422,
         question=asked,
-        gate=asked.gate,
-        form=fields_of(asked.gate.form, given),
+        approval=asked.approval,
+        form=fields_of(asked.approval.form, given),
         given=given or {},
         wrong=wrong,
         done=done,
@@ -339,7 +342,7 @@ async def _link_page(
     return answer
 
 
-# For everybody who holds a token; the gate of the service lets these two through.
+# For everybody who holds a token; the approval of the service lets these two through.
 link_routes = [
     Route("/decide/{token}", show_by_link, methods=["GET"]),
     Route("/decide/{token}", decide_by_link, methods=["POST"]),

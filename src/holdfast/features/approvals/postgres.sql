@@ -1,6 +1,6 @@
 -- What was asked, said and told does not change; what is over is over; and a question is decided by what people said.
 
--- A job waits for one gate, and leaves it by the decision that was made there: whoever updates the state alone is
+-- A job waits for one approval, and leaves it by the decision that was made there: whoever updates the state alone is
 -- refused. One that is cancelled, or whose deadline has passed, takes its question back. Called by record_transition.
 create or replace function approvals_on_transition(old job_state, new job_state) returns void
 language plpgsql set search_path from current as $$
@@ -9,11 +9,11 @@ declare
 begin
     if new.state = old.state then
         if new.approval_id is distinct from old.approval_id then
-            raise exception 'job %: it waits for gate %, and for no other', old.id, old.approval_id using errcode = 'ZH002';
+            raise exception 'job %: it waits for approval %, and for no other', old.id, old.approval_id using errcode = 'ZH002';
         end if;
         return;
     elsif new.approval_id is not null then
-        raise exception 'job %: a job that leaves its gate names it no more', old.id using errcode = 'ZH002';
+        raise exception 'job %: a job that leaves its approval names it no more', old.id using errcode = 'ZH002';
     end if;
     select g.* into v_approval from approval g where g.id = old.approval_id and g.job_id = old.id and g.tenant = old.tenant;
     if new.state = 'cancelled'
@@ -21,24 +21,24 @@ begin
         update approval g set state = 'withdrawn', decided_at = clock_now() where g.id = v_approval.id and g.state = 'open';
     elsif (case new.state when 'queued' then v_approval.state = 'approved' or v_approval.state in ('denied', 'expired') and v_approval.on_deny = 'resume'
                           when 'failed' then v_approval.state in ('denied', 'expired') and v_approval.on_deny = 'fail' end) is not true then
-        raise exception 'job %: illegal transition % -> %: its gate was not decided so', old.id, old.state, new.state
-            using errcode = 'ZH001', hint = 'Decide the gate: select * from approve_gate(…), or deny_gate(…).';
+        raise exception 'job %: illegal transition % -> %: its approval was not decided so', old.id, old.state, new.state
+            using errcode = 'ZH001', hint = 'Decide the approval: select * from approve(…), or deny(…).';
     end if;
 end $$;
 
--- --- gates ---
+-- --- approvals ---
 
 create or replace function judge_approval_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.state <> 'open' or not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant
                                              and s.state = 'waiting_for_approval' and s.approval_id = new.id) then
-        raise exception 'gate %: a gate is opened by the job that waits for it', new.id using errcode = 'ZH002';
+        raise exception 'approval %: an approval is opened by the job that waits for it', new.id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
 create or replace trigger judge_insert before insert on approval for each row execute function judge_approval_insert();
 
--- Whether a gate has been decided as it says: by votes, by time, or because its job waits for it no more.
+-- Whether an approval has been decided as it says: by votes, by time, or because its job waits for it no more.
 create or replace function decided_so(p_approval approval) returns boolean language plpgsql set search_path from current as $$
 begin
     return case p_approval.state
@@ -62,14 +62,14 @@ begin
           (new.id, new.tenant, new.job_id, new.n, new.name, new.summary, new.data::text, new.form::text, new.approvers, new.quorum,
            new.requester, new.not_requester, new.on_deny, new.on_expire, new.expires_in, new.remind_every, new.escalate_to,
            new.notify, new.content_hash, new.opened_at) then
-        raise exception 'gate %: a decided gate and what was asked never change', old.id using errcode = 'ZH002';
+        raise exception 'approval %: a decided approval and what was asked never change', old.id using errcode = 'ZH002';
     elsif new.expires_at is distinct from old.expires_at and (old.on_expire <> 'remind' or new.expires_at < old.expires_at)
        or new.escalated_at is distinct from old.escalated_at
           and (old.escalated_at is not null or (old.escalate_at <= clock_now()) is not true) then
-        raise exception 'gate %: its times are kept as they were asked for', old.id using errcode = 'ZH002';
+        raise exception 'approval %: its times are kept as they were asked for', old.id using errcode = 'ZH002';
     elsif not coalesce(decided_so(new), false) then
-        raise exception 'gate %: illegal transition open -> %: what was said does not amount to it', old.id, new.state
-            using errcode = 'ZH001', hint = 'Decide it: select * from approve_gate(…), or deny_gate(…).';
+        raise exception 'approval %: illegal transition open -> %: what was said does not amount to it', old.id, new.state
+            using errcode = 'ZH001', hint = 'Decide it: select * from approve(…), or deny(…).';
     end if;
     return new;
 end $$;
@@ -86,7 +86,7 @@ begin
            and (g.approvers = '{}' or new.person = any (g.approvers)
                 or g.escalated_at is not null and new.person = any (g.escalate_to))
            and not (g.not_requester and new.person = g.requester)) then
-        raise exception 'gate %: one word a person who may, while the gate is open', new.approval_id using errcode = 'ZH002';
+        raise exception 'approval %: one word a person who may, while the approval is open', new.approval_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -96,7 +96,7 @@ create or replace trigger refuse_update before update on vote for each statement
 create or replace function judge_token_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.used_at is not null or not exists (select from approval g where g.id = new.approval_id and g.tenant = new.tenant and g.state = 'open') then
-        raise exception 'a token is issued unused, for an open gate' using errcode = 'ZH002';
+        raise exception 'a token is issued unused, for an open approval' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -121,7 +121,7 @@ create or replace trigger judge_delete after delete on approval
 create or replace function judge_part_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from approval t join gone g on t.id = g.approval_id) then
-        raise exception '%: rows are never deleted while their gate exists', tg_table_name using errcode = 'ZH002';
+        raise exception '%: rows are never deleted while their approval exists', tg_table_name using errcode = 'ZH002';
     end if;
     return null;
 end $$;
@@ -131,12 +131,12 @@ create or replace trigger refuse_truncate before truncate on approval for each s
 create or replace trigger refuse_truncate before truncate on vote for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on approval_token for each statement execute function refuse_change();
 
--- Approval gates: a question to people, and what becomes of the job that asked (CX-5, CX-6, CX-7).
--- Whoever writes a gate holds the row of its job first: a decision, an expiry, a cancel and a deadline that meet are put
--- in line there, and only the first of them finds the gate open. A job that leaves by a cancel or a deadline takes its
+-- Approvals: a question to people, and what becomes of the job that asked (CX-5, CX-6, CX-7).
+-- Whoever writes an approval holds the row of its job first: a decision, an expiry, a cancel and a deadline that meet are put
+-- in line there, and only the first of them finds the approval open. A job that leaves by a cancel or a deadline takes its
 -- question back by itself (approvals_on_transition).
 
--- Have somebody told about a gate: a job of the kind that the asking program named for it, a child of the job that
+-- Have somebody told about an approval: a job of the kind that the asking program named for it, a child of the job that
 -- asked and in its queue. Tokens are not part of it: whoever tells people has them issued.
 create or replace function give_notice(p_approval approval, p_what text, p_number integer, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
@@ -147,8 +147,8 @@ begin
         insert into owed (job_id) values (v_id);   -- it is part of the question: accepted where new jobs are refused
         insert into job (id, tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system, created_at)
         select v_id, p_approval.tenant, p_approval.notify, j.queue,
-               json_build_object('notice', json_build_object('gate_id', p_approval.id, 'what', p_what, 'number', p_number)),
-               p_approval.job_id, coalesce(j.correlation_id, j.id::text), j.workflow_id, 'gate ' || p_approval.name, 'holdfast', p_now
+               json_build_object('notice', json_build_object('approval_id', p_approval.id, 'what', p_what, 'number', p_number)),
+               p_approval.job_id, coalesce(j.correlation_id, j.id::text), j.workflow_id, 'approval ' || p_approval.name, 'holdfast', p_now
           from job j where j.id = p_approval.job_id;
         delete from owed o where o.job_id = v_id;
     end if;
@@ -172,12 +172,12 @@ begin
                make_interval(secs => a.remind_every), p_now + make_interval(secs => a.remind_every),
                p_now + make_interval(secs => a.escalate_after), coalesce(a.escalate_to, '{}'), a.notify, a.content_hash, p_now
           from unnest(approvals_on_suspend.jobs, approvals_on_suspend.tenants, approvals_on_suspend.details) as o(id, tenant, detail)
-         cross join lateral json_to_record(o.detail -> 'pause' -> 'gate') as a(
+         cross join lateral json_to_record(o.detail -> 'pause' -> 'approval') as a(
                    id uuid, summary text, data json, form json, approvers text[], quorum smallint, not_requester boolean,
                    on_deny text, on_expire text, expires_in double precision, remind_every double precision,
                    escalate_after double precision, escalate_to text[], notify text, content_hash text)
           join job j on j.id = o.id
-         where o.detail -> 'pause' -> 'gate' is not null
+         where o.detail -> 'pause' -> 'approval' is not null
         returning g.*
     loop
         perform give_notice(v_approval, 'asked', 0, p_now);
@@ -187,7 +187,7 @@ end $$;
 -- What the handler is given: the decision and everybody's word.
 create or replace function decision_of(p_approval approval) returns json language sql stable
 begin atomic
-    select json_build_object('gate_id', p_approval.id, 'state', p_approval.state,
+    select json_build_object('approval_id', p_approval.id, 'state', p_approval.state,
         'decided_at', to_char(p_approval.decided_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
         'votes', coalesce((select json_agg(json_build_object('person', v.person, 'verdict', v.verdict, 'how', v.how,
                     'comment', v.comment, 'data', v.data,
@@ -195,9 +195,9 @@ begin atomic
                     from vote v where v.approval_id = p_approval.id), '[]'::json));
 end;
 
--- Close an open gate whose job is locked: approved, denied or expired. The job goes on with the decision in its hands,
+-- Close an open approval whose job is locked: approved, denied or expired. The job goes on with the decision in its hands,
 -- or ends as failed with the reason.
-create or replace function close_gate(p_approval approval, p_state text, p_reason text, p_now timestamptz) returns void
+create or replace function close_approval(p_approval approval, p_state text, p_reason text, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 declare
     v_goes_on boolean := p_state = 'approved' or p_approval.on_deny = 'resume';
@@ -209,9 +209,9 @@ begin
     update job_state s
        set state = case when v_goes_on then 'queued' else 'failed' end::state, approval_id = null,
            finished_at = case when v_goes_on then null else p_now end,
-           error_code = case when v_goes_on then null when p_state = 'expired' then 'gate_expired' else 'denied' end,
+           error_code = case when v_goes_on then null when p_state = 'expired' then 'approval_expired' else 'denied' end,
            error_message = case when v_goes_on then null else p_reason end,
-           note = jsonb_strip_nulls(jsonb_build_object('gate', p_approval.name, 'verdict', p_state,
+           note = jsonb_strip_nulls(jsonb_build_object('approval', p_approval.name, 'verdict', p_state,
                                                        'reason', case when v_goes_on then p_reason end))
      where s.id = p_approval.job_id
     returning s.queue into v_queue;
@@ -220,41 +220,41 @@ begin
     end if;
 end $$;
 
--- One person's word on a gate. Enough of them decide it; a refusal is an answer (DP-3). With `token_hash` it is the
+-- One person's word on an approval. Enough of them decide it; a refusal is an answer (DP-3). With `token_hash` it is the
 -- holder of a token who speaks: the token is used up by a word that counts, and its person is the one who spoke.
-create or replace function decide_gate(gate uuid, verdict text, person text, comment text default null, data json default null,
+create or replace function decide_approval(approval uuid, verdict text, person text, comment text default null, data json default null,
                                        how text default 'sql', token_hash text default null, for_tenant text default null)
 returns table (id uuid, state text, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
-    v_scope  text := enter(decide_gate.for_tenant);
-    v_person text := decide_gate.person;
+    v_scope  text := enter(decide_approval.for_tenant);
+    v_person text := decide_approval.person;
     v_approval   approval;
     v_job    record;
     v_token  approval_token;
     v_reason text;
 begin
-    if decide_gate.verdict is null or decide_gate.verdict not in ('approve', 'deny') then
-        raise exception 'a verdict is approve or deny' using errcode = 'ZH010';
+    if decide_approval.verdict is null or decide_approval.verdict not in ('approve', 'deny') then
+        raise exception 'a verdict must be approve or deny' using errcode = 'ZH010';
     end if;
-    select g.* into v_approval from approval g where g.id = decide_gate.gate and (v_scope = '*' or g.tenant = v_scope);
+    select g.* into v_approval from approval g where g.id = decide_approval.approval and (v_scope = '*' or g.tenant = v_scope);
     if not found then
-        return query select decide_gate.gate, null::text, true, 'not_found';
+        return query select decide_approval.approval, null::text, true, 'not_found';
         return;
     end if;
     select s.state, s.approval_id into v_job from job_state s where s.id = v_approval.job_id for update;
-    select g.* into v_approval from approval g where g.id = decide_gate.gate for update;
-    if decide_gate.token_hash is not null then
-        select t.* into v_token from approval_token t where t.hash = decide_gate.token_hash and t.approval_id = v_approval.id for update;
+    select g.* into v_approval from approval g where g.id = decide_approval.approval for update;
+    if decide_approval.token_hash is not null then
+        select t.* into v_token from approval_token t where t.hash = decide_approval.token_hash and t.approval_id = v_approval.id for update;
         v_person := coalesce(v_token.person, v_person);
     end if;
     v_reason := case
         when v_approval.state <> 'open' then 'already_decided'
         when v_job.state is distinct from 'waiting_for_approval' or v_job.approval_id is distinct from v_approval.id then 'withdrawn'
-        when v_approval.expires_at <= v_now and v_approval.on_expire <> 'remind' then 'gate_expired'
-        when decide_gate.token_hash is not null and v_token.hash is null then 'token_unknown'
+        when v_approval.expires_at <= v_now and v_approval.on_expire <> 'remind' then 'approval_expired'
+        when decide_approval.token_hash is not null and v_token.hash is null then 'token_unknown'
         when v_token.used_at is not null then 'token_used'
         when v_token.expires_at <= v_now then 'token_expired'
         when coalesce(ascii(v_person), 0) <= 32 or length(v_person) > 255 then 'person_required'
@@ -262,9 +262,10 @@ begin
              || case when v_approval.escalated_at is not null then v_approval.escalate_to else '{}' end) then 'not_an_approver'
         when v_approval.not_requester and v_person = v_approval.requester then 'requester_may_not_decide'
         when exists (select from vote v where v.approval_id = v_approval.id and v.person = v_person) then 'already_voted'
-        when decide_gate.verdict = 'approve' and v_approval.form is not null
-             and not coalesce(json_typeof(decide_gate.data) = 'object'
-                              and fits_form(decide_gate.data::jsonb, v_approval.form::jsonb, v_approval.form::jsonb), false) then 'form_invalid'
+        when decide_approval.verdict = 'approve' and v_approval.form is not null
+             and not coalesce(json_typeof(coalesce(decide_approval.data, '{}')) = 'object'
+                              and fits_form(coalesce(decide_approval.data, '{}')::jsonb, v_approval.form::jsonb, v_approval.form::jsonb), false)
+             then 'form_invalid'
     end;
     if v_reason is not null then
         return query select v_approval.id, v_approval.state, true, v_reason;
@@ -275,59 +276,59 @@ begin
         update approval_token t set used_at = v_now where t.hash = v_token.hash;
     end if;
     insert into vote (approval_id, tenant, person, verdict, how, comment, data, at)
-    values (v_approval.id, v_approval.tenant, v_person, decide_gate.verdict, decide_gate.how, decide_gate.comment, decide_gate.data, v_now);
-    if decide_gate.verdict = 'deny' then
-        perform close_gate(v_approval, 'denied', 'denied by ' || v_person || coalesce(': ' || decide_gate.comment, ''), v_now);
+    values (v_approval.id, v_approval.tenant, v_person, decide_approval.verdict, decide_approval.how, decide_approval.comment, decide_approval.data, v_now);
+    if decide_approval.verdict = 'deny' then
+        perform close_approval(v_approval, 'denied', 'denied by ' || v_person || coalesce(': ' || decide_approval.comment, ''), v_now);
     elsif (select count(*) from vote v where v.approval_id = v_approval.id and v.verdict = 'approve') >= v_approval.quorum then
-        perform close_gate(v_approval, 'approved', 'approved by ' || v_person || coalesce(': ' || decide_gate.comment, ''), v_now);
+        perform close_approval(v_approval, 'approved', 'approved by ' || v_person || coalesce(': ' || decide_approval.comment, ''), v_now);
     end if;
     return query select g.id, g.state, false, null::text from approval g where g.id = v_approval.id;
 end $$;
 
--- For psql: select * from holdfast.approve_gate('…', 'ada@example.com', 'fine with me');
-create or replace function approve_gate(gate uuid, person text, comment text default null, data json default null, for_tenant text default null)
+-- For psql: select * from holdfast.approve('…', 'ada@example.com', 'fine with me');
+create or replace function approve(approval uuid, person text, comment text default null, data json default null, for_tenant text default null)
 returns table (id uuid, state text, refused boolean, reason text)
-language sql security definer set search_path from current as $$ select * from decide_gate($1, 'approve', $2, $3, $4, 'sql', null, $5) $$;
+language sql security definer set search_path from current as $$ select * from decide_approval($1, 'approve', $2, $3, $4, 'sql', null, $5) $$;
 
-create or replace function deny_gate(gate uuid, person text, comment text default null, for_tenant text default null)
+create or replace function deny(approval uuid, person text, comment text default null, for_tenant text default null)
 returns table (id uuid, state text, refused boolean, reason text)
-language sql security definer set search_path from current as $$ select * from decide_gate($1, 'deny', $2, $3, null, 'sql', null, $4) $$;
+language sql security definer set search_path from current as $$ select * from decide_approval($1, 'deny', $2, $3, null, 'sql', null, $4) $$;
 
--- Keep the hash of a token that decides this gate. The token itself never comes here.
-create or replace function keep_gate_token(gate uuid, hash text, person text, ttl interval default null, actor text default null,
+-- Keep the hash of a token that decides this approval. The token itself never comes here.
+create or replace function keep_approval_token(approval uuid, hash text, person text, ttl interval default null, actor text default null,
                                            for_tenant text default null)
 returns text
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(keep_gate_token.for_tenant, nullif(keep_gate_token.actor, ''));
+    v_scope text := enter(keep_approval_token.for_tenant, nullif(keep_approval_token.actor, ''));
     v_approval  approval;
 begin
-    select g.* into v_approval from approval g where g.id = keep_gate_token.gate and (v_scope = '*' or g.tenant = v_scope);
+    select g.* into v_approval from approval g where g.id = keep_approval_token.approval and (v_scope = '*' or g.tenant = v_scope);
     if not found then
         return 'not_found';
     elsif v_approval.state <> 'open' then
         return 'already_decided';
-    elsif keep_gate_token.person is not null and v_approval.approvers <> '{}'
-          and not keep_gate_token.person = any (v_approval.approvers || v_approval.escalate_to) then
+    elsif keep_approval_token.person is not null and v_approval.approvers <> '{}'
+          and not keep_approval_token.person = any (v_approval.approvers || v_approval.escalate_to) then
         return 'not_an_approver';
     end if;
     insert into approval_token (hash, tenant, approval_id, person, issued_by, issued_at, expires_at)
-    values (keep_gate_token.hash, v_approval.tenant, v_approval.id, keep_gate_token.person, actor(), v_now, v_now + keep_gate_token.ttl);
+    values (keep_approval_token.hash, v_approval.tenant, v_approval.id, keep_approval_token.person, actor(), v_now, v_now + keep_approval_token.ttl);
     return null;
 end $$;
 
--- Gates whose time has come: reminders, escalation, expiry. Answers how many it dealt with. A gate whose job is being
+-- Approvals whose time has come: reminders, escalation, expiry. Answers how many it dealt with. An approval whose job is being
 -- written by somebody else is left for the next time.
-create or replace function attend_gates(want integer default 1000, for_tenant text default '*')
+create or replace function attend_approvals(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(attend_gates.for_tenant, 'promoter');
+    v_scope text := enter(attend_approvals.for_tenant, 'promoter');
     v_approval  approval;
     v_job   record;
     v_count integer := 0;
@@ -339,7 +340,7 @@ begin
         select g.* from approval g
          where g.state = 'open' and least(g.expires_at, g.remind_at, g.escalate_at) <= v_now
            and (v_scope = '*' or g.tenant = v_scope)
-         order by least(g.expires_at, g.remind_at, g.escalate_at) limit attend_gates.want
+         order by least(g.expires_at, g.remind_at, g.escalate_at) limit attend_approvals.want
     loop
         select s.state, s.approval_id into v_job from job_state s where s.id = v_approval.job_id for update skip locked;
         continue when not found;
@@ -360,7 +361,7 @@ begin
              where g.id = v_approval.id returning g.* into v_approval;
             perform give_notice(v_approval, 'reminder', v_approval.reminders, v_now);
         elsif v_approval.expires_at <= v_now then
-            perform close_gate(v_approval, case v_approval.on_expire when 'approve' then 'approved' else 'expired' end,
+            perform close_approval(v_approval, case v_approval.on_expire when 'approve' then 'approved' else 'expired' end,
                                'nobody decided in time', v_now);
         elsif v_approval.remind_at <= v_now then
             update approval g set reminders = g.reminders + 1, remind_at = v_now + g.remind_every
@@ -371,28 +372,28 @@ begin
     return v_count;
 end $$;
 
--- The hashes of a gate's tokens, for a program that compares them with the one it was shown.
-create or replace function gate_hashes(gate uuid, for_tenant text default null) returns setof text
+-- The hashes of an approval's tokens, for a program that compares them with the one it was shown.
+create or replace function approval_token_hashes(approval uuid, for_tenant text default null) returns setof text
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
-declare v_scope text := enter(gate_hashes.for_tenant);
+declare v_scope text := enter(approval_token_hashes.for_tenant);
 begin
     return query select t.hash from approval_token t
-     where t.approval_id = gate_hashes.gate and (v_scope = '*' or t.tenant = v_scope);
+     where t.approval_id = approval_token_hashes.approval and (v_scope = '*' or t.tenant = v_scope);
 end $$;
 
-create or replace function gate_token_of(token_hash text, for_tenant text default null)
+create or replace function approval_token_of(token_hash text, for_tenant text default null)
 returns table (person text, expires_at timestamptz, used_at timestamptz)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
-declare v_scope text := enter(gate_token_of.for_tenant);
+declare v_scope text := enter(approval_token_of.for_tenant);
 begin
     return query select t.person, t.expires_at, t.used_at from approval_token t
-     where t.hash = gate_token_of.token_hash and (v_scope = '*' or t.tenant = v_scope);
+     where t.hash = approval_token_of.token_hash and (v_scope = '*' or t.tenant = v_scope);
 end $$;
 
--- Whether this word has been said: for whoever lost the answer to decide_gate.
-create or replace function said(gate uuid, verdict text, person text, how text, token_hash text, for_tenant text default null)
+-- Whether this word has been said: for whoever lost the answer to decide_approval.
+create or replace function said(approval uuid, verdict text, person text, how text, token_hash text, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -400,6 +401,6 @@ declare v_scope text := enter(said.for_tenant);
 begin
     return exists (
         select from vote v
-         where v.approval_id = said.gate and (v_scope = '*' or v.tenant = v_scope) and v.verdict = said.verdict and v.how = said.how
+         where v.approval_id = said.approval and (v_scope = '*' or v.tenant = v_scope) and v.verdict = said.verdict and v.how = said.how
            and v.person = coalesce((select t.person from approval_token t where t.hash = said.token_hash), said.person));
 end $$;

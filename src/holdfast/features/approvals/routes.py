@@ -1,4 +1,4 @@
-"""Gates: what waits for people, and what they say. A GET never decides (rule 26)."""
+"""Approvals: what waits for people, and what they say. A GET never decides (rule 26)."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ from holdfast.server.bodies import Body, Span, Text, Words
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed, before_the_body, paged
 
-router = Router(prefix="/gates", tags=["gates"])
-by_token = Router(prefix="/decide", tags=["gates"])
+router = Router(prefix="/approvals", tags=["approvals"])
+by_token = Router(prefix="/approvals/by-token", tags=["approvals"])
 """For whoever has a token and nothing else: it is in the path, and is looked at before anything is shown."""
 
 HOW = "http"
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Approval])
-async def list_gates(
+async def list_approvals(
     app: TheApp,
     state: ApprovalState | Literal["all"] = "open",
-    approver: Annotated[str | None, Query(max_length=255, description="Only what this person may decide.")] = None,
+    approver: Annotated[
+        str | None, Query(max_length=255, description="Only approvals that this person may decide.")
+    ] = None,
     name: Annotated[str | None, Query(max_length=255)] = None,
     job: Annotated[str | None, Query(max_length=100)] = None,
     after: After = None,
     limit: Limit = PAGE,
 ) -> Page[Approval]:
-    """The oldest first."""
+    """List approvals, oldest first."""
     found = await app.approvals.alist(
         state=None if state == "all" else state, approver=approver, name=name, job_id=job, after=after, limit=limit + 1
     )
-    return paged(list(found), limit, lambda gate: gate.id)
+    return paged(list(found), limit, lambda approval: approval.id)
 
 
-@router.get("/{gate_id}", dependencies=[allowed(Scope.READ)], response_model=ApprovalRequest)
-async def show_gate(app: TheApp, gate_id: Id) -> ApprovalRequest:
-    """The gate, what was said of it so far, and the job that asked."""
-    return await app.approvals.aget(gate_id)
+@router.get("/{approval_id}", dependencies=[allowed(Scope.READ)], response_model=ApprovalRequest)
+async def show_approval(app: TheApp, approval_id: Id) -> ApprovalRequest:
+    """The approval, what was said of it so far, and the job that asked."""
+    return await app.approvals.aget(approval_id)
 
 
 class Say(Body):
@@ -54,25 +56,25 @@ class Say(Body):
     )
 
     comment: Words | None = None
-    data: Any = Field(default=None, description="What fills in the form, where there is one.")
+    data: Any = Field(default=None, description="Values of the form, if there is one.")
 
 
-@router.post("/{gate_id}/approve", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
-async def approve_gate(app: TheApp, gate_id: Id, body: Say | None = None) -> Approval:
-    """Say yes, as whom the credentials name. Answers the gate as it is now: still open when more have to agree."""
-    return await _decide(app, "approve", gate_id, body)
+@router.post("/{approval_id}/approve", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
+async def approve(app: TheApp, approval_id: Id, body: Say | None = None) -> Approval:
+    """Say yes, as whom the credentials name. Answers the approval as it is now: still open when more have to agree."""
+    return await _decide(app, "approve", approval_id, body)
 
 
-@router.post("/{gate_id}/deny", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
-async def deny_gate(app: TheApp, gate_id: Id, body: Say | None = None) -> Approval:
+@router.post("/{approval_id}/deny", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
+async def deny(app: TheApp, approval_id: Id, body: Say | None = None) -> Approval:
     """Say no."""
-    return await _decide(app, "deny", gate_id, body)
+    return await _decide(app, "deny", approval_id, body)
 
 
-async def _decide(app: App, verdict: Literal["approve", "deny"], gate_id: str, body: Say | None) -> Approval:
+async def _decide(app: App, verdict: Literal["approve", "deny"], approval_id: str, body: Say | None) -> Approval:
     said = body or Say()
     return await app.approvals._adecide(
-        verdict, gate_id, app._session.actor, how=HOW, comment=said.comment, data=said.data
+        verdict, approval_id, app._session.actor, how=HOW, comment=said.comment, data=said.data
     )
 
 
@@ -88,11 +90,11 @@ class Issued:
     token: str
 
 
-@router.post("/{gate_id}/token", dependencies=[allowed(Scope.ADMIN)], status_code=201, response_model=Issued)
-async def issue_gate_token(app: TheApp, gate_id: Id, body: Issue | None = None) -> Issued:
-    """A token that decides this gate once, for whoever holds it."""
+@router.post("/{approval_id}/token", dependencies=[allowed(Scope.ADMIN)], status_code=201, response_model=Issued)
+async def issue_approval_token(app: TheApp, approval_id: Id, body: Issue | None = None) -> Issued:
+    """A token that decides this approval once, for anyone who holds it."""
     asked = body or Issue()
-    return Issued(await app.approvals.aissue_token(gate_id, person=asked.person, expires_in=asked.expires_in))
+    return Issued(await app.approvals.aissue_token(approval_id, person=asked.person, expires_in=asked.expires_in))
 
 
 # --- with a token and no log-in ---
@@ -104,7 +106,7 @@ Token = Annotated[str, Path(min_length=1, max_length=200)]
 class Question:
     """What a token decides: as much as one has to know for it, and nothing else of the job."""
 
-    gate: Approval
+    approval: Approval
     votes: list[Vote]
     job_id: str
     kind: str
@@ -119,7 +121,7 @@ async def show_question(app: TheApp, token: Token) -> Question | Spent:
 
 class Decide(Say):
     verdict: Literal["approve", "deny"]
-    by: Text | None = Field(default=None, description="Who decides, where the token was not issued to somebody.")
+    by: Text | None = Field(default=None, description="Person who decides, if the token was not issued for one.")
 
 
 @before_the_body
@@ -136,16 +138,16 @@ async def _known(request: Request) -> ApprovalByToken:
 async def decide_question(
     app: TheApp, token: Token, asked: Annotated[ApprovalByToken, Depends(_known)], body: Decide
 ) -> Question:
-    """Decide it. The token can do so once."""
+    """Decide with the token. It works once."""
     await app.approvals._adecide(
-        body.verdict, token, body.by, how=HOW, comment=body.comment, data=body.data, tenant=asked.gate.tenant
+        body.verdict, token, body.by, how=HOW, comment=body.comment, data=body.data, tenant=asked.approval.tenant
     )
-    now = await app.approvals.aget(asked.gate.id, tenant=asked.gate.tenant)
+    now = await app.approvals.aget(asked.approval.id, tenant=asked.approval.tenant)
     return _question(now)
 
 
 async def _asked_with(app: App, token: str) -> ApprovalByToken:
-    """Whose gate it is, the token says; where the service may act for one tenant alone, it is that one's."""
+    """Whose approval it is, the token says; where the service may act for one tenant alone, it is that one's."""
     try:
         return await app.approvals.aget_by_token(token, tenant=EVERY_TENANT)
     except Refused as refused:
@@ -155,4 +157,4 @@ async def _asked_with(app: App, token: str) -> ApprovalByToken:
 
 
 def _question(asked: ApprovalRequest) -> Question:
-    return Question(asked.gate, asked.votes, asked.job.id, asked.job.kind)
+    return Question(asked.approval, asked.votes, asked.job.id, asked.job.kind)

@@ -19,19 +19,19 @@ from holdfast.stores.reader import within
 from holdfast.stores.sqlite.admission import duty
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.steps import GATE_NOTICE
+from holdfast.stores.sqlite.steps import APPROVAL_NOTICE
 
 
 class ApprovalStore(Protocol):
-    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
+    def decide(self, approval_id: str, ballot: Ballot, tenant: str) -> Flow[Answer]: ...
 
     def save_token(
-        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+        self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> Flow[str | None]:
         """None when it is kept, or the reason why not."""
         ...
 
-    def token_hashes(self, gate_id: str, tenant: str) -> Flow[list[str]]: ...
+    def token_hashes(self, approval_id: str, tenant: str) -> Flow[list[str]]: ...
 
     def token(self, token_hash: str, tenant: str) -> Flow[Token | None]:
         """Whose a token is, until when it is good, and when it was used."""
@@ -39,16 +39,16 @@ class ApprovalStore(Protocol):
 
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
 
-    def get(self, gate_id: str, tenant: str) -> Flow[Approval | None]: ...
+    def get(self, approval_id: str, tenant: str) -> Flow[Approval | None]: ...
 
-    def votes(self, gate_id: str, tenant: str) -> Flow[list[Vote]]: ...
+    def votes(self, approval_id: str, tenant: str) -> Flow[list[Vote]]: ...
 
     def list(self, wanted: ApprovalFilter) -> Flow[list[Approval]]: ...
 
 
 MOST = 1000
-# Looked up by key for each gate of the page; the words of one gate are few.
-GATE_COLUMNS = (
+# Looked up by key for each approval of the page; the words of one approval are few.
+APPROVAL_COLUMNS = (
     f"{Record.columns(Approval, 'g.', skip=('approvals',))},"
     " (select count(*) from {vote} v where v.approval_id = g.id and v.verdict = 'approve')"
 )
@@ -56,22 +56,22 @@ GATE_COLUMNS = (
 
 class ApprovalReads(Reader):
     @cached_property
-    def _gate(self) -> Callable[[Row], Approval]:
+    def _approval(self) -> Callable[[Row], Approval]:
         return Record.decoder(Approval, self.dialect.codec)
 
     @flow(writes=False)
-    def get(self, gate_id: str, tenant: str) -> Steps[Approval | None]:
-        text = f"select {GATE_COLUMNS} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
-        rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
-        return self._gate(rows[0]) if rows else None
+    def get(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
+        text = f"select {APPROVAL_COLUMNS} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
+        rows = yield from self._ask(tenant, text, id=parse_id(approval_id))
+        return self._approval(rows[0]) if rows else None
 
     @flow(writes=False)
-    def votes(self, gate_id: str, tenant: str) -> Steps[list[Vote]]:
+    def votes(self, approval_id: str, tenant: str) -> Steps[list[Vote]]:
         text = (
-            f"select v.approval_id, {Record.columns(Vote, 'v.', skip=('gate_id',))} from {{vote}} v"
+            f"select v.approval_id, {Record.columns(Vote, 'v.', skip=('approval_id',))} from {{vote}} v"
             f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(gate_id))
+        rows = yield from self._ask(tenant, text, id=parse_id(approval_id))
         decode = Record.decoder(Vote, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -95,29 +95,29 @@ class ApprovalReads(Reader):
             conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
             params["after"] = parse_id(wanted.after)
         text = (
-            f"select {GATE_COLUMNS} from {{approval}} g where {' and '.join(conditions)}"
+            f"select {APPROVAL_COLUMNS} from {{approval}} g where {' and '.join(conditions)}"
             f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MOST)):d}"
         )
         rows = yield from self._ask(wanted.tenant, text, **params)
-        return [self._gate(row) for row in rows]
+        return [self._approval(row) for row in rows]
 
 
 class PostgresApprovals(Calls, ApprovalReads):
-    def _decide_again(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+    def _decide_again(self, approval_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
         """What is refused now may be so because our first try came through: then the word we said is there."""
-        answer = yield from self.decide(gate_id, ballot, tenant).start()
+        answer = yield from self.decide(approval_id, ballot, tenant).start()
         if answer.reason not in ("already_voted", "already_decided", "token_used"):
             return answer
-        word = (parse_id(gate_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, tenant)
+        word = (parse_id(approval_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, tenant)
         said = yield self._call("said", "%s, %s, %s, %s, %s, %s", *word)
-        return Answer(answer.gate_id, answer.state, False, None) if said[0][0] else answer
+        return Answer(answer.approval_id, answer.state, False, None) if said[0][0] else answer
 
     @flow(single=True, repeat=_decide_again)
-    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+    def decide(self, approval_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
         rows = yield self._call(
-            "decide_gate",
+            "decide_approval",
             "%s, %s, %s, %s, %s::json, %s, %s, %s",
-            parse_id(gate_id),
+            parse_id(approval_id),
             ballot.verdict,
             ballot.person,
             ballot.comment,
@@ -131,12 +131,12 @@ class PostgresApprovals(Calls, ApprovalReads):
 
     @flow(single=True)
     def save_token(
-        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+        self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> Steps[str | None]:
         rows = yield self._call(
-            "keep_gate_token",
+            "keep_approval_token",
             "%s, %s, %s, make_interval(secs => %s::float8), %s, %s",
-            parse_id(gate_id),
+            parse_id(approval_id),
             token_hash,
             person,
             ttl,
@@ -146,30 +146,30 @@ class PostgresApprovals(Calls, ApprovalReads):
         return rows[0][0]  # type: ignore[no-any-return]
 
     @flow(single=True)
-    def token_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
-        rows = yield self._call("gate_hashes", "%s, %s", parse_id(gate_id), tenant)
+    def token_hashes(self, approval_id: str, tenant: str) -> Steps[list[str]]:
+        rows = yield self._call("approval_token_hashes", "%s, %s", parse_id(approval_id), tenant)
         return [row[0] for row in rows]
 
     @flow(single=True)
     def token(self, token_hash: str, tenant: str) -> Steps[Token | None]:
-        rows = yield self._call("gate_token_of", "%s, %s", token_hash, tenant)
+        rows = yield self._call("approval_token_of", "%s, %s", token_hash, tenant)
         return Token(*rows[0]) if rows else None
 
     @flow(single=True)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        rows = yield self._call("attend_gates", "%s, %s", want, tenant)
+        rows = yield self._call("attend_approvals", "%s, %s", want, tenant)
         return int(rows[0][0])
 
 
 _COLUMNS = Record.columns(Approval, skip=("approvals",))
-_FIND = f"SELECT {_COLUMNS} FROM approval WHERE id = :gate AND (:any OR tenant = :tenant)"
+_FIND = f"SELECT {_COLUMNS} FROM approval WHERE id = :approval AND (:any OR tenant = :tenant)"
 _WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
 _TOKEN_OF = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
 _TOKEN = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = ? AND approval_id = ?"
 _VOTES = "SELECT person, verdict, how, comment, data, at FROM vote WHERE approval_id = ? ORDER BY at, person"
 _VOTE = (
     "INSERT INTO vote (approval_id, tenant, person, verdict, how, comment, data, at)"
-    " VALUES (:gate, :tenant, :person, :verdict, :how, :comment, :data, :now)"
+    " VALUES (:approval, :tenant, :person, :verdict, :how, :comment, :data, :now)"
 )
 _CLOSE = "UPDATE approval SET state = ?, decided_at = ? WHERE id = ?"
 _REMEMBER = "UPDATE step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
@@ -180,7 +180,7 @@ _FAIL = (
 )
 _KEEP = (
     "INSERT INTO approval_token (hash, tenant, approval_id, person, issued_by, issued_at, expires_at)"
-    " VALUES (:hash, :tenant, :gate, :person, :actor, :now, :now + :ttl)"
+    " VALUES (:hash, :tenant, :approval, :person, :actor, :now, :now + :ttl)"
 )
 _NEXT = (
     "min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),"
@@ -192,10 +192,10 @@ _DUE = (
 )
 _IS_DUE = f"SELECT 1 FROM approval WHERE state = 'open' AND {_NEXT} <= ? LIMIT 1"
 _ESCALATE = "UPDATE approval SET escalated_at = ?, escalate_at = NULL WHERE id = ?"
-_REMIND = "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :gate"
+_REMIND = "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :approval"
 _ASK_AGAIN = (
     "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now + expires_in"
-    " WHERE id = :gate"
+    " WHERE id = :approval"
 )
 
 
@@ -207,30 +207,30 @@ def _anything_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> St
 
 class SqliteApprovals(SqlitePart, ApprovalReads):
     @cached_property
-    def _read_gate(self) -> Callable[[Row], Approval]:
+    def _read_approval(self) -> Callable[[Row], Approval]:
         return Record.decoder(Approval, SqliteCodec(), skip=("approvals",))
 
     @flow(tells=True)
-    def decide(self, gate_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
+    def decide(self, approval_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
         if ballot.verdict not in ("approve", "deny"):
-            raise InvalidInput("a verdict is approve or deny")
-        gate = yield from self._find(gate_id, tenant)
-        if gate is None:
-            return Answer(parse_id(gate_id), None, True, "not_found")
-        token = yield from _token(ballot, gate)
+            raise InvalidInput("a verdict must be approve or deny")
+        approval = yield from self._find(approval_id, tenant)
+        if approval is None:
+            return Answer(parse_id(approval_id), None, True, "not_found")
+        token = yield from _token(ballot, approval)
         person = token.person if token is not None and token.person is not None else ballot.person
         now = yield from sign(person)
-        waits = yield Statement(_WAITS, (gate.job_id, gate.id))
-        votes = yield Statement(_VOTES, (gate.id,))
-        reason = refusal(gate, ballot, person, token, (vote[0] for vote in votes), bool(waits), from_micros(now))
+        waits = yield Statement(_WAITS, (approval.job_id, approval.id))
+        votes = yield Statement(_VOTES, (approval.id,))
+        reason = refusal(approval, ballot, person, token, (vote[0] for vote in votes), bool(waits), from_micros(now))
         if reason is not None:
             yield from unsign()
-            return Answer(gate.id, gate.state, True, reason)
+            return Answer(approval.id, approval.state, True, reason)
         if ballot.token_hash is not None:
             yield Statement("UPDATE approval_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
         word = {
-            "gate": gate.id,
-            "tenant": gate.tenant,
+            "approval": approval.id,
+            "tenant": approval.tenant,
             "person": person,
             "verdict": ballot.verdict,
             "how": ballot.how,
@@ -240,36 +240,42 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
         }
         yield Statement(_VOTE, word)
         said = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
-        state = gate.state
+        state = approval.state
         if ballot.verdict == "deny":
-            state = yield from _close(gate, "denied", f"denied{said}", now)
-        elif sum(vote[1] == "approve" for vote in votes) + 1 >= gate.quorum:
-            state = yield from _close(gate, "approved", f"approved{said}", now)
+            state = yield from _close(approval, "denied", f"denied{said}", now)
+        elif sum(vote[1] == "approve" for vote in votes) + 1 >= approval.quorum:
+            state = yield from _close(approval, "approved", f"approved{said}", now)
         yield from unsign()
-        return Answer(gate.id, state, False, None)
+        return Answer(approval.id, state, False, None)
 
     @flow()
     def save_token(
-        self, gate_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
+        self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> Steps[str | None]:
-        gate = yield from self._find(gate_id, tenant)
-        if gate is None:
+        approval = yield from self._find(approval_id, tenant)
+        if approval is None:
             return "not_found"
-        if gate.state != "open":
+        if approval.state != "open":
             return "already_decided"
-        if person is not None and gate.approvers and person not in (*gate.approvers, *gate.escalate_to):
+        if person is not None and approval.approvers and person not in (*approval.approvers, *approval.escalate_to):
             return "not_an_approver"
         now = yield from sign(actor)
-        facts = {"hash": token_hash, "tenant": gate.tenant, "gate": gate.id, "person": person, "actor": actor}
+        facts = {
+            "hash": token_hash,
+            "tenant": approval.tenant,
+            "approval": approval.id,
+            "person": person,
+            "actor": actor,
+        }
         yield Statement(_KEEP, facts | {"now": now, "ttl": None if ttl is None else in_micros(ttl)})
         yield from unsign()
         return None
 
     @flow(writes=False)
-    def token_hashes(self, gate_id: str, tenant: str) -> Steps[list[str]]:
-        asked = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
+    def token_hashes(self, approval_id: str, tenant: str) -> Steps[list[str]]:
+        asked = {"approval": parse_id(approval_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(
-            "SELECT hash FROM approval_token WHERE approval_id = :gate AND (:any OR tenant = :tenant)", asked
+            "SELECT hash FROM approval_token WHERE approval_id = :approval AND (:any OR tenant = :tenant)", asked
         )
         return [row[0] for row in rows]
 
@@ -282,21 +288,21 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
-        for gate in map(self._read_gate, rows):
-            yield from _attend(gate, now)
+        for approval in map(self._read_approval, rows):
+            yield from _attend(approval, now)
         yield from unsign()
         return len(rows)
 
-    def _find(self, gate_id: str, tenant: str) -> Steps[Approval | None]:
-        scope = {"gate": parse_id(gate_id), "any": any_tenant(tenant), "tenant": tenant}
+    def _find(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
+        scope = {"approval": parse_id(approval_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_FIND, scope)
-        return self._read_gate(rows[0]) if rows else None
+        return self._read_approval(rows[0]) if rows else None
 
 
-def _token(ballot: Ballot, gate: Approval) -> Steps[Token | None]:
+def _token(ballot: Ballot, approval: Approval) -> Steps[Token | None]:
     if ballot.token_hash is None:
         return None
-    rows = yield Statement(_TOKEN, (ballot.token_hash, gate.id))
+    rows = yield Statement(_TOKEN, (ballot.token_hash, approval.id))
     return _read_token(rows[0]) if rows else None
 
 
@@ -305,40 +311,42 @@ def _read_token(row: Row) -> Token:
     return Token(person, *(None if at is None else from_micros(at) for at in (expires_at, used_at)))
 
 
-def _attend(gate: Approval, now: int) -> Steps[None]:
+def _attend(approval: Approval, now: int) -> Steps[None]:
     """Escalate, remind or let expire, whatever is due."""
-    waits = yield Statement(_WAITS, (gate.job_id, gate.id))
+    waits = yield Statement(_WAITS, (approval.job_id, approval.id))
     if not waits:
-        yield Statement(_CLOSE, ("withdrawn", now, gate.id))
+        yield Statement(_CLOSE, ("withdrawn", now, approval.id))
         return
     late = from_micros(now)
-    if gate.escalate_at is not None and gate.escalate_at <= late:
-        yield Statement(_ESCALATE, (now, gate.id))
-        yield Statement(GATE_NOTICE, {"gate": gate.id, "what": "escalated", "now": now})
-    expired = gate.expires_at is not None and gate.expires_at <= late
-    if expired and gate.on_expire != "remind":
-        yield from _close(gate, "approved" if gate.on_expire == "approve" else "expired", "nobody decided in time", now)
-    elif expired or (gate.remind_at is not None and gate.remind_at <= late):
-        yield Statement(_ASK_AGAIN if expired else _REMIND, {"gate": gate.id, "now": now})
-        yield Statement(GATE_NOTICE, {"gate": gate.id, "what": "reminder", "now": now})
+    if approval.escalate_at is not None and approval.escalate_at <= late:
+        yield Statement(_ESCALATE, (now, approval.id))
+        yield Statement(APPROVAL_NOTICE, {"approval": approval.id, "what": "escalated", "now": now})
+    expired = approval.expires_at is not None and approval.expires_at <= late
+    if expired and approval.on_expire != "remind":
+        yield from _close(
+            approval, "approved" if approval.on_expire == "approve" else "expired", "nobody decided in time", now
+        )
+    elif expired or (approval.remind_at is not None and approval.remind_at <= late):
+        yield Statement(_ASK_AGAIN if expired else _REMIND, {"approval": approval.id, "now": now})
+        yield Statement(APPROVAL_NOTICE, {"approval": approval.id, "what": "reminder", "now": now})
 
 
-def _close(gate: Approval, state: Any, reason: str, now: int) -> Steps[Any]:
+def _close(approval: Approval, state: Any, reason: str, now: int) -> Steps[Any]:
     """The job goes on with the decision in its hands, or ends as failed with the reason."""
-    yield Statement(_CLOSE, (state, now, gate.id))
-    votes = yield Statement(_VOTES, (gate.id,))
+    yield Statement(_CLOSE, (state, now, approval.id))
+    votes = yield Statement(_VOTES, (approval.id,))
     names = ("person", "verdict", "how", "comment", "data", "at")
     said = [dict(zip(names, vote, strict=True)) for vote in votes]
     for vote in said:
         vote["data"], vote["at"] = None if vote["data"] is None else json.loads(vote["data"]), _written(vote["at"])
-    decision = {"gate_id": gate.id, "state": state, "decided_at": _written(now), "votes": said}
-    yield Statement(_REMEMBER, (json.dumps(decision), now, gate.job_id, gate.n))
-    note = {"gate": gate.name, "verdict": state}
-    if state == "approved" or gate.on_deny == "resume":
-        yield Statement(_GO_ON, {"job": gate.job_id, "note": json.dumps(note | {"reason": reason})})
+    decision = {"approval_id": approval.id, "state": state, "decided_at": _written(now), "votes": said}
+    yield Statement(_REMEMBER, (json.dumps(decision), now, approval.job_id, approval.n))
+    note = {"approval": approval.name, "verdict": state}
+    if state == "approved" or approval.on_deny == "resume":
+        yield Statement(_GO_ON, {"job": approval.job_id, "note": json.dumps(note | {"reason": reason})})
     else:
-        code = "gate_expired" if state == "expired" else "denied"
-        failure = {"job": gate.job_id, "now": now, "code": code, "message": reason, "note": json.dumps(note)}
+        code = "approval_expired" if state == "expired" else "denied"
+        failure = {"job": approval.job_id, "now": now, "code": code, "message": reason, "note": json.dumps(note)}
         yield Statement(_FAIL, failure)
     return state
 

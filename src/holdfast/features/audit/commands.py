@@ -12,7 +12,7 @@ import typer
 from holdfast.cli import options
 from holdfast.cli.failures import FAILED
 from holdfast.cli.output import Cell, emit, facts, line, moment, say, since, table, write
-from holdfast.cli.session import AnyTenant, NoTenant
+from holdfast.cli.session import AnyTenant, NoTenant, full_id
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidSetting, NotFound
@@ -20,7 +20,7 @@ from holdfast.features.audit.operations import Audit, Progress, verify_file
 from holdfast.features.audit.verification import Report
 from holdfast.features.jobs.timeline import short, way
 
-commands = Commands("The sealed ledger: check it, show it, take it elsewhere.")
+commands = Commands("Verify, show and export the sealed ledger.")
 
 PAUSE = 2.0  # seconds between two words about the progress
 
@@ -33,24 +33,27 @@ PAUSE = 2.0  # seconds between two words about the progress
 )
 def verify(
     session: NoTenant,
-    begin: Annotated[int, typer.Option("--from", metavar="SEAL", min=1, help="Begin with this seal.")] = 1,
+    begin: Annotated[int, typer.Option("--from", metavar="SEAL", min=1, help="Start at this seal.")] = 1,
     anchors: Annotated[
         list[str] | None,
-        typer.Option("--anchor", metavar="ANCHOR", help="What `audit anchor` printed; can be given several times."),
+        typer.Option("--anchor", metavar="ANCHOR", help="An anchor printed by `audit anchor`; repeatable."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="Check an exported file, without a database.")
     ] = None,
 ) -> None:
-    """Check the whole chain, and name what was edited, deleted, inserted, moved or cut off: then it exits with 1.
+    """Verify the whole chain and report edited, deleted, inserted, moved or truncated events. Exit 1 if there are
+    any.
 
-    Without an anchor that was kept elsewhere, a chain that its owner cut off or made anew looks whole.
+    Without an anchor stored elsewhere, a chain that its owner truncated or rebuilt looks complete.
     """
     if file is not None:
         if begin != 1 or session.url is not None:
-            raise InvalidSetting("--file is checked as a whole, without a database", code="conflicting_options")
+            raise InvalidSetting(
+                "--file checks a whole file without a database; omit the other options", code="conflicting_options"
+            )
         if not file.is_file():
-            raise NotFound(f"there is no file {file}", code="no_file")
+            raise NotFound(f"file {file} not found", code="no_file")
         report = verify_file(file, anchors or (), _progress())
     else:
         with session.connect(EVERY_TENANT) as client:
@@ -65,9 +68,9 @@ def verify(
 
 @commands.add("show", "holdfast audit show 01a1de74-eb8c-70f1-843b-cac5f6817387")
 def show(session: AnyTenant, job_id: options.JobId) -> None:
-    """Show the events of a job, each with its seal and whether it is still what was sealed: if not, it exits with 1."""
+    """Show a job's events with their seals and check each one. Exit 1 if an event was changed."""
     with session.connect() as client:
-        found = Audit(client).get(job_id)
+        found = Audit(client).get(full_id(client, job_id))
     if session.as_json:
         emit(found)
     else:
@@ -75,7 +78,7 @@ def show(session: AnyTenant, job_id: options.JobId) -> None:
             [
                 str(each.event.seq),
                 moment(each.event.at),
-                each.event.verb,
+                each.event.type,
                 way(each.event),
                 short(each.event.actor),
                 each.state,
@@ -84,7 +87,7 @@ def show(session: AnyTenant, job_id: options.JobId) -> None:
             ]
             for each in found
         ]
-        headers = ["event", "time (UTC)", "verb", "from → to", "by", "is", "seal", "digest"]
+        headers = ["event", "time (UTC)", "type", "from → to", "by", "is", "seal", "digest"]
         table(headers, rows, keep=headers[:4])
     if any(each.state == "edited" for each in found):
         raise typer.Exit(FAILED)
@@ -94,16 +97,22 @@ def show(session: AnyTenant, job_id: options.JobId) -> None:
 def actions(
     session: AnyTenant,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="WORD", help="Only of these: limit, agent, schedule, executor, …")
+        str | None,
+        typer.Option(
+            "--subject", metavar="WORD", help="Only changes of this subject: limit, agent, schedule, executor, …."
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only of what has this name.")] = None,
-    actor: Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Only what they did.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Only changes of the object with this name.")
+    ] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Only changes by this actor.")] = None,
     since_: Annotated[
-        str | None, typer.Option("--since", metavar="TIME|SPAN", help="From then on: a time, or 7d for a week ago.")
+        str | None,
+        typer.Option("--since", metavar="TIME|SPAN", help="Start time: an ISO 8601 time, or 7d for a week ago."),
     ] = None,
     limit: options.Limit = 50,
 ) -> None:
-    """List what was done to the configuration, the latest first: who, when, to what, and what changed."""
+    """List configuration changes, newest first: who changed what, and when."""
     with session.connect() as client:
         earliest = since(since_, "--since", lambda: client.run(client.store.clock.now()))
         found = Audit(client).actions(subject=subject, name=name, actor=actor, since=earliest, limit=limit)
@@ -112,7 +121,7 @@ def actions(
         {
             "time (UTC)": lambda each: moment(each.at),
             "by": lambda each: line(each.actor, 60),
-            "did": lambda each: each.verb,
+            "did": lambda each: each.type,
             "to": lambda each: each.subject,
             "named": lambda each: line(each.name, 80),
             "what changed": lambda each: (
@@ -127,14 +136,15 @@ def actions(
 @commands.add("export", "holdfast audit export --since 30d --to trail.jsonl")
 def export(
     session: NoTenant,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="Where to; it must not be there yet.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="Output file; must not exist yet.")],
     since_: Annotated[
-        str | None, typer.Option("--since", metavar="TIME|SPAN", help="What was sealed from then on; else all.")
+        str | None,
+        typer.Option("--since", metavar="TIME|SPAN", help="Only what was sealed since this time; default: everything."),
     ] = None,
 ) -> None:
-    """Write events, actions and seals to a file of JSON lines, which `audit verify --file` checks by itself."""
+    """Export events, actions and seals to a JSON lines file that `audit verify --file` can check."""
     if to.exists():
-        raise InvalidSetting(f"{to} is there already", code="file_exists", fix="Name another file, or remove it.")
+        raise InvalidSetting(f"{to} already exists", code="file_exists", fix="Choose another file, or remove this one.")
     with session.connect(EVERY_TENANT) as client:
         earliest = since(since_, "--since", lambda: client.run(client.store.clock.now()))
         count = Audit(client).export(to, since=earliest, progress=_progress())
@@ -143,7 +153,7 @@ def export(
 
 @commands.add("anchor", "holdfast audit anchor >> anchors.txt")
 def anchor(session: NoTenant) -> None:
-    """Print the newest seal as one line. Keep it where whoever owns the database cannot change it."""
+    """Print the newest seal as one line. Store it where the database owner cannot change it."""
     with session.connect(EVERY_TENANT) as client:
         found = Audit(client).anchor()
     if session.as_json:
@@ -154,7 +164,7 @@ def anchor(session: NoTenant) -> None:
 
 @commands.add("seal", "holdfast audit seal")
 def seal(session: NoTenant) -> None:
-    """Seal what there is now. Workers do so by themselves every few seconds."""
+    """Seal all events now. Workers do this every few seconds."""
     with session.connect(EVERY_TENANT) as client:
         count = Audit(client).seal()
     session.answer({"sealed": count}, f"{count:,} events and actions sealed.")

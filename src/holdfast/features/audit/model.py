@@ -22,10 +22,10 @@ Item = tuple[Field, ...]
 """The fields of an event or an action, in the order they are hashed in; the first is its number."""
 
 EVENT_FIELDS = (
-    *("seq", "job_id", "tenant", "kind", "verb", "from_state", "to_state", "attempt", "at", "actor", "meta", "xid"),
+    *("seq", "job_id", "tenant", "kind", "type", "from_state", "to_state", "attempt", "at", "actor", "meta", "xid"),
 )
 ACTION_FIELDS = (
-    *("seq", "tenant", "at", "actor", "verb", "subject", "name", "changed", "first_seq", "last_seq", "xid"),
+    *("seq", "tenant", "at", "actor", "type", "subject", "name", "changed", "first_seq", "last_seq", "xid"),
 )
 GENESIS = "0" * 64
 LEAF = 40  # bytes: the number in 8, its digest in 32
@@ -191,7 +191,7 @@ class Action:
     tenant: str
     at: datetime
     actor: str
-    verb: str
+    type: str
     subject: str
     name: str
     changed: dict[str, Any] | None = None

@@ -14,15 +14,12 @@ from holdfast.engine.job import Event
 from holdfast.engine.names import check_whole, page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import InvalidInput, NotFound
+from holdfast.features.audit.export import read_header, read_parts, written_block, written_header
 from holdfast.features.audit.model import Action, Anchor, Seal
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.audit.verification import (
     Check,
     Report,
-    read_header,
-    read_parts,
-    written_block,
-    written_header,
 )
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import run
@@ -114,7 +111,7 @@ class Audit(StoreNamespace):
         """The events of a job, each with its seal and whether it still equals what was sealed."""
         events = yield from run(self._store.jobs.history(job_id, self._tenant))
         if not events:
-            raise NotFound(f"there is no job {job_id} in tenant {self._tenant}")
+            raise NotFound(f"no job {job_id} in tenant {self._tenant}")
         now = yield from run(self._store.audit.fingerprints(job_id, self._tenant))
         sealed = {each.seq: each for each in (yield from run(self._store.audit.sealed(job_id, self._tenant)))}
         found = []
@@ -182,7 +179,7 @@ class Audit(StoreNamespace):
             return None
         found = yield from run(self._store.audit.get_seal(number - 1))
         if found is None:
-            raise NotFound(f"there is no seal {number - 1} to begin behind", code="seal_not_found")
+            raise NotFound(f"no seal {number - 1} to start after", code="seal_not_found")
         return found
 
     def _first_since(self, since: datetime) -> Program[int]:
@@ -201,7 +198,7 @@ class Audit(StoreNamespace):
 
 def _anchors(given: object) -> list[Anchor]:
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidInput(f"anchors is a list, not {type(given).__name__}", code="invalid_anchor")
+        raise InvalidInput(f"anchors must be a list, not {type(given).__name__}", code="invalid_anchor")
     return [each if isinstance(each, Anchor) else Anchor.of(each) for each in given]
 
 
@@ -209,13 +206,13 @@ def _checked(progress: object) -> Progress:
     if progress is None:
         return lambda seals, events: None
     if not callable(progress):
-        raise InvalidInput(f"progress is a function, not {type(progress).__name__}", code="invalid_input")
+        raise InvalidInput(f"progress must be a function, not {type(progress).__name__}", code="invalid_input")
     return progress
 
 
 def _path(to: object) -> Path:
     if not isinstance(to, str | os.PathLike):
-        raise InvalidInput(f"to is the path of a file, not {type(to).__name__}", code="invalid_input")
+        raise InvalidInput(f"to must be a file path, not {type(to).__name__}", code="invalid_input")
     return Path(to)
 
 

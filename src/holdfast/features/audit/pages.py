@@ -26,7 +26,7 @@ async def index(request: Request) -> Response:
     asked, client = request.query_params, the_app(request)._session
     show = chosen(asked, "show", ("actions", "events"))
     before = whole_number(asked, "before", 1, 2**62)
-    actor, verb, since = said(asked, "actor", 255), said(asked, "verb", 50), time_of(asked, "since")
+    actor, event_type, since = said(asked, "actor", 255), said(asked, "type", 50), time_of(asked, "since")
     subject = said(asked, "subject", 255)
     actions, events, following = [], [], None
     if show == "actions":
@@ -35,7 +35,7 @@ async def index(request: Request) -> Response:
             subject=subject,
             name=said(asked, "name", 255),
             actor=actor,
-            verb=verb,
+            type=event_type,
             since=since,
             before=before,
             limit=PAGE + 1,
@@ -46,7 +46,13 @@ async def index(request: Request) -> Response:
         looked = await client.arun(
             client.store.audit.recent_events(
                 EventFilter(
-                    tenant=client.tenant, kind=subject, actor=actor, verb=verb, since=since, before=before, limit=PAGE
+                    tenant=client.tenant,
+                    kind=subject,
+                    actor=actor,
+                    type=event_type,
+                    since=since,
+                    before=before,
+                    limit=PAGE,
                 )
             )
         )
@@ -58,7 +64,7 @@ async def index(request: Request) -> Response:
         actions=actions[:PAGE],
         events=events,
         following=following,
-        given={name: asked.get(name, "") for name in ("actor", "verb", "subject", "name", "since")},
+        given={name: asked.get(name, "") for name in ("actor", "type", "subject", "name", "since")},
         anchor=await _anchor(request),
         usual=USUAL_SEALS,
         most=MOST_SEALS,
@@ -72,7 +78,7 @@ async def verify(request: Request) -> Response:
     seals = whole_number(given, "seals", 1, MOST_SEALS) or USUAL_SEALS
     kept = said(given, "anchor", 200)
     if _checking.locked():
-        raise Conflict("the trail is being checked already", code="verify_running", fix="Look again in a moment.")
+        raise Conflict("A verification is already running.", code="verify_running", fix="Try again in a moment.")
     async with _checking:
         newest = await _anchor(request)
         begin = 1 if newest is None else max(1, newest.number - seals + 1)

@@ -9,7 +9,7 @@ return coalesce(octet_length(p_value)::text || ':' || p_value, '-');   -- ::text
 create or replace function event_digest(e event) returns bytea language sql stable
 return sha256(convert_to(
     '5:event' || audit_field(e.seq::text) || audit_field(e.job_id::text) || audit_field(e.tenant) || audit_field(e.kind)
-    || audit_field(e.verb) || audit_field(e.from_state) || audit_field(e.to_state) || audit_field(e.attempt::text)
+    || audit_field(e.type) || audit_field(e.from_state) || audit_field(e.to_state) || audit_field(e.attempt::text)
     || audit_field((extract(epoch from in_time(e.at)) * 1000000)::bigint::text) || audit_field(e.actor) || audit_field(e.meta::text)
     || audit_field(e.xid::text), 'UTF8'));
 
@@ -23,7 +23,7 @@ return int8send(case when p_text like '{"$holdfast"%' and position('"key"' in p_
 create or replace function action_digest(a action) returns bytea language sql stable
 return sha256(convert_to(
     '6:action' || audit_field(a.seq::text) || audit_field(a.tenant) || audit_field((extract(epoch from in_time(a.at)) * 1000000)::bigint::text)
-    || audit_field(a.actor) || audit_field(a.verb) || audit_field(a.subject) || audit_field(a.name)
+    || audit_field(a.actor) || audit_field(a.type) || audit_field(a.subject) || audit_field(a.name)
     || audit_field(a.changed::text) || audit_field(a.first_seq::text) || audit_field(a.last_seq::text)
     || audit_field(a.xid::text), 'UTF8'));
 
@@ -59,11 +59,11 @@ begin
 end $$;
 create or replace trigger judge_insert before insert on seal for each row execute function judge_seal();
 
-create or replace function note_action(p_tenant text, p_verb text, p_subject text, p_name text, p_changed jsonb default null,
+create or replace function note_action(p_tenant text, p_type text, p_subject text, p_name text, p_changed jsonb default null,
                                        p_first bigint default null, p_last bigint default null) returns void
 language sql set search_path from current as $$
-    insert into action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)
-    values (p_tenant, clock_now(), actor(), p_verb, p_subject, p_name, p_changed, p_first, p_last);
+    insert into action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)
+    values (p_tenant, clock_now(), actor(), p_type, p_subject, p_name, p_changed, p_first, p_last);
 $$;
 
 -- What a trigger calls for a row of the configuration that was added, changed or removed. Its arguments are the word for such
@@ -74,10 +74,10 @@ declare
     v_old     jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
     v_new     jsonb := case when tg_op <> 'DELETE' then to_jsonb(new) end;
     v_row     jsonb := coalesce(v_new, v_old);
-    v_verb    text;
+    v_type    text;
     v_changed jsonb;
 begin
-    v_verb := case
+    v_type := case
         when tg_op = 'INSERT' then 'add'
         when tg_op = 'DELETE' then 'remove'
         when (v_old ->> 'disabled_at' is null) <> (v_new ->> 'disabled_at' is null)
@@ -101,7 +101,7 @@ begin
          where n.name <> '' and n.name not like '%\_at'
            and case when tg_op = 'UPDATE' then v_old -> n.name is distinct from v_new -> n.name
                     else n.told and v_row ->> n.name is not null end) c;
-    perform note_action(v_row ->> 'tenant', v_verb, tg_argv[0],
+    perform note_action(v_row ->> 'tenant', v_type, tg_argv[0],
         (select string_agg(v_row ->> c.name, ' ' order by c.n)
            from unnest(string_to_array(tg_argv[1], ' ')) with ordinality c (name, n)), v_changed);
     return null;
@@ -161,20 +161,20 @@ begin
     v_low := greatest(v_low, v_new.base);
     v_near := v_last.floor - v_low < 20000;
     with fresh as (
-        (select e.seq, e.verb, e.job_id, event_digest(e) as digest from event e
+        (select e.seq, e.type, e.job_id, event_digest(e) as digest from event e
           where e.seq > v_last.floor order by e.seq limit seal_ledger.want)
         union all
-        (select e.seq, e.verb, e.job_id, event_digest(e) from event e
+        (select e.seq, e.type, e.job_id, event_digest(e) from event e
           where v_near and (e.xid = any (v_open) or e.xid >= v_above) and e.seq <= v_last.floor and e.seq > v_low)
         union all
-        (select e.seq, e.verb, e.job_id, event_digest(e) from event e
+        (select e.seq, e.type, e.job_id, event_digest(e) from event e
           where not v_near and (e.xid = any (v_open) or e.xid >= v_above) and e.seq + 0 <= v_last.floor and e.seq + 0 > v_low)
     ), brought as (
         select f.seq, content_leaf(f.seq, 'payload', f.job_id, j.payload::text, false, null) as leaf
-          from fresh f join job j on j.id = f.job_id where f.verb = 'enqueue'
+          from fresh f join job j on j.id = f.job_id where f.type = 'enqueue'
         union all
         select f.seq, content_leaf(f.seq, 'result', f.job_id, r.value::text, true, r.ref)
-          from fresh f join result r on r.job_id = f.job_id where f.verb = 'succeed'
+          from fresh f join result r on r.job_id = f.job_id where f.type = 'succeed'
     ), done as (
         (select a.seq, action_digest(a) as digest from action a
           where a.seq > v_last.action_floor order by a.seq limit seal_ledger.want)
@@ -268,11 +268,11 @@ declare
     v_count integer;
 begin
     with numbers as (
-        select e.tenant, e.seq, e.verb, e.job_id, e.seq - row_number() over (partition by e.tenant order by e.seq) as island
+        select e.tenant, e.seq, e.type, e.job_id, e.seq - row_number() over (partition by e.tenant order by e.seq) as island
           from event e where e.job_id = any (p_jobs)
     ), ranges as (
         select n.tenant, min(n.seq) as low, max(n.seq) as high, count(*) as many,
-               max(n.seq) filter (where n.verb <> 'clean') as through
+               max(n.seq) filter (where n.type <> 'clean') as through
           from numbers n group by n.tenant, n.island
     ), noted as (
         select r.tenant, sum(r.many)::integer as many, min(r.low) as low, max(r.high) as high, coalesce(max(r.through), 0) as through,
@@ -281,9 +281,9 @@ begin
     ), cleaned as (
         select e.tenant, count(distinct e.job_id) as jobs, jsonb_object_agg(e.job_id::text, jsonb_build_array(
                    e.seq, e.kind, e.from_state, e.attempt, (extract(epoch from e.at) * 1000000)::bigint, e.actor, e.meta::text, e.xid)) as told
-          from event e where e.job_id = any (p_jobs) and e.verb = 'clean' group by e.tenant
+          from event e where e.job_id = any (p_jobs) and e.type = 'clean' group by e.tenant
     ), written as (
-        insert into action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)
+        insert into action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)
         select n.tenant, clock_now(), actor(), 'purge', 'ledger', c.jobs || ' jobs',
                jsonb_build_object('events', n.events, 'count', n.many, 'through', n.through, 'jobs', c.told), n.low, n.high
           from noted n join cleaned c on c.tenant = n.tenant)
@@ -301,5 +301,5 @@ begin
     return query
     select e.seq, e.job_id, s.state::text, j.payload::text
       from event e left join job j on j.id = e.job_id left join job_state s on s.id = e.job_id
-     where e.verb = 'enqueue' and e.seq = any (brought_payloads.numbers);
+     where e.type = 'enqueue' and e.seq = any (brought_payloads.numbers);
 end $$;

@@ -40,7 +40,7 @@ async def list_actions(
     after: Annotated[int | None, Query(ge=1, le=2**62, description="The number of the last one seen.")] = None,
     limit: Limit = PAGE,
 ) -> Page[Action]:
-    """What was done to limits, agents, schedules, executors, rules, …: the latest first."""
+    """List configuration changes (limits, agents, schedules, executors, rules, …), newest first."""
     client = app._session
     earliest = None if since is None else moment(since, await client.arun(client.store.clock.now()))
     found = await app.audit.aactions(
@@ -56,19 +56,19 @@ async def verify_audit(
     seals: Annotated[int, Query(ge=1, le=MOST_SEALS)] = MOST_SEALS,
     anchor: Annotated[list[str] | None, Query(max_length=20)] = None,
 ) -> Verified:
-    """Walk the chain from seal `begin` on, at most so many seals a request, and name whatever does not fit."""
+    """Verify the chain from seal `begin` on, for a limited number of seals per request, and report every mismatch."""
     report, following = await asyncio.to_thread(app.audit.verify_some, seals, anchors=anchor or (), begin=begin)
     return Verified(report=report, next=following)
 
 
 @router.get("/anchor", dependencies=[allowed_whole(Scope.READ)], response_model=str)
 async def audit_anchor(app: TheApp) -> str:
-    """The newest seal in one line, to be kept where whoever owns the database cannot reach it."""
+    """Show the newest seal as one line. Store it where the database owner cannot change it."""
     found: Anchor = await app.audit.aanchor()
     return str(found)
 
 
 @router.get("/jobs/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Page[Witnessed])
 async def audit_job(app: TheApp, job_id: Id) -> Page[Witnessed]:
-    """The events of a job, each with the seal it is in and whether it is still what was sealed."""
+    """List a job's events with their seals, and whether each is unchanged."""
     return Page(items=await app.audit.aget(job_id))

@@ -25,8 +25,8 @@ from holdfast.stores.codecs import Record, from_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant
 
-_EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.verb, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, NULL"
-_ACTION = "e.seq, e.tenant, e.at, e.actor, e.verb, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
+_EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.type, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, NULL"
+_ACTION = "e.seq, e.tenant, e.at, e.actor, e.type, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
 _LAST = "SELECT number, digest, floor, action_floor FROM seal ORDER BY number DESC LIMIT 1"
 _FRESH = "SELECT {fields} FROM {table} e WHERE e.seq > ? ORDER BY e.seq LIMIT ?"
 # Between the look and the lock somebody else may have sealed: then this is not the next block any more.
@@ -36,11 +36,11 @@ _ADD = (
 )
 _PAYLOADS = (
     "SELECT e.seq, e.job_id, j.payload FROM json_each(?) w JOIN event e ON e.seq = w.value"
-    " JOIN job j ON j.id = e.job_id WHERE e.verb = 'enqueue'"
+    " JOIN job j ON j.id = e.job_id WHERE e.type = 'enqueue'"
 )
 _RESULTS = (
     "SELECT e.seq, e.job_id, r.value, r.ref FROM json_each(?) w JOIN event e ON e.seq = w.value"
-    " JOIN result r ON r.job_id = e.job_id WHERE e.verb = 'succeed'"
+    " JOIN result r ON r.job_id = e.job_id WHERE e.type = 'succeed'"
 )
 _HOLDING = (
     "SELECT number, sealed_at, events FROM seal WHERE last_seq >= :seq AND first_seq <= :seq ORDER BY last_seq LIMIT 1"
@@ -70,7 +70,7 @@ class SqliteAudit(SqlitePart, AuditReads):
             drafted[:] = yield from self._draft(version, want)
             return None if drafted else 0
 
-        def seal_ledger() -> Steps[int]:  # by the name of its verb, as every flow has it
+        def seal_ledger() -> Steps[int]:  # by the name of its operation, as every flow has it
             (seal,) = drafted
             rows = yield Statement(_ADD, {name: getattr(seal, name) for name in Seal.__slots__})
             return seal.event_count + seal.action_count if rows else 0

@@ -41,7 +41,7 @@ class ActionFilter:
     subject: str | None = None
     name: str | None = None
     actor: str | None = None
-    verb: str | None = None
+    type: str | None = None
     since: datetime | None = None
     before: int | None = None
     limit: int = 50
@@ -54,7 +54,7 @@ class EventFilter:
     tenant: str
     kind: str | None = None
     actor: str | None = None
-    verb: str | None = None
+    type: str | None = None
     since: datetime | None = None
     before: int | None = None
     limit: int = 50
@@ -109,9 +109,9 @@ STRAYS = 100
 """Rows without the rows they belong to, of each sort, that are named."""
 # The histories of the jobs whose first event is in a range, whole: one statement, so that they fit the states.
 _TRAILS = (
-    "select e.job_id, s.state, e.seq, e.verb, e.from_state, e.to_state,"
+    "select e.job_id, s.state, e.seq, e.type, e.from_state, e.to_state,"
     " s.tenant = e.tenant and s.kind = e.kind and j.tenant = e.tenant and j.kind = e.kind"
-    " and (e.verb <> 'enqueue' or j.enqueued_by = e.actor)"
+    " and (e.type <> 'enqueue' or j.enqueued_by = e.actor)"
     " from {event} e left join {job_state} s on s.id = e.job_id left join {job} j on j.id = e.job_id"
     " where e.job_id in (select b.job_id from {event} b where b.seq > :low and b.seq <= :high"
     " and not exists (select 1 from {event} p where p.job_id = b.job_id and p.seq < b.seq))"
@@ -119,12 +119,12 @@ _TRAILS = (
 )
 PAYLOADS = (
     "select e.seq, e.job_id, s.state, cast(j.payload as text) from {event} e left join {job} j on j.id = e.job_id"
-    " left join {job_state} s on s.id = e.job_id where e.verb = 'enqueue' and e.seq "
+    " left join {job_state} s on s.id = e.job_id where e.type = 'enqueue' and e.seq "
 )
 _RESULTS = (
     "select e.seq, e.job_id, s.state, cast(r.value as text), r.ref from {event} e"
     " left join {result} r on r.job_id = e.job_id and r.tenant = e.tenant"
-    " left join {job_state} s on s.id = e.job_id where e.verb = 'succeed' and e.seq "
+    " left join {job_state} s on s.id = e.job_id where e.type = 'succeed' and e.seq "
 )
 _STRAYS = {
     "has a state and no event": "select s.id from {job_state} s"
@@ -140,7 +140,7 @@ _ALIVE = " union ".join(
     f"select {column} from {{{table}}} where {column} {{among}}"
     for table, column in (("job", "id"), ("job_state", "id"), ("event", "job_id"), ("result", "job_id"))
 )
-_RESEALED = "select a.changed from {action} a where a.verb = 'reseal' and a.name = :name order by a.seq"
+_RESEALED = "select a.changed from {action} a where a.type = 'reseal' and a.name = :name order by a.seq"
 
 
 class AuditReads(Reader):
@@ -196,7 +196,7 @@ class AuditReads(Reader):
         rows = yield from self._ask(EVERY, text, **floors)
         count = int(rows[0][0])
         text = (
-            f"select {self._action_fields} from {{action}} e where e.verb = 'purge' and e.seq > :floor order by e.seq"
+            f"select {self._action_fields} from {{action}} e where e.type = 'purge' and e.seq > :floor order by e.seq"
         )
         rows = yield from self._ask(EVERY, text, floor=floors["action_floor"])
         purges = [self._item(row) for row in rows]
@@ -218,7 +218,7 @@ class AuditReads(Reader):
     @flow(writes=False)
     def actions(self, wanted: ActionFilter) -> Steps[list[Action]]:
         conditions, params = [within(wanted.tenant, "a.tenant")], dict[str, Any]()
-        for column in ("subject", "name", "actor", "verb"):
+        for column in ("subject", "name", "actor", "type"):
             value = getattr(wanted, column)
             if value is not None:
                 conditions.append(f"a.{column} = :{column}")
@@ -243,7 +243,7 @@ class AuditReads(Reader):
         high = min(wanted.before or 2**62, int(rows[0][0] or 0) + 1)
         low = max(0, high - LOOKED_AT)
         conditions, params = [within(wanted.tenant, "e.tenant"), "e.seq < :high", "e.seq > :low"], dict[str, Any]()
-        for column in ("kind", "actor", "verb"):
+        for column in ("kind", "actor", "type"):
             value = getattr(wanted, column)
             if value is not None:
                 conditions.append(f"e.{column} = :{column}")
@@ -374,11 +374,11 @@ _MICROS = f"(extract(epoch from {_WITHIN}) * 1000000)::bigint"
 
 class PostgresAudit(Calls, AuditReads):
     _event_fields = (
-        "e.seq, e.job_id::text, e.tenant, e.kind, e.verb, e.from_state::text, e.to_state::text, e.attempt,"
+        "e.seq, e.job_id::text, e.tenant, e.kind, e.type, e.from_state::text, e.to_state::text, e.attempt,"
         f" {_MICROS.format(column='e.at')}, e.actor, e.meta::text, e.xid"
     )
     _action_fields = (
-        f"e.seq, e.tenant, {_MICROS.format(column='e.at')}, e.actor, e.verb, e.subject, e.name, e.changed::text,"
+        f"e.seq, e.tenant, {_MICROS.format(column='e.at')}, e.actor, e.type, e.subject, e.name, e.changed::text,"
         " e.first_seq, e.last_seq, e.xid"
     )
     _sealed_at = _MICROS.format(column="s.sealed_at")

@@ -1,31 +1,19 @@
-"""Check blocks, report flaws; the export file.
-
-Checking the trail, block by block: what does not fit is named, one flaw for each thing that was done.
+"""Check the audit trail block by block and report flaws, one for each manipulation.
 
 A block is compared with its seal. Each job whose first event is in the block must have a legal history that ends in the
 job's state. Payloads and results must be what was sealed, and a purge must be proved by the events it names. The check
 holds one block at a time, and besides only what is wrong or late, each up to a bound.
-
-The trail as JSON lines: a header, then for each block its events, its actions, and the seal over them.
-
-An event is ``{"event": {"seq": …}}`` with the fields that are hashed, under their names and in their order; an action
-likewise. A seal has its lists of numbers and digests as hexadecimal text.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from holdfast.engine.states import State, Step, replay
-from holdfast.errors import InvalidInput
 from holdfast.features.audit.model import (
-    ACTION_FIELDS,
-    EVENT_FIELDS,
     GENESIS,
     Anchor,
     Item,
@@ -67,7 +55,7 @@ class Trail:
     job_id: str
     state: str | None
     steps: Sequence[tuple[int, str, str | None, str]]
-    """Number, verb, from, to."""
+    """Number, type, from, to."""
     alike: bool = True
     """Whether the job's tenant, kind and who enqueued it are what its events say."""
 
@@ -301,7 +289,10 @@ class Check:
             says = f"job {trail.job_id} has events and no state"
         else:
             try:
-                steps = (Step(verb, None if was is None else State(was), State(to)) for _, verb, was, to in trail.steps)
+                steps = (
+                    Step(event_type, None if was is None else State(was), State(to))
+                    for _, event_type, was, to in trail.steps
+                )
                 ends = replay(steps)
                 if not trail.alike:
                     says = f"the tenant or kind of job {trail.job_id}, or who enqueued it, is not what its events say"
@@ -405,76 +396,3 @@ def _xid(item: Item) -> int | None:
 def _time(micros: int) -> str:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-FORMAT = 1
-_BYTES = ("events", "actions", "contents")
-
-
-def written_header(start: Seal | None) -> str:
-    return _line({"holdfast": "audit", "format": FORMAT, "behind": None if start is None else _seal(start)})
-
-
-def written_block(block: Block) -> Iterator[str]:
-    for item in block.events:
-        yield _line({"event": dict(zip(EVENT_FIELDS, item, strict=True))})
-    for item in block.actions:
-        yield _line({"action": dict(zip(ACTION_FIELDS, item, strict=True))})
-    yield _line({"seal": _seal(block.seal)})
-
-
-def read_header(lines: Iterator[str]) -> Seal | None:
-    """The seal that the file begins behind."""
-    first = _read(next(lines, ""))
-    if first.get("holdfast") != "audit" or first.get("format") != FORMAT:
-        raise InvalidInput("this is not a file of `holdfast audit export`", code="invalid_audit_file")
-    return None if first["behind"] is None else _seal_of(first["behind"])
-
-
-def read_parts(lines: Iterable[str]) -> Iterator[Block]:
-    """The blocks. Rows behind the last seal belong to none, and are not looked at."""
-    events: list[Item] = []
-    actions: list[Item] = []
-    for line in lines:
-        part = _read(line)
-        if "event" in part:
-            events.append(_item(part["event"], EVENT_FIELDS))
-        elif "action" in part:
-            actions.append(_item(part["action"], ACTION_FIELDS))
-        elif "seal" in part:
-            yield Block(_seal_of(part["seal"]), events, actions)
-            events, actions = [], []
-
-
-def _line(value: dict[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":")) + "\n"
-
-
-def _seal(seal: Seal) -> dict[str, Any]:
-    values = {field.name: getattr(seal, field.name) for field in dataclasses.fields(seal)}
-    return values | {name: values[name].hex() for name in _BYTES if values[name] is not None}
-
-
-def _seal_of(values: Any) -> Seal:
-    try:
-        texts = {name: bytes.fromhex(values[name]) for name in _BYTES if values.get(name) is not None}
-        return Seal(**(values | texts))
-    except (TypeError, KeyError, ValueError) as error:
-        raise InvalidInput(f"the file has a seal that is none: {error}", code="invalid_audit_file") from error
-
-
-def _item(values: Any, fields: tuple[str, ...]) -> Item:
-    try:
-        return tuple(values[name] for name in fields)
-    except (TypeError, KeyError) as error:
-        raise InvalidInput(f"the file has a row without {error}", code="invalid_audit_file") from error
-
-
-def _read(line: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise InvalidInput(f"the file has a line that is no JSON: {error}", code="invalid_audit_file") from error
-    if not isinstance(found, dict):
-        raise InvalidInput("the file has a line that is no object", code="invalid_audit_file")
-    return found

@@ -15,14 +15,14 @@ from holdfast.errors import InvalidSetting
 from holdfast.features.connectors.model import Connector, ConnectorOptions, secret_in
 from holdfast.features.connectors.operations import Connectors
 
-commands = Commands("What a tenant's connectors may reach, with secrets by name.")
+commands = Commands("Configure connectors: allowed hosts, and secrets by name.")
 
-Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="The connector: http.request.")]
+Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="The connector's name: http.request.")]
 
 
 @commands.add("list", "holdfast connectors list --all-tenants")
 def list_connectors(session: AnyTenant) -> None:
-    """List what is set for connectors."""
+    """List the connector settings."""
     with session.connect() as client:
         found = Connectors(client).list()
     session.print_list(
@@ -41,7 +41,7 @@ def list_connectors(session: AnyTenant) -> None:
 
 @commands.add("show", "holdfast connectors show http.request")
 def show(session: OneTenant, name: Name) -> None:
-    """Show what is set for one connector."""
+    """Show the settings of one connector."""
     with session.connect() as client:
         found = Connectors(client).get(name)
     _print(found, session.as_json)
@@ -58,32 +58,47 @@ def set_connector(
     name: Name,
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="HOST", help="A host it may reach, *.example.com, perhaps :port; repeatable."),
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="An allowed host: api.example.com, *.example.com, with :port if needed; repeatable.",
+        ),
     ] = None,
-    any_host: Annotated[bool, typer.Option("--any-host", help="Every public host; not together with secrets.")] = False,
+    any_host: Annotated[
+        bool, typer.Option("--any-host", help="Allow every public host; cannot be combined with secrets.")
+    ] = False,
     header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=TEXT", help="Sent with each request; repeatable.")
+        list[str] | None,
+        typer.Option("--header", metavar="NAME=TEXT", help="A header to send with each request; repeatable."),
     ] = None,
     secret_header: Annotated[
         list[str] | None,
-        typer.Option("--secret-header", metavar="NAME=SECRET", help="The same, with a secret by its name; repeatable."),
+        typer.Option(
+            "--secret-header",
+            metavar="NAME=SECRET",
+            help="A header whose value is a secret, given by name; repeatable.",
+        ),
     ] = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", help='What stands before secrets in headers: "Bearer ".')
+        str, typer.Option("--prefix", metavar="TEXT", help='Text before the secret in the header: "Bearer ".')
     ] = "",
     secret: Annotated[
-        list[str] | None, typer.Option("--secret", metavar="SECRET", help="A name that jobs may use; repeatable.")
+        list[str] | None,
+        typer.Option("--secret", metavar="SECRET", help="Name of a secret that jobs may use; repeatable."),
     ] = None,
-    timeout: Annotated[str | None, typer.Option("--timeout", metavar="SPAN", help="At most so long: 10s.")] = None,
-    max_bytes: Annotated[str | None, typer.Option("--max-bytes", metavar="SIZE", help="The largest answer.")] = None,
-    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether it may be used at all.")] = None,
+    timeout: Annotated[str | None, typer.Option("--timeout", metavar="SPAN", help="Request timeout: 10s.")] = None,
+    max_bytes: Annotated[str | None, typer.Option("--max-bytes", metavar="SIZE", help="Maximum response size.")] = None,
+    enabled: Annotated[
+        bool | None, typer.Option("--enabled/--disabled", help="Enable or disable the connector.")
+    ] = None,
 ) -> None:
-    """Set what a connector may reach in a tenant. What is not named stays as it was; a list replaces the one there is.
+    """Set what a connector may reach in a tenant. Other settings stay unchanged; a given list replaces the old
+    one.
 
     Secrets are given by name: the workers find the value in HOLDFAST_SECRET_NAME, or ask a secret provider.
     """
     if any_host and host:
-        raise InvalidSetting("give --host or --any-host, not both", code="conflicting_options")
+        raise InvalidSetting("pass --host or --any-host, not both", code="conflicting_options")
     says = ConnectorOptions()
     if host or any_host:
         says["hosts"] = list(host or ())
@@ -104,7 +119,7 @@ def set_connector(
 
 @commands.add("remove", "holdfast connectors remove http.request")
 def remove(session: OneTenant, name: Name) -> None:
-    """Forget what is set; jobs of the connector are rejected from then on."""
+    """Remove a connector's settings. Its jobs are rejected from then on."""
     with session.connect() as client:
         Connectors(client).remove(name)
     session.answer({"name": name, "removed": True}, "Removed.")

@@ -92,7 +92,7 @@ def check_request(values: Mapping[str, Any]) -> None:
         raise InvalidArguments(f"{REQUEST}: a request has a body or json, not both")
     for name in ("timeout", "max_bytes"):
         if values.get(name) is not None and not values[name] > 0:
-            raise InvalidArguments(f"{REQUEST}: {name} is more than 0")
+            raise InvalidArguments(f"{REQUEST}: {name} must be greater than 0")
     try:
         check_headers(values.get("headers") or {})
     except InvalidSetting as wrong:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.redaction import HIDDEN, Redactor, hide_shapes
 from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidSetting, Refused
@@ -75,9 +75,7 @@ class ConnectorDraft:
     @classmethod
     def of(cls, name: str, was: Connector | None, given: Mapping[str, Any]) -> ConnectorDraft:
         """What was given, and of the rest what was there."""
-        unknown = given.keys() - ConnectorOptions.__annotations__.keys()
-        if unknown:
-            raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+        check_options(given, ConnectorOptions.__annotations__)
         old = {} if was is None else {each: getattr(was, each) for each in ConnectorOptions.__annotations__}
         said = {**old, **given}
         if not isinstance(said.get("enabled", True), bool):
@@ -96,9 +94,9 @@ class ConnectorDraft:
         )
         if not made.hosts and (made.secrets or any(secret_in(value) for value in made.headers.values())):
             raise InvalidSetting(
-                "secrets go to hosts that are named, and to no other",
+                "secrets are sent only to named hosts",
                 code="secrets_need_hosts",
-                fix="Name the hosts that they are for.",
+                fix="Name the hosts that may receive the secrets.",
             )
         return made
 
@@ -106,7 +104,7 @@ class ConnectorDraft:
 def check_secret_name(value: object) -> str:
     if not isinstance(value, str) or not _SECRET.fullmatch(value):
         raise InvalidSetting(
-            "a secret's name is in capital letters, digits and single underscores, such as RATES_TOKEN",
+            "a secret's name must consist of capital letters, digits and single underscores, such as RATES_TOKEN",
             code="invalid_secret_name",
         )
     return value
@@ -134,9 +132,9 @@ def refuse_secret(header: str, value: str) -> None:
     telling = header.lower() != "idempotency-key" and _NAMES.looks_secret(header.replace("-", "_"))
     if telling or HIDDEN in hide_shapes(value, HIDDEN):
         raise Refused(
-            f"the header {header} would hold a secret; only its name may be written down",
+            f"the header {header} would store a secret; store only its name",
             code="secret_in_settings",
-            fix='Write {"secret": "NAME"}, and put the value into the environment of the workers.',
+            fix='Write {"secret": "NAME"} and set the value in the workers\' environment.',
         )
 
 

@@ -55,7 +55,7 @@ class Connectors(StoreNamespace):
 
     def _whose(self) -> str:
         if self._tenant == EVERY_TENANT:
-            raise InvalidSetting("settings of connectors are one tenant's: name it", code="invalid_name")
+            raise InvalidSetting("connector settings belong to one tenant: name it", code="invalid_name")
         return self._tenant
 
 
@@ -66,4 +66,4 @@ def put(caller: Caller, name: str, says: ConnectorOptions, tenant: str) -> Steps
 
 
 def _missing(name: str) -> NotFound:
-    return NotFound(f"nothing is set for {name} in this tenant", code="connector_not_found")
+    return NotFound(f"no settings for connector {name} in this tenant", code="connector_not_found")

@@ -27,8 +27,8 @@ begin
     end if;
     if cardinality(new.hosts) = 0 and (cardinality(new.secrets) > 0 or exists (
         select from jsonb_each(new.headers) h where jsonb_typeof(h.value) = 'object')) then
-        raise exception 'secret in settings: secrets go to hosts that are named, and to no other'
-            using errcode = 'ZH064', hint = 'Name the hosts that they are for.';
+        raise exception 'secret in settings: secrets are sent only to named hosts'
+            using errcode = 'ZH064', hint = 'Name the hosts that may receive the secrets.';
     end if;
     return new;
 end $$;

@@ -92,9 +92,9 @@ def set_up(log_dir: Path, claim: Claim, *, may_make: bool) -> AttemptDirectory:
                 file.write(text)
     except OSError as error:
         raise HoldfastError(
-            f"the log of the program cannot be kept: {error}",
+            f"the program's log cannot be stored: {error}",
             code="log_dir_unusable",
-            fix="Make the directory, or name another as log_dir (or HOLDFAST_LOG_DIR).",
+            fix="Create the directory, or choose another with log_dir (or HOLDFAST_LOG_DIR).",
         ) from error
     return desk
 

@@ -174,7 +174,7 @@ class ReportResult(TypedDict):
 
 def add_source(sources: Sources, name: str, function: Source) -> None:
     if check_name(name, "report") in sources:
-        raise InvalidSetting(f"there is a report called {name!r} already", code="duplicate_report")
+        raise InvalidSetting(f"a report named {name!r} already exists", code="duplicate_report")
     sources[name] = function
 
 
@@ -224,13 +224,13 @@ def generator(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
 def check_report(values: Mapping[str, Any]) -> None:
     """What can be said of a payload before it is stored."""
     if (values.get("rows") is None) == (values.get("source") is None):
-        raise InvalidArguments(f"{GENERATE}: a report has rows or a source, one of them")
+        raise InvalidArguments(f"{GENERATE}: a report needs either rows or a source")
     if values.get("rows") is not None and values.get("arguments"):
-        raise InvalidArguments(f"{GENERATE}: arguments are for a source")
+        raise InvalidArguments(f"{GENERATE}: arguments need a source")
     if not all(isinstance(row, (list, dict)) for row in values.get("rows") or ()):
-        raise InvalidArguments(f"{GENERATE}: a row is a list of values, or an object")
+        raise InvalidArguments(f"{GENERATE}: a row must be a list of values or an object")
     if values.get("format", "csv") not in TYPES:
-        raise InvalidArguments(f"{GENERATE}: a format is one of {', '.join(TYPES)}")
+        raise InvalidArguments(f"{GENERATE}: the format must be one of {', '.join(TYPES)}")
     if values.get("name") is not None:
         try:
             check_name(values["name"], "name", limit=255)

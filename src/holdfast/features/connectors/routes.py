@@ -66,7 +66,7 @@ class SetConnector(Body):
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownConnector])
 async def list_connectors(app: TheApp) -> Any:
-    """By their names."""
+    """List connector settings by name."""
     return {"items": await app.connectors.alist()}
 
 
@@ -77,7 +77,7 @@ async def show_connector(app: TheApp, name: Name) -> Any:
 
 @router.put("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownConnector)
 async def set_connector(app: TheApp, name: Name, body: SetConnector) -> Any:
-    """Jobs that begin from then on are held to it."""
+    """Set what a connector may reach. It applies to jobs that start from now on."""
     says: Any = body.given()
     if "headers" in says:
         says["headers"] = body.model_dump(include={"headers"}, exclude_defaults=True).get("headers", {})
@@ -86,5 +86,5 @@ async def set_connector(app: TheApp, name: Name, body: SetConnector) -> Any:
 
 @router.delete("/{name}", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
 async def remove_connector(app: TheApp, name: Name) -> None:
-    """Its jobs are rejected from then on."""
+    """Remove a connector's settings. Its jobs are rejected from then on."""
     await app.connectors.aremove(name)

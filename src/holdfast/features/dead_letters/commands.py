@@ -34,26 +34,26 @@ from holdfast.cli.output import (
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.engine.states import State
-from holdfast.errors import InvalidSetting, NotFound
+from holdfast.errors import InvalidSetting
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
 from holdfast.features.dead_letters.operations import Operations, Wanted
 from holdfast.features.jobs.operator_commands import MaxAttempts, letters_of
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
 
-operation_commands = Commands("What is done to many jobs at once: start, watch, cancel.")
+operation_commands = Commands("Start, watch and cancel bulk operations.")
 
 
-class Verb(StrEnum):
+class ActionChoice(StrEnum):
     CANCEL = "cancel"
     REDRIVE = "redrive"
     DISCARD = "discard"
 
 
-OperationId = Annotated[str, typer.Argument(metavar="ID", help="An operation's id, in full.")]
-Rate = Annotated[float | None, typer.Option("--rate", metavar="N", help="At most so many jobs a second.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Work on it here, and return when it is over.")]
-All = Annotated[bool, typer.Option("--all", help="All there are, where nothing says which.")]
+OperationId = Annotated[str, typer.Argument(metavar="ID", help="The operation's full id.")]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="N", help="Maximum jobs per second.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Run the operation in this process and wait until it has finished.")]
+All = Annotated[bool, typer.Option("--all", help="Select all jobs, if no other option selects some.")]
 
 
 def chosen(client: Session, which: Which, everything: bool, state: State | None = None) -> Wanted:
@@ -82,9 +82,11 @@ def begun(client: Session, operation: Operation, wait: bool, as_json: bool) -> N
 )
 def start(
     session: AnyTenant,
-    verb: Annotated[Verb, typer.Argument(metavar="VERB", help=f"What to do: {', '.join(Verb)}.")],
+    action: Annotated[
+        ActionChoice, typer.Argument(metavar="ACTION", help=f"Operation to run: {', '.join(ActionChoice)}.")
+    ],
     state: Annotated[
-        State | None, typer.Option("--state", metavar="STATE", help="Only in this state (for cancel).")
+        State | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state (for cancel).")
     ] = None,
     *,
     which: Which,
@@ -93,51 +95,49 @@ def start(
     reason: options.Reason = None,
     wait: Wait = False,
 ) -> None:
-    """Do something to all jobs that match: in small batches, by the workers, at a bounded rate."""
+    """Start an operation on all matching jobs. Workers run it in small batches at a bounded rate."""
     with session.connect() as client:
         wanted = chosen(client, which, everything, state)
-        started = Operations(client, new_id).start(verb.value, reason=reason, rate=rate, **wanted)
+        started = Operations(client, new_id).start(action.value, reason=reason, rate=rate, **wanted)
         begun(client, started, wait, session.as_json)
 
 
 @operation_commands.add("list", "holdfast operations list --running")
 def list_operations(
     session: AnyTenant,
-    running: Annotated[bool, typer.Option("--running", help="Only those that are not over.")] = False,
+    running: Annotated[bool, typer.Option("--running", help="Only running operations.")] = False,
     limit: options.Limit = 50,
     after: options.After = None,
 ) -> None:
-    """List bulk operations, newest first, with how far they are."""
+    """List bulk operations with their progress, newest first."""
     with session.connect() as client:
         found = Operations(client, new_id).list(running=running, limit=limit, before=after)
     session.print_list(
         found,
         {
             "id": lambda each: each.id,
-            "verb": lambda each: each.verb,
+            "action": lambda each: each.action,
             "which": lambda each: line(_which(each)),
             "state": lambda each: each.state,
             "done": lambda each: _progress(each),
             "by": lambda each: line(each.created_by),
         },
         none="There are no such operations.",
-        keep=("id", "verb", "state", "done"),
+        keep=("id", "action", "state", "done"),
     )
 
 
 @operation_commands.add("show", "holdfast operations show 01a1de74-eb8c-70f1-843b-cac5f6817387")
 def show_operation(session: AnyTenant, operation: OperationId) -> None:
-    """Show an operation: what is done to which jobs, by whom, and how far it is."""
+    """Show an operation: what it does to which jobs, who started it, and its progress."""
     with session.connect() as client:
         found = Operations(client, new_id).get(operation)
-    if found is None:
-        raise NotFound(f"there is no operation {operation} in this tenant", code="operation_not_found")
     print_operation(found, session.as_json)
 
 
 @operation_commands.add("cancel", "holdfast operations cancel ID --reason 'too early'")
 def cancel(session: AnyTenant, operation: OperationId, reason: options.Reason = None) -> None:
-    """End an operation before it is done; what it has done stays so."""
+    """Cancel an operation. Jobs it has already changed stay changed."""
     with session.connect() as client:
         print_operation(Operations(client, new_id).cancel(operation, reason=reason), session.as_json)
 
@@ -147,10 +147,10 @@ def wait(
     session: AnyTenant,
     operation: OperationId,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SPAN", help="At most so long: 90, 5m, 1h30m.")
+        str | None, typer.Option("--timeout", metavar="SPAN", help="Maximum time to wait: 90, 5m, 1h30m.")
     ] = None,
 ) -> None:
-    """Wait until an operation is over, and show how far it is meanwhile. Exit code 1 if it was cancelled."""
+    """Wait until an operation has finished and show its progress. Exit 1 if it was cancelled."""
     limit = None if timeout is None else duration(timeout, "--timeout")
     with session.connect() as client:
         found = Operations(client, new_id).wait(operation, timeout=limit, watch=None if session.as_json else _watch())
@@ -163,7 +163,7 @@ def print_operation(found: Operation, as_json: bool) -> None:
     if as_json:
         emit(found)
         return
-    write(f"{found.verb}  {found.id}")
+    write(f"{found.action}  {found.id}")
     ended = None if found.finished_at is None else moment(found.finished_at)
     facts(
         [
@@ -187,7 +187,7 @@ def _watch() -> Any:
     screen, told = console(stderr=True), [""]
 
     def tell(found: Operation) -> None:
-        text = f"{found.verb}: {_progress(found)}"
+        text = f"{found.action}: {_progress(found)}"
         if text != told[0]:
             told[0] = text
             if screen.is_terminal:
@@ -213,7 +213,7 @@ def _progress(found: Operation) -> str:
     return f"{found.done:,} of {many}{share}"
 
 
-commands = Commands("What failed for good, in groups: look, redrive, discard.")
+commands = Commands("List, redrive and discard dead letters, grouped by error.")
 
 
 class Sort(StrEnum):
@@ -221,9 +221,9 @@ class Sort(StrEnum):
     COUNT = "count"
 
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="A group's name, as `dead-letters list` shows it.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name, as printed by `dead-letters list`.")]
 SomeGroup = Annotated[
-    str | None, typer.Argument(metavar="[GROUP]", help="A group's name; without one the options say which.")
+    str | None, typer.Argument(metavar="[GROUP]", help="Name of the group; without it, the options select the jobs.")
 ]
 SHOWN = 10
 
@@ -238,19 +238,21 @@ def list_groups(
     kind: Kind = None,
     queue: Queue = None,
     text: Annotated[
-        str | None, typer.Option("--text", metavar="TEXT", help="With this in its error, its place or its note.")
+        str | None,
+        typer.Option("--text", metavar="TEXT", help="Only groups with this text in the error, location or note."),
     ] = None,
     newer: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Seen since: 1h, or a time.")] = None,
     sort: Annotated[
-        Sort, typer.Option("--sort", metavar="ORDER", help="last: seen last first; count: the largest first.")
+        Sort, typer.Option("--sort", metavar="ORDER", help="Sort by last (most recent first) or count (largest first).")
     ] = Sort.LAST,
-    resolved: Annotated[bool, typer.Option("--resolved", help="Also those in which nothing is open.")] = False,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Include groups without open dead letters.")] = False,
     limit: options.Limit = 50,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: what the last one has said.")
+        str | None,
+        typer.Option("--after", metavar="CURSOR", help="Cursor of the next page, printed by the previous one."),
     ] = None,
 ) -> None:
-    """List dead letters in groups that failed for the same reason."""
+    """List dead letters, grouped by error."""
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         given: dict[str, Any] = {"kind": kind, "queue": queue, "text": text, "after": after}
@@ -279,12 +281,10 @@ def list_groups(
 
 @commands.add("show", "holdfast dead-letters show 3f2a9c0b1d4e5f60")
 def show(session: AnyTenant, group: Group) -> None:
-    """Show a group: what failed where, how often, since when, and the newest of its jobs."""
+    """Show a group: error, location, count, first and last failure, and its newest jobs."""
     with session.connect() as client:
         letters = letters_of(client)
         found = letters.group(group)
-        if found is None:
-            raise NotFound(f"there is no group of dead letters {group} in this tenant", code="group_not_found")
         jobs = letters.jobs(group, limit=SHOWN)
     if session.as_json:
         emit({"group": found, "jobs": jobs})
@@ -302,9 +302,9 @@ def show(session: AnyTenant, group: Group) -> None:
 def note(
     session: AnyTenant,
     group: Group,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is known about it; '' takes it away.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The note; '' removes it.")],
 ) -> None:
-    """Write down what is known about a group; it stays while more of them come."""
+    """Set a note on a group. It stays when more dead letters join the group."""
     with session.connect() as client:
         found = letters_of(client).note(group, text or None)
     if session.as_json:
@@ -329,7 +329,7 @@ def redrive(
     reason: options.Reason = None,
     wait: Wait = False,
 ) -> None:
-    """Put the dead letters of a group, or all that match, back into their queues.
+    """Redrive the dead letters of a group, or all that match, back into their queues.
 
     A bulk operation, done by the workers; --wait does it here.
     """
@@ -355,7 +355,7 @@ def discard(
     rate: Rate = None,
     wait: Wait = False,
 ) -> None:
-    """Give the dead letters of a group, or all that match, up for good.
+    """Discard the dead letters of a group, or all that match.
 
     A bulk operation, done by the workers; --wait does it here.
     """
@@ -367,7 +367,7 @@ def discard(
 def _everything(group: str | None, everything: bool) -> bool:
     """A group says which; to say all besides could mean two things."""
     if group is not None and everything:
-        raise InvalidSetting("give a group or --all, not both", code="conflicting_options")
+        raise InvalidSetting("pass a group or --all, not both", code="conflicting_options")
     return everything or group is not None
 
 

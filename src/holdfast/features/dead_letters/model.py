@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 from holdfast.engine.times import instant_or_none
 from holdfast.errors import InvalidInput, InvalidSetting
 
-BulkVerb = Literal["cancel", "redrive", "discard"]
-BULK_VERBS: Final = ("cancel", "redrive", "discard")
+BulkAction = Literal["cancel", "redrive", "discard"]
+BULK_ACTIONS: Final = ("cancel", "redrive", "discard")
 BATCH: Final = 100
 """Jobs in one transaction: their locks are kept for a few milliseconds."""
 WINDOW: Final = 1_000
@@ -24,26 +24,26 @@ MOST_RATE: Final = 1_000_000.0
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One of them, and how far it has come."""
+    """A bulk operation and its progress."""
 
     id: str
     tenant: str
-    verb: BulkVerb
+    action: BulkAction
     wanted: dict[str, Any]
-    """Which jobs: the names and values of a filter."""
+    """The filter that selects the jobs."""
     reason: str | None
     max_retries: int | None
     rate: float | None
-    """At most so many jobs a second."""
+    "Maximum jobs per second."
     state: str
     """``running``, ``done`` or ``cancelled``."""
     total: int
-    """How many there were when it began; more, if ``capped``."""
+    """Number of matching jobs at the start; ``capped`` if there were more."""
     capped: bool
     done: int
     refused: int
     refusals: dict[str, int]
-    """How many for which reason."""
+    """Number of refusals by reason."""
     place: str | None
     created_by: str
     created_at: datetime
@@ -58,7 +58,7 @@ class Operation:
 
     @property
     def fraction(self) -> float | None:
-        """How far it has come; None where nobody knows how far it is."""
+        """Fraction from 0 to 1, or None if unknown."""
         if self.state == "done":
             return 1.0
         if self.capped or not self.total:
@@ -76,7 +76,7 @@ class Starting:
     """An operation about to be started."""
 
     id: str
-    verb: BulkVerb
+    action: BulkAction
     reason: str | None = None
     max_retries: int | None = None
     rate: float | None = None
@@ -87,14 +87,16 @@ def check_rate(rate: object) -> float | None:
     if rate is None:
         return None
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not LEAST_RATE <= rate <= MOST_RATE:
-        raise InvalidSetting("a rate is a number of jobs a second, from 0.001 to 1,000,000", code="invalid_rate")
+        raise InvalidSetting("a rate must be a number of jobs per second from 0.001 to 1,000,000", code="invalid_rate")
     return float(rate)
 
 
-def check_verb(verb: object) -> BulkVerb:
-    if verb not in BULK_VERBS:
-        raise InvalidSetting(f"a bulk operation is one of {', '.join(BULK_VERBS)}, not {verb!r}", code="unknown_verb")
-    return verb
+def check_action(action: object) -> BulkAction:
+    if action not in BULK_ACTIONS:
+        raise InvalidSetting(
+            f"a bulk operation must be one of {', '.join(BULK_ACTIONS)}, not {action!r}", code="unknown_action"
+        )
+    return action
 
 
 Order = Literal["last", "count"]
@@ -104,24 +106,24 @@ NOTE_LIMIT: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Failures that are one and the same. ``fingerprint`` is its name within the tenant."""
+    """Dead letters with the same error. ``fingerprint`` is the group's name within the tenant."""
 
     tenant: str
     fingerprint: str
     kind: str
     error_code: str
     error_message: str
-    """Of the sample."""
+    """The error message of the sample."""
     frame: str | None
-    """Where in the user's own code: ``module:function``."""
+    """Location in your code: ``module:function``."""
     sample_job: str
-    """The job that was buried last."""
+    """The newest dead letter of the group."""
     first_at: datetime
     last_at: datetime
     times: int
-    """How often a job was buried for it."""
+    """Number of failures in the group."""
     open: int
-    """How many of them nobody has redriven or discarded."""
+    """Number of open dead letters, neither redriven nor discarded."""
     note: str | None
     noted_by: str | None
     noted_at: datetime | None
@@ -151,7 +153,7 @@ class GroupFilter:
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
-            raise InvalidSetting(f"groups are ordered by {' or '.join(ORDERS)}, not {self.order!r}")
+            raise InvalidSetting(f"groups can be sorted by {' or '.join(ORDERS)}, not {self.order!r}")
         instant_or_none(self.since, "since")
         self.place()
 
@@ -163,7 +165,9 @@ class GroupFilter:
             last, opened, fingerprint = self.after.split("/", 2)
             return float(last), int(opened), fingerprint
         except ValueError:
-            raise InvalidInput(f"{self.after!r} is not a cursor of dead letters", code="invalid_cursor") from None
+            raise InvalidInput(
+                f"{self.after!r} is not a cursor of the dead letter list", code="invalid_cursor"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

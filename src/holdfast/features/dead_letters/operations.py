@@ -18,14 +18,14 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound, WaitTimeout
 from holdfast.features.dead_letters.model import (
     NOTE_LIMIT,
-    BulkVerb,
+    BulkAction,
     DeadLetterGroup,
     GroupFilter,
     Operation,
     Order,
     Starting,
+    check_action,
     check_rate,
-    check_verb,
 )
 from holdfast.stores.flow import Flow, Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace, sleep
@@ -35,7 +35,7 @@ from holdfast.stores.requests import JobFilter, all_of
 _Groups = list[DeadLetterGroup]
 
 REASONS = {
-    "not_found": "there is no such job in this tenant",
+    "not_found": "no such job in this tenant",
     "not_dead": "it is not a dead letter",
     "in_workflow": "others of its workflow wait for that very job",
 }
@@ -85,9 +85,12 @@ class DeadLetters(StoreNamespace):
     agroups = awaited(groups)
 
     @operation
-    def group(self, fingerprint: str) -> Program[DeadLetterGroup | None]:
-        """One group, or None."""
-        return (yield from run(self._store.dead_letters.group(fingerprint, self._tenant)))
+    def group(self, fingerprint: str) -> Program[DeadLetterGroup]:
+        """One group, or ``NotFound``."""
+        found = yield from run(self._store.dead_letters.group(fingerprint, self._tenant))
+        if found is None:
+            raise NotFound(f"no group of dead letters {fingerprint} in this tenant", code="group_not_found")
+        return found
 
     agroup = awaited(group)
 
@@ -136,7 +139,7 @@ class DeadLetters(StoreNamespace):
         discarded, and the two refer to each other. A repeated call returns the same job."""
         job = yield from run(self._store.jobs.get(job_id, self._tenant))
         if job is None:
-            raise NotFound(f"there is no job {job_id} in this tenant")
+            raise NotFound(f"no job {job_id} in this tenant")
         new = self._prepare(job.kind, payload, job.tenant)
         answer = yield from run(
             self._store.dead_letters.redrive_as(job.id, new.id, new.payload, storable(reason), self._actor, job.tenant)
@@ -160,10 +163,10 @@ class DeadLetters(StoreNamespace):
     @flow()
     def _note(self, fingerprint: str, note: str | None) -> Steps[DeadLetterGroup]:
         if note is not None and not isinstance(note, str):
-            raise InvalidInput(f"a note is text, not {type(note).__name__}", code="invalid_note")
+            raise InvalidInput(f"a note must be text, not {type(note).__name__}", code="invalid_note")
         text = None if note is None else safe_text(note, NOTE_LIMIT + 1)
         if text is not None and (not text.strip() or len(text) > NOTE_LIMIT):
-            raise InvalidInput(f"a note is text of at most {NOTE_LIMIT:,} characters", code="invalid_note")
+            raise InvalidInput(f"a note must have at most {NOTE_LIMIT:,} characters", code="invalid_note")
         store = self._store
         group = yield from store.dead_letters.group(fingerprint, self._tenant).start()
         # A caller who reads every tenant writes the note to the tenant of the group.
@@ -175,7 +178,7 @@ class DeadLetters(StoreNamespace):
     @flow()
     def _resolve(
         self,
-        verb: str,
+        action: str,
         group: str | None,
         reason: str | None,
         rate: float | None,
@@ -186,15 +189,15 @@ class DeadLetters(StoreNamespace):
         if group is not None:
             found = yield from self._store.dead_letters.group(group, self._tenant).start()
             wanted["fingerprint"] = _known(group, found).fingerprint
-        return (yield from self._operations._starting(verb, reason, rate, max_attempts, wanted).start())
+        return (yield from self._operations._starting(action, reason, rate, max_attempts, wanted).start())
 
 
 def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
     if group is None:
         raise NotFound(
-            f"there is no group of dead letters {fingerprint} in this tenant",
+            f"no dead letter group {fingerprint} in this tenant",
             code="group_not_found",
-            fix="See: holdfast dead-letters list --resolved",
+            fix="List the groups: holdfast dead-letters list --resolved",
         )
     return group
 
@@ -230,7 +233,7 @@ class Operations(StoreNamespace):
     @operation
     def start(
         self,
-        verb: BulkVerb,
+        action: BulkAction,
         *,
         reason: str | None = None,
         rate: float | None = None,
@@ -240,14 +243,14 @@ class Operations(StoreNamespace):
         """``app.operations.start("cancel", kind="import", tag="spring")``: cancel, redrive or discard all jobs that
         match, without waiting for the end. Workers do it in small batches, together at most ``rate`` jobs per second.
         """
-        return (yield from run(self._starting(verb, reason, rate, max_attempts, wanted)))
+        return (yield from run(self._starting(action, reason, rate, max_attempts, wanted)))
 
     astart = awaited(start)
 
     @operation
-    def get(self, id: str) -> Program[Operation | None]:
-        """The operation, or None."""
-        return (yield from run(self._store.operations.get(id, self._tenant)))
+    def get(self, id: str) -> Program[Operation]:
+        """The operation, or ``NotFound``."""
+        return _found(id, (yield from run(self._store.operations.get(id, self._tenant))))
 
     aget = awaited(get)
 
@@ -276,7 +279,9 @@ class Operations(StoreNamespace):
             if watch is not None:
                 watch(operation)
             if until is not None and time.monotonic() >= until:
-                raise WaitTimeout(f"operation {id} is not over: {operation.done} of {operation.total} are done")
+                raise WaitTimeout(
+                    f"operation {id} has not finished: {operation.done} of {operation.total} jobs are done"
+                )
             yield from sleep(LOOK)
         return operation
 
@@ -299,25 +304,25 @@ class Operations(StoreNamespace):
         return _found(id, (yield from run(self._store.operations.get(id, self._tenant))))
 
     def _starting(
-        self, verb: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Mapping[str, Any]
+        self, action: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Mapping[str, Any]
     ) -> Flow[Operation]:
         """The flow that starts an operation, also as part of another one."""
-        which, why = check_verb(verb), storable(reason)
+        which, why = check_action(action), storable(reason)
         if which == "discard" and not (why or "").strip():
-            raise InvalidInput("dead letters are not discarded without a reason", code="reason_required")
+            raise InvalidInput("discarding dead letters needs a reason", code="reason_required")
         if max_attempts is not None and which != "redrive":
-            raise InvalidSetting("only a redrive gives jobs another number of tries", code="conflicting_options")
+            raise InvalidSetting("max_attempts is only for a redrive", code="conflicting_options")
         new = Starting(self._new_id(), which, why, retry_limit(max_attempts), check_rate(rate))
         return self._store.operations.start(new, all_of(self._tenant, wanted), self._actor, self._tenant)
 
 
 def _found(id: str, operation: Operation | None) -> Operation:
     if operation is None:
-        raise NotFound(f"there is no operation {id} in this tenant", code="operation_not_found")
+        raise NotFound(f"no operation {id} in this tenant", code="operation_not_found")
     return operation
 
 
 def _ended(cancelled: bool, operation: Operation) -> Operation:
     if not cancelled:
-        raise Conflict(f"operation {operation.id} is {operation.state} already", code="operation_over")
+        raise Conflict(f"operation {operation.id} is already {operation.state}", code="operation_over")
     return operation

@@ -48,7 +48,8 @@ async def group(request: Request) -> Response:
     app, before = the_app(request), said(request.query_params, "before", 50)
     found = await _group(request)
     jobs = await app.dead_letters.ajobs(found.fingerprint, limit=PAGE + 1, before=before)
-    sample = await app.jobs.aget(found.sample_job)
+    client = app._session
+    sample = await client.arun(client.store.jobs.get(found.sample_job, client.tenant))  # may be purged
     running = [
         each
         for each in await app.operations.alist(running=True, limit=PAGE)
@@ -70,7 +71,7 @@ async def group(request: Request) -> Response:
 async def note(request: Request) -> Response:
     found, given = await _group(request), await fields(request)
     await the_app(request).dead_letters.anote(found.fingerprint, said(given, "note", NOTE_LIMIT))
-    return go(request, _path(request, found), "The note is kept.")
+    return go(request, _path(request, found), "Note saved.")
 
 
 async def redrive(request: Request) -> Response:
@@ -82,37 +83,39 @@ async def redrive(request: Request) -> Response:
         rate=number(given, "rate"),
         max_attempts=whole_number(given, "max_attempts", 1, MOST_TRIES),
     )
-    return go(request, f"/operations/{started.id}", "The jobs of the group are being put back into their queues.")
+    return go(request, f"/operations/{started.id}", "Redriving the jobs of this group.")
 
 
 async def discard(request: Request) -> Response:
     found, given = await _group(request), await fields(request)
     reason = _required(given)
-    question = f"Discard all {found.open:,} dead letters of this group for good?"
+    question = f"Discard all {found.open:,} dead letters of this group permanently?"
     if (asks := await ask_first(request, question, back=_path(request, found))) is not None:
         return asks
     started = await the_app(request).dead_letters.adiscard(found.fingerprint, reason=reason, rate=number(given, "rate"))
-    return go(request, f"/operations/{started.id}", "The jobs of the group are being discarded.")
+    return go(request, f"/operations/{started.id}", "Discarding the jobs of this group.")
 
 
 async def resolve(request: Request) -> Response:
     """One job of the group."""
     found, given = await _group(request), await fields(request)
     job, jobs = await _job(request), the_app(request).jobs
-    if given.get("verb") == "redrive":
+    if given.get("action") == "redrive":
         verdicts = await jobs.aredrive(job.id, reason=said(given, "reason", REASON), tenant=job.tenant)
-    elif given.get("verb") == "discard":
+    elif given.get("action") == "discard":
         reason = _required(given)
         if (
-            asks := await ask_first(request, f"Discard job {job.id} for good?", back=_path(request, found))
+            asks := await ask_first(request, f"Discard job {job.id} permanently?", back=_path(request, found))
         ) is not None:
             return asks
         verdicts = await jobs.adiscard(job.id, reason=reason, tenant=job.tenant)
     else:
-        raise InvalidInput("say redrive or discard", code="invalid_request")
+        raise InvalidInput("Choose redrive or discard.", code="invalid_request")
     if verdicts[0].refused:
-        raise Conflict(f"job {job.id} is {job.state} and stays so: {verdicts[0].reason}", code=verdicts[0].reason)
-    done = "is back in its queue" if given["verb"] == "redrive" else "is discarded"
+        raise Conflict(
+            f"Cannot change job {job.id}: it is already {job.state} ({verdicts[0].reason})", code=verdicts[0].reason
+        )
+    done = "redriven" if given["action"] == "redrive" else "discarded"
     return go(request, _path(request, found), f"Job {job.id} {done}.")
 
 
@@ -127,28 +130,25 @@ async def remake(request: Request) -> Response:
     job, given = await _job(request), await fields(request)
     payload = document(given, "payload")
     new = await the_app(request).dead_letters.aredrive_as(job.id, payload, reason=said(given, "reason", REASON))
-    return go(request, f"/jobs/{new}", f"This job takes the place of {job.id}.")
+    return go(request, f"/jobs/{new}", f"This job replaces {job.id}.")
 
 
 async def _group(request: Request) -> DeadLetterGroup:
     fingerprint = request.path_params["fingerprint"][:200]
-    found = await the_app(request).dead_letters.agroup(fingerprint)
-    if found is None:
-        raise NotFound("there is no such group of dead letters in this tenant", code="group_not_found")
-    return found
+    return await the_app(request).dead_letters.agroup(fingerprint)
 
 
 async def _job(request: Request) -> Job:
     found = await the_app(request).jobs.aget(request.path_params["job"])
-    if found is None or found.state is not State.DEAD_LETTER:
-        raise NotFound("there is no such dead letter in this tenant", code="not_dead")
+    if found.state is not State.DEAD_LETTER:
+        raise NotFound("no such dead letter in this tenant", code="not_dead")
     return found
 
 
 def _required(given: dict[str, str]) -> str:
     reason = said(given, "reason", REASON)
     if reason is None:
-        raise InvalidInput("dead letters are not discarded without a reason", code="reason_required")
+        raise InvalidInput("Discarding dead letters needs a reason.", code="reason_required")
     return reason
 
 
@@ -193,19 +193,16 @@ async def cancel(request: Request) -> Response:
     require(request, Scope.OPERATE)
     operation = await _operation(request)
     page = f"/operations/{operation.id}"
-    question = f"End this operation? What it has done to {operation.done:,} jobs stays done."
+    question = f"Cancel this operation? {operation.done:,} finished jobs are not undone."
     if (asked := await ask_first(request, question, back=page)) is not None:
         return asked
     await the_app(request).operations.acancel(operation.id)
-    return go(request, page, "It ends here.")
+    return go(request, page, "Operation cancelled.")
 
 
 async def _operation(request: Request) -> Operation:
     id = parse_id(request.path_params["id"])
-    found = await the_app(request).operations.aget(id)
-    if found is None:
-        raise NotFound(f"there is no operation {id} in this tenant", code="operation_not_found")
-    return found
+    return await the_app(request).operations.aget(id)
 
 
 operation_routes = [

@@ -11,8 +11,8 @@ from holdfast.app import App
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Job
 from holdfast.engine.states import State
-from holdfast.errors import InvalidInput, NotFound
-from holdfast.features.dead_letters.model import BulkVerb, DeadLetterGroup, Operation, Order
+from holdfast.errors import InvalidInput
+from holdfast.features.dead_letters.model import BulkAction, DeadLetterGroup, Operation, Order
 from holdfast.features.dead_letters.operations import GroupWanted
 from holdfast.features.jobs.search import moment
 from holdfast.features.tokens.model import Scope
@@ -24,9 +24,7 @@ from holdfast.stores.requests import JobFilter
 router = Router(prefix="/dead-letters", tags=["dead letters"])
 
 Word = Annotated[str | None, Query(max_length=255)]
-Rate = Annotated[
-    float | None, Field(default=None, ge=0.001, le=1_000_000, description="At most so many jobs a second.")
-]
+Rate = Annotated[float | None, Field(default=None, ge=0.001, le=1_000_000, description="Maximum jobs per second.")]
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[DeadLetterGroup])
@@ -41,7 +39,8 @@ async def list_dead_letters(
     after: Annotated[str | None, Query(max_length=255)] = None,
     limit: Limit = PAGE,
 ) -> Page[DeadLetterGroup]:
-    """Groups, those seen last first, or the largest (`order=count`); `resolved` also those with nothing open."""
+    """List dead letter groups, most recent first or largest first (`order=count`). `resolved` includes groups with
+    nothing open."""
     wanted = GroupWanted(order=order, resolved=resolved, limit=limit + 1)
     if kind is not None:
         wanted["kind"] = kind
@@ -58,15 +57,12 @@ async def list_dead_letters(
 
 @router.get("/{group}", dependencies=[allowed(Scope.READ)], response_model=DeadLetterGroup)
 async def show_dead_letters(app: TheApp, group: Name) -> DeadLetterGroup:
-    found = await app.dead_letters.agroup(group)
-    if found is None:
-        raise NotFound(f"there is no group of dead letters {group} in this tenant", code="group_not_found")
-    return found
+    return await app.dead_letters.agroup(group)
 
 
 @router.get("/{group}/jobs", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def list_dead_jobs(app: TheApp, group: Name, after: After = None, limit: Limit = PAGE) -> Page[Job]:
-    """The open ones of a group, newest first, without their payloads."""
+    """List the open dead letters of a group, newest first, without payloads."""
     client, before = app._session, None if after is None else parse_id(after)
     wanted = JobFilter(tenant=client.tenant, fingerprint=group, limit=limit + 1, before=before, payloads=False)
     found = await client.arun(client.store.jobs.list(wanted))
@@ -76,12 +72,12 @@ async def list_dead_jobs(app: TheApp, group: Name, after: After = None, limit: L
 
 
 class Note(Body):
-    note: Words | None = Field(description="What is known about it; null takes it away.")
+    note: Words | None = Field(description="The note; null removes it.")
 
 
 @router.post("/{group}/note", dependencies=[allowed(Scope.OPERATE)], response_model=DeadLetterGroup)
 async def note_dead_letters(app: TheApp, group: Name, body: Note) -> DeadLetterGroup:
-    """Write down what is known about a group. It stays while more of them come."""
+    """Set a note on a group. It stays when more dead letters join the group."""
     return await app.dead_letters.anote(group, body.note)
 
 
@@ -94,7 +90,7 @@ class RedriveGroup(Because):
 async def redrive_dead_letters(
     request: Request, response: Response, app: TheApp, group: Name, body: RedriveGroup | None = None
 ) -> Operation:
-    """Put all of a group back into their queues: an operation, which workers do."""
+    """Redrive all dead letters of a group. Workers run this as an operation."""
     asked = body or RedriveGroup.model_validate({})
     started = await app.dead_letters.aredrive(
         group, reason=asked.reason, rate=asked.rate, max_attempts=asked.max_attempts
@@ -112,7 +108,7 @@ class DiscardGroup(Body):
 async def discard_dead_letters(
     request: Request, response: Response, app: TheApp, group: Name, body: DiscardGroup
 ) -> Operation:
-    """Give all of a group up for good."""
+    """Discard all dead letters of a group."""
     started = await app.dead_letters.adiscard(group, reason=body.reason, rate=body.rate)
     response.headers["location"] = here(request, f"/operations/{started.id}")
     return started
@@ -135,40 +131,42 @@ class Which(Body):
     group: Text | None = None
     since: Text | None = None
     until: Text | None = None
-    everything: bool = Field(default=False, description="All there are, where nothing else says which.")
+    everything: bool = Field(default=False, description="Select all jobs, if nothing else selects some.")
 
     async def chosen(self, app: App) -> dict[str, Any]:
         names = self.model_fields_set & {*Which.model_fields} - {"everything"}
         search = await the_search(app, **{name: getattr(self, name) for name in names})
         if search.words:
             raise InvalidInput(
-                "words of an error choose no jobs for an operation",
+                "an operation cannot select jobs by error text",
                 code="invalid_search",
-                fix="Choose the group of dead letters: group:…",
+                fix="Select the dead letter group with group:….",
             )
         if not search.given and not self.everything:
-            raise InvalidInput("say which jobs, or everything", code="nothing_named")
+            raise InvalidInput("select jobs, or everything", code="nothing_named")
         return dict(search.given)
 
 
 class StartOperation(Which):
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"examples": [{"verb": "redrive", "q": "kind:mail since:1h", "rate": 50, "reason": "fixed"}]},
+        json_schema_extra={
+            "examples": [{"action": "redrive", "q": "kind:mail since:1h", "rate": 50, "reason": "fixed"}]
+        },
     )
 
-    verb: BulkVerb
+    action: BulkAction
     reason: Annotated[str, Field(max_length=2_000)] | None = None
-    rate: float | None = Field(default=None, ge=0.001, le=1_000_000, description="At most so many jobs a second.")
+    rate: float | None = Field(default=None, ge=0.001, le=1_000_000, description="Maximum jobs per second.")
     max_attempts: int | None = Field(default=None, ge=1, le=101)
 
 
 @operation_router.post("", dependencies=[allowed(Scope.OPERATE)], status_code=202, response_model=Operation)
 async def start_operation(request: Request, response: Response, app: TheApp, body: StartOperation) -> Operation:
-    """Cancel, redrive or discard all jobs that match, without waiting for it: workers do it, in small batches."""
+    """Start an operation on all matching jobs: cancel, redrive or discard. Workers run it in small batches."""
     wanted = await body.chosen(app)
     started = await app.operations.astart(
-        body.verb, reason=body.reason, rate=body.rate, max_attempts=body.max_attempts, **wanted
+        body.action, reason=body.reason, rate=body.rate, max_attempts=body.max_attempts, **wanted
     )
     response.headers["location"] = here(request, f"/operations/{started.id}")
     return started
@@ -178,21 +176,18 @@ async def start_operation(request: Request, response: Response, app: TheApp, bod
 async def list_operations(
     app: TheApp, running: bool = False, after: After = None, limit: Limit = PAGE
 ) -> Page[Operation]:
-    """Newest first."""
+    """List bulk operations, newest first."""
     found = await app.operations.alist(running=running, limit=limit + 1, before=after)
     return paged(found, limit, lambda each: each.id)
 
 
 @operation_router.get("/{operation_id}", dependencies=[allowed(Scope.READ)], response_model=Operation)
 async def show_operation(app: TheApp, operation_id: Id) -> Operation:
-    """How far it is."""
-    found = await app.operations.aget(operation_id)
-    if found is None:
-        raise NotFound(f"there is no operation {operation_id} in this tenant", code="operation_not_found")
-    return found
+    """Show an operation and its progress."""
+    return await app.operations.aget(operation_id)
 
 
 @operation_router.post("/{operation_id}/cancel", dependencies=[allowed(Scope.OPERATE)], response_model=Operation)
 async def cancel_operation(app: TheApp, operation_id: Id, body: Because | None = None) -> Operation:
-    """No further job is touched; what was done stays done."""
+    """Cancel an operation. Jobs it has already changed stay changed."""
     return await app.operations.acancel(operation_id, reason=None if body is None else body.reason)

@@ -10,7 +10,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
 from holdfast.engine.states import State
 from holdfast.features.dead_letters.model import COUNTED, Operation, Starting
-from holdfast.features.dead_letters.store import DeadLetterReads, Operating, as_wanted, for_verb
+from holdfast.features.dead_letters.store import DeadLetterReads, Operating, as_wanted, for_action
 from holdfast.stores.codecs import Record, in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.requests import JobFilter
@@ -73,8 +73,8 @@ class SqliteDeadLetters(SqlitePart, DeadLetterReads):
 
 
 _START = (
-    "INSERT INTO operation (id, tenant, verb, wanted, reason, max_retries, rate, total, capped, next_at, created_by,"
-    " created_at, updated_at) VALUES (:id, :tenant, :verb, :wanted, :reason, :limit, :rate, :total, :capped, :now,"
+    "INSERT INTO operation (id, tenant, action, wanted, reason, max_retries, rate, total, capped, next_at, created_by,"
+    " created_at, updated_at) VALUES (:id, :tenant, :action, :wanted, :reason, :limit, :rate, :total, :capped, :now,"
     " :actor, :now, :now)"
 )
 _OWN = "state = 'running' AND (:any OR tenant = :tenant)"
@@ -98,10 +98,10 @@ _CANCEL = (
 class SqliteOperations(SqlitePart, Operating):
     @flow()
     def start(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
-        chosen = for_verb(new.verb, wanted)
+        chosen = for_action(new.action, wanted)
         total = yield from self._count(chosen)
         now = yield from sign(actor)
-        facts = {"id": new.id, "tenant": tenant, "verb": new.verb, "wanted": as_wanted(chosen)}
+        facts = {"id": new.id, "tenant": tenant, "action": new.action, "wanted": as_wanted(chosen)}
         how = {"reason": new.reason or None, "limit": new.max_retries, "rate": new.rate, "actor": actor, "now": now}
         yield Statement(_START, facts | how | {"total": min(total, COUNTED), "capped": int(total > COUNTED)})
         yield from unsign()
@@ -139,7 +139,7 @@ class SqliteOperations(SqlitePart, Operating):
 
     def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
         now = yield from sign(found.created_by)
-        verdicts = yield from apply(found.verb, jobs, found.reason, found.tenant, now, found.max_retries, found.id)
+        verdicts = yield from apply(found.action, jobs, found.reason, found.tenant, now, found.max_retries, found.id)
         no = Counter(verdict.reason or "refused" for verdict in verdicts if verdict.refused)
         pause = 0 if found.rate is None else in_micros(len(jobs) / found.rate)
         progress = {

@@ -1,5 +1,5 @@
 -- Dead letters in groups (DP-15): which job is buried, for what, and how many there are, for every way into and out of the
--- state. Our verbs say which group it is (in the note); a burial by hand goes by its code, since SQL has no way here to look
+-- state. Our operations say which group it is (in the note); a burial by hand goes by its code, since SQL has no way here to look
 -- into a message. First the count, then the row: in between, and only then, do the guards below let anybody count.
 --
 -- Here is also the judge of retries as new jobs (SC-6): what has a successor is never run again, nor buried. In one trigger
@@ -92,7 +92,7 @@ END;
 -- Bulk operations: what was asked for never changes, nor what is over; and it goes one way.
 DROP TRIGGER IF EXISTS judge_operation_update;
 CREATE TRIGGER judge_operation_update BEFORE UPDATE ON operation
-WHEN OLD.state <> 'running' OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.verb <> OLD.verb OR NEW.wanted <> OLD.wanted
+WHEN OLD.state <> 'running' OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.action <> OLD.action OR NEW.wanted <> OLD.wanted
      OR NEW.reason IS NOT OLD.reason OR NEW.rate IS NOT OLD.rate OR NEW.max_retries IS NOT OLD.max_retries OR NEW.total <> OLD.total
      OR NEW.created_by <> OLD.created_by OR NEW.created_at <> OLD.created_at OR NEW.done < OLD.done OR NEW.refused < OLD.refused
      OR (OLD.place IS NOT NULL AND (NEW.place IS NULL OR NEW.place > OLD.place))

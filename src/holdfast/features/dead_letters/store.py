@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -214,16 +215,14 @@ def _plain(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def for_verb(verb: str, wanted: JobFilter) -> JobFilter:
-    """The filter with the state that the verb is about."""
-    if verb == "cancel":
+def for_action(action: str, wanted: JobFilter) -> JobFilter:
+    """The filter with the state that the action is about."""
+    if action == "cancel":
         if wanted.state is not None and wanted.state not in ACTIVE:
-            raise InvalidSetting(f"jobs that are {wanted.state} have ended, and cannot be cancelled", code="not_active")
+            raise InvalidSetting(f"{wanted.state} jobs have finished and cannot be cancelled", code="not_active")
         return wanted
     if wanted.state not in (None, State.DEAD_LETTER):
-        raise InvalidSetting(
-            f"a {verb} is for dead letters, not for jobs that are {wanted.state}", code="only_dead_letters"
-        )
+        raise InvalidSetting(f"{action} applies to dead letters, not to {wanted.state} jobs", code="only_dead_letters")
     return dataclasses.replace(wanted, state=State.DEAD_LETTER)
 
 
@@ -237,11 +236,11 @@ class Operating(OperationReads):
             _filter(found, most)
         except Exception:
             # Nobody can tell which jobs were meant: it ends with none, and the other operations have their turn.
-            log.error("operation %s of tenant %s cannot be read, and is ended", found.id, found.tenant)
+            log.error("Operation %s of tenant %s cannot be read; ending it", found.id, found.tenant)
             yield from self._do_operation(found, [], None, True)
             return 0
         seen = yield from self._next_jobs(found, most)
-        jobs = [job_id for job_id, state in seen if found.verb != "cancel" or state in ACTIVE][:most]
+        jobs = [job_id for job_id, state in seen if found.action != "cancel" or state in ACTIVE][:most]
         full = len(seen) == (most if _narrow(found) else WINDOW)
         # Of a window that had more than a batch in it, the rest is for the next one.
         last = jobs[-1] if len(jobs) == most else seen[-1][0] if seen else None
@@ -268,12 +267,12 @@ class Operating(OperationReads):
 
     # --- what each store does in its own way ---
 
+    @abstractmethod
     def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
         """The one that is due to oneself; None when there is none, or others have them."""
-        raise NotImplementedError
 
-    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
-        raise NotImplementedError
+    @abstractmethod
+    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]: ...
 
 
 def _narrow(found: Operation) -> bool:
@@ -308,13 +307,13 @@ class PostgresDeadLetters(Calls, DeadLetterReads):
 class PostgresOperations(Calls, Operating):
     @flow()
     def start(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
-        chosen = for_verb(new.verb, wanted)
+        chosen = for_action(new.action, wanted)
         total = yield from self._count(chosen)
         yield self._call(
             "start_operation",
             "%s, %s, %s, %s, %s, %s, %s::integer, %s::float8, %s, %s",
             new.id,
-            new.verb,
+            new.action,
             as_wanted(chosen),
             min(total, COUNTED),
             total > COUNTED,

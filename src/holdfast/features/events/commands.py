@@ -34,7 +34,7 @@ from holdfast.cli.session import NAME, AnyTenant, OneTenant, refuse_unready
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import Event
 from holdfast.engine.names import check_name
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import Conflict
 from holdfast.features.events.model import DEPTH, MOST_DEEP, JobOptions, Subscription
 from holdfast.features.events.operations import Events, Subscriptions
 from holdfast.features.events.read import check_gone
@@ -43,7 +43,7 @@ from holdfast.features.jobs.timeline import short, special, way
 from holdfast.stores.requests import SentResult
 from holdfast.stores.session import Session
 
-commands = Commands("Have events make jobs: subscriptions.")
+commands = Commands("Manage subscriptions, which create jobs from events.")
 
 SubscriptionName = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.")]
 
@@ -55,7 +55,7 @@ class From(StrEnum):
 
 @commands.add("list", "holdfast subscriptions list --all-tenants")
 def list_subscriptions(session: AnyTenant) -> None:
-    """List the subscriptions: which events make which jobs, and how far each has come."""
+    """List the subscriptions with their events, jobs and positions."""
     with session.connect() as client:
         features = Subscriptions(client)
         found = features.list()
@@ -80,12 +80,10 @@ def list_subscriptions(session: AnyTenant) -> None:
 
 @commands.add("show", "holdfast subscriptions show audit")
 def show(session: AnyTenant, name: SubscriptionName) -> None:
-    """Show a subscription: what it wants and makes, how far it has come, and the events that it refused."""
+    """Show a subscription: its events, its job, its position and refused events."""
     with session.connect() as client:
         features = Subscriptions(client)
         found = features.get(name)
-        if found is None:
-            raise NotFound(f"there is no subscription {name} in this tenant", code="subscription_not_found")
         behind, refused = features.behind(found), features.deliveries(found, refused=True)
     if session.as_json:
         emit(_described(found, behind) | {"refusals": refused})
@@ -110,37 +108,53 @@ def create(
     session: AnyTenant,
     name: SubscriptionName,
     on: Annotated[
-        str, typer.Option("--on", metavar="PATTERN", help="job.succeeded, job.*, order.paid, order.*; a|b is either.")
+        str,
+        typer.Option(
+            "--on",
+            metavar="PATTERN",
+            help="Event types: job.succeeded, job.*, order.paid, order.*; a|b matches either.",
+        ),
     ],
     makes: Annotated[
-        str | None, typer.Option("--makes", metavar="KIND", help="The kind of the job that each event makes.")
+        str | None, typer.Option("--makes", metavar="KIND", help="Job kind to enqueue for each event.")
     ] = None,
     template: Annotated[
-        str | None, typer.Option("--template", metavar="NAME", help="A template to make the job from, instead.")
+        str | None, typer.Option("--template", metavar="NAME", help="Template to enqueue instead of a kind.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="NAME", help="Only of jobs of this kind; * is anything.")
+        str | None, typer.Option("--kind", metavar="NAME", help="Only events of jobs of this kind; * matches any.")
     ] = None,
     match: Annotated[
-        str | None, typer.Option("--match", metavar="JSON", help='What the event must say: \'{"country": "fr"}\'.')
+        str | None,
+        typer.Option("--match", metavar="JSON", help='Values that the event\'s data must have: \'{"country": "fr"}\'.'),
     ] = None,
-    start: Annotated[
-        From, typer.Option("--from", metavar="WHEN", help="now, or the beginning of all there is.")
-    ] = From.NOW,
+    start: Annotated[From, typer.Option("--from", metavar="WHEN", help="Where to start: now or beginning.")] = From.NOW,
     payload: Annotated[
         str | None,
         typer.Option(
-            "--payload", metavar="JSON", help='Of the job; "$.data.id" is a value of the event, "$" all of it.'
+            "--payload",
+            metavar="JSON",
+            help='Payload of the job; "$.data.id" inserts a value of the event, "$" the whole event.',
         ),
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue of the jobs.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Their priority.")] = None,
-    delay: Annotated[str | None, typer.Option("--delay", metavar="SPAN", help="Not before: 90, 5m, 1h30m.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Queue for the jobs.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Priority of the jobs.")] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="SPAN", help="Delay before a job may start: 90, 5m, 1h30m.")
+    ] = None,
     max_depth: Annotated[
-        int, typer.Option("--max-depth", metavar="N", min=1, max=MOST_DEEP, help="How long a chain of jobs may become.")
+        int,
+        typer.Option(
+            "--max-depth",
+            metavar="N",
+            min=1,
+            max=MOST_DEEP,
+            help="Maximum length of a chain of jobs that create one another.",
+        ),
     ] = DEPTH,
 ) -> None:
-    """Have each event that fits make one job. With --all-tenants of every tenant's events, each in its tenant."""
+    """Create a subscription: each matching event creates one job. With --all-tenants, for the events of every
+    tenant."""
     how: dict[str, Any] = {"queue": queue, "priority": priority, "template": template}
     how["delay"] = None if delay is None else duration(delay, "--delay")
     how["payload"] = None if payload is None else document(payload)
@@ -158,9 +172,9 @@ def create(
 def pause(
     session: AnyTenant,
     name: SubscriptionName,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason.")] = None,
 ) -> None:
-    """Make no more jobs; what happens meanwhile is kept for when it goes on."""
+    """Pause a subscription. Events that arrive meanwhile are kept until it resumes."""
     with session.connect() as client:
         features = Subscriptions(client)
         _told(features, features.pause(name, reason=reason), session.as_json)
@@ -170,9 +184,11 @@ def pause(
 def resume(
     session: AnyTenant,
     name: SubscriptionName,
-    skip: Annotated[bool, typer.Option("--skip", help="Without what happened meanwhile.")] = False,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Skip events that arrived while the endpoint was disabled.")
+    ] = False,
 ) -> None:
-    """Go on, with what happened meanwhile."""
+    """Enable an endpoint and send the events that arrived meanwhile."""
     with session.connect() as client:
         features = Subscriptions(client)
         _told(features, features.resume(name, skip=skip), session.as_json)
@@ -180,7 +196,7 @@ def resume(
 
 @commands.add("delete", "holdfast subscriptions delete audit")
 def delete(session: AnyTenant, name: SubscriptionName) -> None:
-    """Remove a subscription. The jobs it made stay; one that a program declares comes back with its next worker."""
+    """Remove a subscription. Its jobs stay. A subscription declared in code returns with the next worker."""
     with session.connect() as client:
         Subscriptions(client).remove(name)
     session.answer({"name": name, "deleted": True}, f"{name} is gone.")
@@ -263,18 +279,18 @@ def events(
     session: AnyTenant,
     consumer: Annotated[
         str | None,
-        typer.Option("--consumer", metavar="NAME", help="Go on where this consumer stopped, and keep its place."),
+        typer.Option("--consumer", metavar="NAME", help="Continue at this consumer's stored position, and update it."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
-    after: Annotated[str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this event.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep waiting for new events until Ctrl-C.")] = False,
+    after: Annotated[str | None, typer.Option("--after", metavar="CURSOR", help="Start after this event.")] = None,
     skip_gaps: Annotated[
-        bool, typer.Option("--skip-gaps", help="Go on with what is left where retention has removed what was not read.")
+        bool, typer.Option("--skip-gaps", help="Continue after a gap if retention has removed unread events.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="How many at most (100 unless --follow).")
+        int | None, typer.Option("--limit", metavar="N", min=1, help="Maximum number of events (100 unless --follow).")
     ] = None,
 ) -> None:
-    """Print the ledger in commit order. With --follow, --json prints one object a line."""
+    """Print the ledger in commit order. With --follow, --json prints one object per line."""
     if consumer is not None and after is not None:
         raise typer.BadParameter("give --consumer or --after, not both")
     reader = None if consumer is None else check_name(consumer, "consumer")
@@ -327,17 +343,17 @@ def _keep(client: Session, consumer: str, cursor: str, was: str | None) -> None:
 def _line(event: Event) -> str:
     attempt = f" try {event.attempt}" if event.attempt else ""
     what = line(special(event))
-    text = f"{moment(event.at)}  {event.job_id}  {line(event.kind, 60)}  {event.verb}  {way(event).plain}{attempt}"
+    text = f"{moment(event.at)}  {event.job_id}  {line(event.kind, 60)}  {event.type}  {way(event).plain}{attempt}"
     return plain(f"{text}  by {short(event.actor)}" + (f"  {what}" if what else ""))
 
 
-consumer_commands = Commands("Who reads events with a place that is kept for it.")
+consumer_commands = Commands("Manage event consumers and their stored positions.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name.")]
 
 
 @consumer_commands.add("list", "holdfast consumers list")
 def list_consumers(session: AnyTenant) -> None:
-    """List who reads events with a place that is kept, and how far behind each is."""
+    """List event consumers with their positions and how far each is behind."""
     with session.connect() as client:
         found = Events(client).consumers()
     session.print_list(
@@ -358,9 +374,9 @@ def list_consumers(session: AnyTenant) -> None:
 def reset_consumer(
     session: AnyTenant,
     name: Name,
-    to: Annotated[From, typer.Option("--to", metavar="WHEN", help="the beginning, or now.")] = From.BEGINNING,
+    to: Annotated[From, typer.Option("--to", metavar="WHEN", help="New position: beginning or now.")] = From.BEGINNING,
 ) -> None:
-    """Have a consumer read everything again, or nothing of what there is."""
+    """Move a consumer to the beginning of the ledger, or to now."""
     with session.connect() as client:
         Events(client).reset_consumer(name, to.value)
     session.answer(
@@ -370,7 +386,7 @@ def reset_consumer(
 
 @consumer_commands.add("remove", "holdfast consumers remove billing")
 def remove_consumer(session: AnyTenant, name: Name) -> None:
-    """Forget a consumer's place; reading under its name begins anew."""
+    """Remove a consumer and its position. The next read under its name starts again."""
     with session.connect() as client:
         Events(client).remove_consumer(name)
     session.answer({"name": name, "removed": True}, f"{name} is gone.")
@@ -381,23 +397,24 @@ def send_event(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name.")],
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DATA", help="JSON, @file, - for stdin, or name=value in any number."),
+        typer.Argument(metavar="DATA", help="Data: JSON, @file, - for stdin, or name=value pairs."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="TEXT", help="Sent again under it, it is one event.")
+        str | None,
+        typer.Option("--key", metavar="TEXT", help="Idempotency key: sending it again creates no second event."),
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="For this job alone.")] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Send it only to this job.")] = None,
 ) -> None:
-    """Tell jobs of something that happened.
+    """Send an application event to waiting jobs.
 
-    Those that wait for it go on, and those that will wait for it find it. Prints the event's id. A value is a number,
-    a boolean, null, a list or an object where it reads as one in JSON, and text otherwise.
+    Jobs that wait for the event resume; jobs that wait later find it. Prints the event's id. A value that is JSON (a
+    number, a boolean, null, a list or an object) is read as JSON, everything else as text.
     """
     told, whose = data_of(data or []), session.scope
     with closing(App(config.database_url(session.url), name=NAME, schema=session.schema)) as app:
         refuse_unready(app._store)
-        if job is not None and app.jobs.get(job, tenant=whose) is None:
-            raise NotFound(f"there is no job {job} in tenant {whose}")
+        if job is not None:
+            app.jobs.get(job, tenant=whose)
         sent = app.send_event(name, told, key=key, job=job, tenant=whose)
     if session.as_json:
         emit(sent)

@@ -1,7 +1,6 @@
 """Events that make jobs (DP-13): which event a subscription wants, and the job it makes of one. Pure.
 
-A pattern names events of the ledger (``job.succeed``, ``job.*``) or of the application (``order.paid``); ``*`` stands
-for anything, ``|`` is between alternatives. Both stores ask here, so they cannot come to differ.
+A pattern names ledger events (``job.succeed``, ``job.*``) or application events (``order.paid``). Both stores use this.
 """
 
 from __future__ import annotations
@@ -15,20 +14,21 @@ from typing import Any, Final, Literal, TypedDict
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, EVERY_TENANT, Event, JobSpec
-from holdfast.engine.names import check_name
+from holdfast.engine.job_options import job_options
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.order import check_priority
 from holdfast.engine.payload import canonical, encode, own
 from holdfast.engine.retry import Backoff, Retry, as_stored_policy
-from holdfast.engine.states import Verb
+from holdfast.engine.states import EventType
 from holdfast.engine.steps import projection
 from holdfast.engine.trace import is_trace_tag
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, InvalidSetting
-from holdfast.features.schedules.model import Template, job_options
+from holdfast.features.schedules.model import Template
 
 Start = Literal["now", "beginning"]
 
-_VERBS: Final = frozenset(verb.value for verb in Verb)
+_EVENT_TYPES: Final = frozenset(event_type.value for event_type in EventType)
 
 LEDGER: Final = "job."
 TOLD_BY_US: Final = ("schedule.missed", "endpoint.disabled")
@@ -88,7 +88,7 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """What an application told, as a reader of all of it sees it. ``cursor`` is where one stands after it."""
+    """An application event. ``cursor`` is a consumer's position after it."""
 
     seq: int
     id: str
@@ -99,7 +99,7 @@ class SentEvent:
     sent_by: str
     sent_at: datetime
     cause_id: str | None
-    """The job whose handler told it."""
+    """The job whose handler sent it."""
     cursor: str = ""
 
 
@@ -132,11 +132,11 @@ class Subscribing:
         declared: bool = False,
     ) -> Subscribing:
         if start not in ("now", "beginning"):
-            raise InvalidSetting("a subscription starts now or at the beginning", code="invalid_subscription")
+            raise InvalidSetting("a subscription must start now or at the beginning", code="invalid_subscription")
         if not 1 <= max_depth <= MOST_DEEP:
-            raise InvalidSetting(f"max_depth is from 1 to {MOST_DEEP}", code="invalid_subscription")
+            raise InvalidSetting(f"max_depth must be from 1 to {MOST_DEEP}", code="invalid_subscription")
         if match is not None and not isinstance(match, dict):
-            raise InvalidSetting("match is an object of names and values", code="invalid_subscription")
+            raise InvalidSetting("match must be a JSON object", code="invalid_subscription")
         if kind is not None and not kind.replace("*", ""):
             kind = None
         return cls(
@@ -169,7 +169,7 @@ class Subscription:
     paused_by: str | None
     paused_reason: str | None
     failure: str | None
-    """Why the last look came to nothing; it is tried again."""
+    """Why the last read failed; it is retried."""
     failed_at: datetime | None
     made: int
     refused: int
@@ -249,7 +249,7 @@ class Consumer:
 
 
 def check_pattern(pattern: object) -> str:
-    """The pattern as it is stored: verbs as the ledger has them, each alternative whole."""
+    """The pattern as it is stored: event types as the ledger has them, each alternative whole."""
     if not isinstance(pattern, str) or not pattern.strip():
         raise _bad_pattern("a pattern is text such as job.succeeded or order.*")
     parts = [_part(part.strip()) for part in pattern.split("|")]
@@ -266,18 +266,20 @@ def _part(part: str) -> str:
         raise _bad_pattern("* alone says neither whose events: write job.*, or the beginning of a name")
     if not part.startswith(LEDGER):
         return check_name(part, "event")
-    verb = part.removeprefix(LEDGER)
-    if "*" in verb:
-        if not any(_fits(part, LEDGER + known) for known in _VERBS):
-            raise _bad_pattern(f"{part} is no event of jobs: {', '.join(Verb)}")
+    event_type = part.removeprefix(LEDGER)
+    if "*" in event_type:
+        if not any(_fits(part, LEDGER + known) for known in _EVENT_TYPES):
+            raise _bad_pattern(f"{part} is no event of jobs: {', '.join(EventType)}")
         return part
-    if verb not in _SAID and verb not in _VERBS:
-        raise _bad_pattern(f"{part} is no event of jobs: {', '.join(Verb)}")
-    return LEDGER + _SAID.get(verb, verb)
+    if event_type not in _SAID and event_type not in _EVENT_TYPES:
+        raise _bad_pattern(f"{part} is no event of jobs: {', '.join(EventType)}")
+    return LEDGER + _SAID.get(event_type, event_type)
 
 
 def _bad_pattern(why: str) -> InvalidSetting:
-    return InvalidSetting(why, code="invalid_pattern", fix="For example job.succeeded, job.*, order.paid, order.*")
+    return InvalidSetting(
+        why, code="invalid_pattern", fix="Use for example job.succeeded, job.*, order.paid or order.*."
+    )
 
 
 def check_event_name(name: object) -> str:
@@ -285,7 +287,7 @@ def check_event_name(name: object) -> str:
     checked = check_name(name, "event")
     if checked.startswith(LEDGER) or checked in TOLD_BY_US:
         raise InvalidSetting(
-            f"events called job.…, {' and '.join(TOLD_BY_US)} are told by Holdfast alone", code="reserved_name"
+            f"events named job.…, {' and '.join(TOLD_BY_US)} are reserved for Holdfast", code="reserved_name"
         )
     return checked
 
@@ -394,9 +396,7 @@ def _filled(value: Any, told: dict[str, Any]) -> Any:
 
 def stored_options(options: JobOptions) -> dict[str, Any]:
     """Checked, and as JSON."""
-    unknown = options.keys() - JobOptions.__annotations__.keys()
-    if unknown:
-        raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+    check_options(options, JobOptions.__annotations__)
     stored: dict[str, Any] = {}
     if "queue" in options:
         stored["queue"] = check_name(options["queue"], "queue")
@@ -410,7 +410,7 @@ def stored_options(options: JobOptions) -> dict[str, Any]:
         stored["delay"] = seconds(options["delay"], "delay")
     if "retry_as" in options:
         if options["retry_as"] != "new_job":
-            raise InvalidSetting("retry_as is new_job, or nothing", code="invalid_retry")
+            raise InvalidSetting("retry_as must be new_job or None", code="invalid_retry")
         stored["retry_as"] = options["retry_as"]
     if "retry" in options:
         policy = as_stored_policy(options["retry"])
@@ -422,7 +422,7 @@ def stored_options(options: JobOptions) -> dict[str, Any]:
         stored["template"] = check_name(options["template"], "template")
     if "payload" in options:
         if not isinstance(options["payload"], dict):
-            raise InvalidSetting("the payload is an object of names and values", code="invalid_subscription")
+            raise InvalidSetting("the payload must be a JSON object", code="invalid_subscription")
         own(encode(options["payload"]))
         stored["payload"] = options["payload"]
     return stored

@@ -63,7 +63,7 @@ class Subscriptions(StoreNamespace):
         """
         scope, template = self._scope(tenant), options.get("template")
         if (kind is None) == (template is None):
-            raise InvalidSetting("a subscription makes jobs of a kind or from a template", code="invalid_subscription")
+            raise InvalidSetting("a subscription needs either a kind or a template", code="invalid_subscription")
         makes = kind if kind is not None else (yield from self._kind(check_name(template, "template"), scope))
         new = Subscribing.of(
             name, on, makes, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
@@ -74,9 +74,12 @@ class Subscriptions(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def get(self, name: str, *, tenant: str | None = None) -> Program[Subscription | None]:
-        """The subscription, or None."""
-        return (yield from run(self._store.subscriptions.get(name, self._scope(tenant))))
+    def get(self, name: str, *, tenant: str | None = None) -> Program[Subscription]:
+        """The subscription, or ``NotFound``."""
+        found = yield from run(self._store.subscriptions.get(name, self._scope(tenant)))
+        if found is None:
+            raise _missing(name)
+        return found
 
     aget = awaited(get)
 
@@ -136,7 +139,7 @@ class Subscriptions(StoreNamespace):
         """The kind that a template has now."""
         found = yield from run(self._store.templates.get(template, scope))
         if found is None or found.removed:
-            raise NotFound(f"there is no template {template} in this tenant", code="template_not_found")
+            raise NotFound(f"no template {template} in this tenant", code="template_not_found")
         return found.kind
 
     def _changed(self, name: str, scope: str, flow: Flow[bool]) -> Program[Subscription]:
@@ -187,14 +190,14 @@ class Declarations:
     def on(self, pattern: str, wanted: Following) -> Callable[[D], D]:
         def declare(kind: D) -> D:
             if not hasattr(kind, "defaults"):
-                raise InvalidSetting("write @app.on(…) above @app.job()", code="invalid_subscription")
+                raise InvalidSetting("@app.on(…) must be above @app.job()", code="invalid_subscription")
             own: Mapping[str, Any] = {k: v for k, v in kind.defaults.items() if k in _INHERITED and v != ()}
             given: Mapping[str, Any] = {k: v for k, v in wanted.items() if k not in _ABOUT}
             if "payload" not in given and "event" not in kind.parameters:
                 raise InvalidSetting(
-                    f"{kind.name} takes no event",
+                    f"{kind.name} has no event parameter",
                     code="invalid_subscription",
-                    fix="Give the handler a parameter called event, or app.on a payload.",
+                    fix="Add a parameter named event to the handler, or pass a payload to app.on.",
                 )
             if isinstance(own.get("retry"), Retry):  # errors by type stay with the kind, where the handler runs
                 policy = own["retry"]
@@ -213,9 +216,9 @@ class Declarations:
             key = (new.name, wanted.get("tenant"))
             if key in self._known:
                 raise InvalidSetting(
-                    f"there is a subscription {new.name!r} already",
+                    f"subscription {new.name!r} already exists",
                     code="duplicate_subscription",
-                    fix="Give one of them a name.",
+                    fix="Pass a name to one of them.",
                 )
             self._known[key] = new
             return kind
@@ -290,7 +293,7 @@ class Events(StoreNamespace):
 
     def _consumer(self, name: str, flow: Flow[bool]) -> Program[None]:
         if not (yield from run(flow)):
-            raise NotFound(f"there is no consumer {name} in this tenant", code="consumer_not_found")
+            raise NotFound(f"no consumer {name} in this tenant", code="consumer_not_found")
 
 
 def _check_subscription(one: object) -> None:
@@ -304,7 +307,7 @@ def _named(name: str) -> str:
 
 def _missing(name: str) -> NotFound:
     return NotFound(
-        f"there is no subscription {name} in this tenant",
+        f"no subscription {name} in this tenant",
         code="subscription_not_found",
-        fix="See: holdfast subscriptions list",
+        fix="List them: holdfast subscriptions list",
     )

@@ -182,7 +182,7 @@ begin
      where s.id = advance_subscription.subscription and s.tenant = v_scope
        and s.cursor is not distinct from advance_subscription.was and s.paused_at is null;
     if not found then
-        raise exception 'the subscription was changed meanwhile' using errcode = 'ZH040';
+        raise exception 'the subscription was changed at the same time' using errcode = 'ZH040';
     end if;
 end $$;
 

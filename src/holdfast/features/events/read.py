@@ -23,8 +23,8 @@ def check_gone(store: Store, place: str, tenant: str) -> Steps[None]:
         return
     end = yield from store.ledger.end(tenant).start()
     raise EventsGone(
-        f"events up to number {through} that were not read from this place are gone: retention has purged their jobs",
-        fix="Look at everything anew and follow from the cursor that comes with this, or say that gaps are skipped.",
+        f"unread events up to number {through} are gone: retention has purged their jobs",
+        fix="Read the current state again and follow from this error's cursor, or skip gaps.",
         cursor=end,
         through=through,
     )

@@ -7,14 +7,14 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import anyio
 from fastapi import Depends, Header, Query, Request
 from pydantic import ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
-from holdfast.app import App
 from holdfast.engine.job import Event
-from holdfast.errors import EventsGone, NotFound, StoreUnavailable
+from holdfast.errors import EventsGone, StoreUnavailable
 from holdfast.features.events.model import DEPTH, Consumer, Delivery, Subscription
 from holdfast.features.events.read import check_gone
 from holdfast.features.tokens.model import Scope
@@ -41,13 +41,15 @@ from holdfast.stores.requests import SentResult
 router = Router(prefix="/events", tags=["events"])
 
 KEEP_ALIVE = 15
+LAST_EVENTS = 3.0
+"""Seconds for a stream to end by itself when the server leaves."""
 LONGEST_IN_A_HEAD = 2_000
 PAGES = 20
 """Where few events fit what is asked for, so many pages are looked at before the answer says where to go on."""
 
 Gaps = Annotated[
     Literal["tell", "skip"],
-    Query(description="Whether it is refused (410) where retention was faster, or goes on with what is left."),
+    Query(description="What to do where retention has removed unread events: refuse (410), or skip the gap."),
 ]
 GONE: dict[int | str, dict[str, Any]] = {
     410: {"description": "`events_gone`: retention has removed events that were not read from this place."}
@@ -60,21 +62,21 @@ class Wanted:
     """Which events: those for which all of it holds. Of each, several are alternatives."""
 
     kind: frozenset[str]
-    verb: frozenset[str]
+    type: frozenset[str]
     job: frozenset[str]
     queue: frozenset[str]
 
     async def fits(self, event: Event, live: LedgerFeed) -> bool:
         return (
             (not self.kind or event.kind in self.kind)
-            and (not self.verb or event.verb in self.verb)
+            and (not self.type or event.type in self.type)
             and (not self.job or event.job_id in self.job)
             and (not self.queue or await live.queue_of(event) in self.queue)
         )
 
 
-async def _wanted(kind: Several = None, verb: Several = None, job: Several = None, queue: Several = None) -> Wanted:
-    return Wanted(*(frozenset(each or ()) for each in (kind, verb, job, queue)))
+async def _wanted(kind: Several = None, type: Several = None, job: Several = None, queue: Several = None) -> Wanted:
+    return Wanted(*(frozenset(each or ()) for each in (kind, type, job, queue)))
 
 
 Filter = Annotated[Wanted, Depends(_wanted)]
@@ -89,10 +91,10 @@ async def list_events(
     limit: Limit = PAGE,
     gaps: Gaps = "tell",
 ) -> Response:
-    """Events in the order of their commits. `next` is where to go on, also when there is nothing more for now: asking
-    again from there answers what came since. Where [retention](../guides/retention.md) has removed some of them, that
-    is 410 `events_gone`, with the number of the last that is missing (`through`) and the `cursor` of the present end:
-    look at everything anew and go on from there, or take what is left with `gaps=skip`."""
+    """List events in commit order. `next` is always set: request again from there to read what came since. Where
+    [retention](../guides/retention.md) has removed unread events, the response is 410 `events_gone` with the number of
+    the last missing one (`through`) and the `cursor` of the current end: read the current state again and continue
+    from there, or skip the gap with `gaps=skip`."""
     client = app._session
     found: list[Event] = []
     place = after
@@ -126,12 +128,12 @@ async def stream_events(
     last_event_id: Annotated[str | None, Header(max_length=8_000)] = None,
     gaps: Gaps = "tell",
 ) -> Response:
-    """Events as they are committed (server-sent). `event:` is the verb as `job.succeeded`, `data:` the event as JSON,
-    `id:` its cursor: a client that comes back with it in `Last-Event-ID` (or `after`) misses nothing, and may be told
-    one twice. Without either it hears of what happens from now on. `lagged` says that it was too slow, and that what
-    follows was read for it from its own place on. A message of an `id:` alone says how far what was passed over goes.
-    It ends when the token does. A place from which retention has removed events is 410, as for the list; also that is
-    `gaps=skip`."""
+    """Stream events as they are committed (server-sent events). `event:` is the event type such as `job.succeeded`,
+    `data:` the event as JSON, `id:` its cursor. A client that reconnects with it in `Last-Event-ID` (or `after`) misses
+    nothing and may receive one event twice. Without either, the stream starts now. `lagged` means that the client was
+    too slow and that the next events are read from its own position. A message with only an `id:` moves the position
+    past filtered events. The stream ends with the token. A position from which retention has removed events is 410, as
+    for the list, unless `gaps=skip`."""
     place = last_event_id or after
     tenant = app._session.tenant
     if place is None:
@@ -144,7 +146,11 @@ async def stream_events(
     # Also with the head, which comes whole or not at all: of a stream that breaks right then the place is known. It
     # may be long where much is under way, and what lies in between takes no long heads.
     head = {"Holdfast-Cursor": place} if len(place) <= LONGEST_IN_A_HEAD else None
-    return EventSourceResponse(told, headers=head, ping=KEEP_ALIVE, sep="\n")
+    # The stream ends by itself when the server leaves (``LedgerFeed``); sse-starlette would cancel it.
+    leaving = anyio.Event()
+    return EventSourceResponse(
+        told, headers=head, ping=KEEP_ALIVE, sep="\n", shutdown_event=leaving, shutdown_grace_period=LAST_EVENTS
+    )
 
 
 async def _told(
@@ -182,13 +188,15 @@ class Tell(Body):
 
     name: str = Field(max_length=255)
     data: dict[str, Any] | None = None
-    key: str | None = Field(default=None, max_length=255, description="It is told once, however often it is sent.")
-    job: str | None = Field(default=None, max_length=100, description="For this job alone.")
+    key: str | None = Field(
+        default=None, max_length=255, description="Idempotency key: sending it again creates no second event."
+    )
+    job: str | None = Field(default=None, max_length=100, description="Send it only to this job.")
 
 
 @router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=SentResult)
 async def send_event(app: TheApp, told: Tell) -> SentResult:
-    """Tell of something that happened: jobs that wait for it go on."""
+    """Send an application event. Jobs that wait for it resume."""
     return await app.asend_event(told.name, told.data, key=told.key, job=told.job)
 
 
@@ -233,7 +241,7 @@ class Subscribe(Body):
 
 @subscription_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Subscription])
 async def list_subscriptions(app: TheApp) -> Page[Subscription]:
-    """By their names."""
+    """List subscriptions by name."""
     return Page(items=await app.subscriptions.alist())
 
 
@@ -248,14 +256,14 @@ class Go(Body):
 
 @subscription_router.post("/{name:path}/pause", dependencies=[allowed_one(Scope.OPERATE)], response_model=Subscription)
 async def pause_subscription(app: TheApp, name: NamePath, body: Because | None = None) -> Subscription:
-    """Make no more jobs; what happens meanwhile is kept for when it goes on."""
+    "Pause a subscription. Events that arrive meanwhile are kept until it resumes."
     reason = None if body is None else body.reason
     return await app.subscriptions.apause(name, reason=reason)
 
 
 @subscription_router.post("/{name:path}/resume", dependencies=[allowed_one(Scope.OPERATE)], response_model=Subscription)
 async def resume_subscription(app: TheApp, name: NamePath, body: Go | None = None) -> Subscription:
-    """Go on with what was missed."""
+    """Resume a subscription, including the events that arrived meanwhile."""
     return await app.subscriptions.aresume(name, skip=body is not None and body.skip)
 
 
@@ -263,28 +271,21 @@ async def resume_subscription(app: TheApp, name: NamePath, body: Go | None = Non
 async def list_deliveries(
     app: TheApp, name: NamePath, refused: Annotated[bool, Query()] = False, limit: Limit = PAGE
 ) -> Page[Delivery]:
-    """What became of events, the newest first; `refused` only those that made no job."""
-    one = await _found(app, name)
+    """List the results of events, newest first; `refused` lists only events that created no job."""
+    one = await app.subscriptions.aget(name)
     return Page(items=await app.subscriptions.adeliveries(one, refused=refused, limit=limit))
 
 
 @subscription_router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=ShownSubscription)
 async def show_subscription(app: TheApp, name: NamePath) -> Any:
-    """With how many events it is behind, counted up to 10,000."""
-    one = await _found(app, name)
+    """Show a subscription and how many events it is behind, counted up to 10,000."""
+    one = await app.subscriptions.aget(name)
     return and_more(one, behind=await app.subscriptions.abehind(one))
 
 
 @subscription_router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
 async def delete_subscription(app: TheApp, name: NamePath) -> None:
     await app.subscriptions.aremove(name)
-
-
-async def _found(app: App, name: str) -> Subscription:
-    one = await app.subscriptions.aget(name)
-    if one is None:
-        raise NotFound(f"there is no subscription {name} in this tenant", code="subscription_not_found")
-    return one
 
 
 consumer_router = Router(prefix="/consumers", tags=["consumers"])
@@ -301,11 +302,11 @@ async def list_consumers(app: TheApp) -> Page[Consumer]:
 
 @consumer_router.post("/{name:path}/reset", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def reset_consumer(app: TheApp, name: NamePath, body: Reset | None = None) -> None:
-    """Have it read everything again, or nothing of what there is."""
+    """Move a consumer to the beginning of the ledger, or to now."""
     await app.events.areset_consumer(name, (body or Reset()).to)
 
 
 @consumer_router.delete("/{name:path}", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def remove_consumer(app: TheApp, name: NamePath) -> None:
-    """Forget its place."""
+    """Remove a consumer and its position."""
     await app.events.aremove_consumer(name)

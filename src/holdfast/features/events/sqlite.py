@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Conflict
 from holdfast.features.events.model import Behind, Delivery, Fed, Subscribing, Subscription, of_ledger
-from holdfast.features.events.store import ConsumerReads, Feeding
+from holdfast.features.events.store import ConsumerReads, SubscriptionReads
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
@@ -64,7 +64,7 @@ def _look(self: SqliteSubscriptions, name: str, want: int, tenant: str) -> Steps
     return None if events else Fed()
 
 
-class SqliteSubscriptions(SqlitePart, Feeding):
+class SqliteSubscriptions(SqlitePart, SubscriptionReads):
     _decode: Callable[[Row], Subscription] = staticmethod(Record.decoder(Subscription, SqliteCodec()))
 
     def __init__(
@@ -158,7 +158,7 @@ class SqliteSubscriptions(SqlitePart, Feeding):
             "refused": len(deliveries) - made,
         }
         if not (yield Statement(_ADVANCE, params)):
-            raise Conflict("the subscription was changed meanwhile", code="subscription_changed")
+            raise Conflict("the subscription was changed at the same time", code="subscription_changed")
         yield from unsign()
 
     @flow()
@@ -178,7 +178,7 @@ class SqliteSubscriptions(SqlitePart, Feeding):
         }
         added = yield Statement(_ADD, params)
         if not added and not new.declared:
-            raise Conflict(f"there is a subscription {new.name} already", code="subscription_exists")
+            raise Conflict(f"subscription {new.name} already exists", code="subscription_exists")
         if not added:
             yield Statement(_AGAIN, params)
         yield from unsign()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -112,6 +113,13 @@ class PlaceReads(Reader):
 
 
 class SubscriptionReads(PlaceReads):
+    """Reads subscriptions and makes jobs of events. The constructor sets the parts that it reads and enqueues with."""
+
+    _jobs: JobStore
+    _ledger: LedgerStore
+    _templates: TemplateStore
+    _payload_rules: PayloadRuleStore
+
     @cached_property
     def _one(self) -> Callable[[Row], Subscription]:
         return Record.decoder(Subscription, self.dialect.codec)
@@ -139,39 +147,6 @@ class SubscriptionReads(PlaceReads):
     def behind(self, cursor: str | None, of_ledger: bool, tenant: str) -> Steps[int]:
         """How many events are past a place; no more than so many are counted."""
         return (yield from self._past(cursor, of_ledger, COUNTED, tenant))
-
-    @flow(writes=False)
-    def list(self, tenant: str) -> Steps[list[Subscription]]:
-        text = f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
-        rows = yield from self._ask(tenant, text)
-        return [self._one(row) for row in rows]
-
-
-class ConsumerReads(PlaceReads):
-    @flow(writes=False)
-    def list(self, tenant: str) -> Steps[list[Consumer]]:
-        text = (
-            "select c.tenant, c.name, c.cursor, c.updated_at from {consumer} c"
-            f" where {within(tenant, 'c.tenant')} order by c.name, c.tenant"
-        )
-        rows: Rows = yield from self._ask(tenant, text)
-        found = []
-        for scope, name, cursor, updated_at in rows:
-            told = cursor.startswith("a")
-            past = yield from self._past(cursor, not told, COUNTED, scope)
-            of: Literal["jobs", "application"] = "application" if told else "jobs"
-            at = self.dialect.codec.time(updated_at)
-            found.append(Consumer(scope, name, cursor, at, past, past == COUNTED, of))
-        return found
-
-
-class Feeding(SubscriptionReads):
-    """Makes jobs of events; the parts of the store that it reads and enqueues with are given to it."""
-
-    _jobs: JobStore
-    _ledger: LedgerStore
-    _templates: TemplateStore
-    _payload_rules: PayloadRuleStore
 
     def _feed(self, name: str, want: int, tenant: str) -> Steps[Fed]:
         whose = yield from self._hold(name, tenant)
@@ -240,23 +215,47 @@ class Feeding(SubscriptionReads):
 
     # --- what each store does in its own way ---
 
+    @abstractmethod
     def _hold(self, name: str, tenant: str) -> Steps[Subscription | None]:
         """The subscription to oneself; None when somebody else has it, or it is paused."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
         """What is to be known of the jobs that events are about."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _delivered(self, whose: Subscription, events: Sequence[str]) -> Steps[set[str]]:
         """Of these events, those that have had their fate."""
-        raise NotImplementedError
 
-    def _advance(self, whose: Subscription, cursor: str, deliveries: Sequence[Delivery]) -> Steps[None]:
-        raise NotImplementedError
+    @abstractmethod
+    def _advance(self, whose: Subscription, cursor: str, deliveries: Sequence[Delivery]) -> Steps[None]: ...
+
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Subscription]]:
+        text = f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
+        rows = yield from self._ask(tenant, text)
+        return [self._one(row) for row in rows]
 
 
-class PostgresSubscriptions(Calls, Feeding):
+class ConsumerReads(PlaceReads):
+    @flow(writes=False)
+    def list(self, tenant: str) -> Steps[list[Consumer]]:
+        text = (
+            "select c.tenant, c.name, c.cursor, c.updated_at from {consumer} c"
+            f" where {within(tenant, 'c.tenant')} order by c.name, c.tenant"
+        )
+        rows: Rows = yield from self._ask(tenant, text)
+        found = []
+        for scope, name, cursor, updated_at in rows:
+            told = cursor.startswith("a")
+            past = yield from self._past(cursor, not told, COUNTED, scope)
+            of: Literal["jobs", "application"] = "application" if told else "jobs"
+            at = self.dialect.codec.time(updated_at)
+            found.append(Consumer(scope, name, cursor, at, past, past == COUNTED, of))
+        return found
+
+
+class PostgresSubscriptions(Calls, SubscriptionReads):
     def __init__(
         self,
         schema: str,
@@ -351,7 +350,7 @@ class PostgresSubscriptions(Calls, Feeding):
         )
         created, refused, why = rows[0]
         if refused:
-            raise Conflict(f"there is a subscription {new.name} already", code=why)
+            raise Conflict(f"subscription {new.name} already exists", code=why)
         return bool(created)
 
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 # What health would only warn of.
 NO_ALARM = frozenset(
     {
-        *("dead_letters", "paused", "unserved_kinds", "limits_hold_many", "gates_overdue", "schedules_late"),
+        *("dead_letters", "paused", "unserved_kinds", "limits_hold_many", "approvals_overdue", "schedules_late"),
         *("consumers_behind", "backlog", "clock_skew", "oldest_waits", "no_worker"),
     }
 )
 # Said of a role that owns the tables: sound for one tenant, so no reason to fail unless asked to be strict.
-ADVICE = frozenset({"role", "pooler", *NO_ALARM})
+ADVICE = frozenset({"role", "login", "pooler", *NO_ALARM})
 MARKS = {"critical": "!!", "warn": "!", "advice": "-"}
 
 
@@ -35,20 +35,20 @@ STYLES = {"ok": "green", "warn": "yellow", "critical": "bold red"}
 
 def health(
     session: AnyTenant,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for a warning as well.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 also for a warning.")] = False,
     thresholds: Annotated[
         list[str] | None,
-        typer.Option("--threshold", metavar="NAME=VALUE", help="From where on something counts: oldest_warn=10m."),
+        typer.Option("--threshold", metavar="NAME=VALUE", help="Change a threshold: oldest_warn=10m; repeatable."),
     ] = None,
 ) -> None:
-    """Say how the work stands: ok, warn or critical, and why. Exit 1 if it is critical."""
+    """Report health: ok, warn or critical, with reasons. Exit 1 if critical."""
     whose, when = session.scope, Thresholds.of(thresholds or ())
     with session.connect() as client:
         found = with_concerns(client.run(client.store.health.get(whose, when)), client.store.conditions(when))
     if session.as_json:
         emit(found)
     else:
-        age, asked = found.oldest_queued_age_s, found.oldest_gate_age_s
+        age, asked = found.oldest_queued_age_s, found.oldest_approval_age_s
         facts(
             [
                 ("verdict", Text(found.verdict, style=STYLES[found.verdict])),
@@ -60,7 +60,7 @@ def health(
                 ("in hand", _count(found.in_progress)),
                 ("dead letters", _count(found.dead_letter_open)),
                 ("live workers", f"{found.lease_active:,}"),
-                ("open gates", _count(found.gate_open)),
+                ("open approvals", _count(found.approvals_open)),
                 ("oldest asked", None if asked is None else f"{span(max(0.0, asked))} ago"),
             ]
         )
@@ -76,9 +76,9 @@ def _count(number: int) -> str:
 
 
 def doctor(
-    session: NoTenant, strict: Annotated[bool, typer.Option("--strict", help="Count advice as a problem.")] = False
+    session: NoTenant, strict: Annotated[bool, typer.Option("--strict", help="Treat advice as a problem.")] = False
 ) -> None:
-    """Look for what is wrong with the database; exit 1 if something is."""
+    """Check the database for problems. Exit 1 if there are any."""
     with store_at(session.url, session.schema) as store:
         refuse_absent(store)
         findings = store.diagnose()

@@ -23,7 +23,7 @@ CAP: Final = 10_000
 
 CODES: Final = (
     *("no_worker", "oldest_waits", "backlog", "unserved_kinds", "dead_letters", "paused", "limits_hold_many"),
-    *("gates_overdue", "schedules_late", "consumers_behind", "weak_durability", "old_transaction", "wal_large"),
+    *("approvals_overdue", "schedules_late", "consumers_behind", "weak_durability", "old_transaction", "wal_large"),
     *("disk_full", "clock_skew", "role_too_powerful"),
 )
 """Every code there is, for those who watch them all."""
@@ -55,7 +55,9 @@ class Thresholds:
             name, _, value = text.partition("=")
             if name not in kinds or not value:
                 raise InvalidSetting(
-                    f"{text!r} is no threshold", code="unknown_option", fix=f"NAME=VALUE, of {', '.join(kinds)}"
+                    f"{text!r} is not a threshold",
+                    code="unknown_option",
+                    fix=f"Write NAME=VALUE with one of {', '.join(kinds)}.",
                 )
             if value == "none":
                 values[name] = None
@@ -66,7 +68,7 @@ class Thresholds:
         return cls(**values)
 
     oldest_warn: float | None = 300.0
-    """How long the oldest job that may be begun has waited."""
+    """Wait of the oldest job that may start."""
     oldest_critical: float | None = 3600.0
     backlog_warn: int | None = None
     """How many wait; counted up to 10,000."""
@@ -98,37 +100,39 @@ def check_thresholds(when: object) -> Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was counted, each up to ``CAP`` (``capped``: there is more of something), and what is to be said of it."""
+    """Counts, each up to ``CAP`` (``capped``: one of them is higher), and the verdict with its reasons."""
 
     backlog: int
     scheduled: int
     in_progress: int
     dead_letter_open: int
     oldest_queued_age_s: float | None
-    """Of what may be begun, so not in a queue that is paused."""
+    """Age of the oldest job that may start, so without paused queues."""
     lease_active: int
     waiting_kinds: tuple[str, ...]
-    """Kinds of what waits at the head of the queues."""
+    """Kinds of the jobs at the head of the queues."""
     verdict: Verdict
     reasons: tuple[Concern, ...] = field(default=())
-    gate_open: int = 0
+    approvals_open: int = 0
     """Questions that wait for people; that they do is no reason, unless they are overdue."""
-    oldest_gate_age_s: float | None = None
+    oldest_approval_age_s: float | None = None
     workers: int = 0
-    """Leases of those that said what they take."""
+    """Workers that reported their queues and kinds."""
     unserved: tuple[tuple[str, str], ...] = ()
-    """Queues and kinds of what waits and no living worker takes."""
+    """Queues and kinds with waiting jobs that no live worker serves."""
+    unserved_queues: tuple[str, ...] = ()
+    """Queues where jobs wait and that no running worker serves, whatever the kind."""
     parked: int = 0
-    """Jobs that limits, reservations and switches hold back."""
+    """Jobs that limits, reservations and pauses hold back."""
     paused: tuple[str, ...] = ()
-    gate_overdue: int = 0
+    approvals_overdue: int = 0
     schedules_late: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
-    """Consumers and subscriptions that are far behind, or fail."""
+    """Consumers and subscriptions that are far behind or fail."""
     unsealed_age_s: float | None = None
-    """Of the oldest event that is not sealed yet; asked for all tenants together only, as the chain is one."""
+    """Age of the oldest unsealed event; only for all tenants together, because there is one chain."""
     retention_held: tuple[str, ...] = ()
-    """Who keeps jobs from being purged that are past their retention."""
+    """Consumers that delay the purge of jobs past their retention."""
     capped: bool = False
 
 
@@ -186,13 +190,14 @@ def _backlog(found: Health, when: Thresholds) -> Concern | None:
 def _unserved(found: Health, when: Thresholds) -> Concern | None:
     if not found.unserved or not found.lease_active:
         return None
-    kinds = ", ".join(f"{kind} (in queue {queue})" for queue, kind in found.unserved[:10])
-    return Concern(
-        "unserved_kinds",
-        "warn",
-        f"no living worker takes {kinds}",
-        "Start a worker that has a handler for the kind and serves the queue, or cancel the jobs.",
-    )
+    said = [f"no running worker serves queue {queue}" for queue in found.unserved_queues[:10]]
+    kinds = [f"{kind} (in queue {queue})" for queue, kind in found.unserved if queue not in found.unserved_queues]
+    if kinds:
+        said.append(f"no running worker has a handler for {', '.join(kinds[:10])}")
+    fix = "Start a worker that has a handler for the kind and serves the queue, or cancel the jobs."
+    if not kinds:
+        fix = f"Start one: holdfast worker MODULE:APP --queues {','.join(found.unserved_queues[:10])}"
+    return Concern("unserved_kinds", "warn", f"jobs wait, and {' and '.join(said)}", fix)
 
 
 def _dead(found: Health, when: Thresholds) -> Concern | None:
@@ -209,7 +214,7 @@ def _dead(found: Health, when: Thresholds) -> Concern | None:
 def _paused(found: Health, when: Thresholds) -> Concern | None:
     if not found.paused:
         return None
-    return Concern("paused", "warn", "; ".join(found.paused[:10]), "See: holdfast switches. Go on: holdfast resume")
+    return Concern("paused", "warn", "; ".join(found.paused[:10]), "See: holdfast pauses. Go on: holdfast resume")
 
 
 def _parked(found: Health, when: Thresholds) -> Concern | None:
@@ -219,17 +224,17 @@ def _parked(found: Health, when: Thresholds) -> Concern | None:
         "limits_hold_many",
         "warn",
         f"{_many(found.parked)} jobs are held back by limits or pauses",
-        "See which: holdfast limits list, holdfast switches",
+        "See which: holdfast limits list, holdfast pauses",
     )
 
 
-def _gates(found: Health, when: Thresholds) -> Concern | None:
-    if not found.gate_overdue:
+def _approvals(found: Health, when: Thresholds) -> Concern | None:
+    if not found.approvals_overdue:
         return None
     return Concern(
-        "gates_overdue",
+        "approvals_overdue",
         "warn",
-        f"{_counted(found.gate_overdue, 'question is', 'questions are')} past the time by which to decide",
+        f"{_counted(found.approvals_overdue, 'question is', 'questions are')} past the time by which to decide",
         "See them: holdfast approvals list",
     )
 
@@ -281,7 +286,7 @@ def _retained(found: Health, when: Thresholds) -> Concern | None:
 
 _LOOKS: Final = (
     *(_no_worker, _oldest, _backlog, _unserved, _dead, _paused),
-    *(_parked, _gates, _schedules, _behind, _unsealed, _retained),
+    *(_parked, _approvals, _schedules, _behind, _unsealed, _retained),
 )
 
 
@@ -360,5 +365,5 @@ def _counted(count: int, one: str, more: str) -> str:
 
 def _whole(value: str, name: str) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
-        raise InvalidSetting(f"{name} is a number, not {value!r}", code="unknown_option")
+        raise InvalidSetting(f"{name} must be a number, not {value!r}", code="unknown_option")
     return int(value)

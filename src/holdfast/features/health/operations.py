@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 from holdfast.engine.operation import Program, awaited, operation
+from holdfast.errors import InvalidSetting
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Health, Thresholds, check_thresholds, with_concerns
-from holdfast.features.health.statistics import Hour, Pulse
+from holdfast.features.health.statistics import RANGES, Activity, Pulse
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 
@@ -32,8 +34,15 @@ class HealthChecks(StoreNamespace):
     astatistics = awaited(statistics)
 
     @operation
-    def last_hour(self, *, tenant: str | None = None) -> Program[Hour]:
-        """The last hour minute by minute, and the jobs due next."""
-        return (yield from run(self._store.health.last_hour(tenant or self._tenant)))
+    def activity(
+        self, *, range: str = "1h", by: Literal["queue", "kind"] | None = None, tenant: str | None = None
+    ) -> Program[Activity]:
+        """Jobs enqueued, succeeded and failed over a range, and the schedules due next. ``range`` is ``15m``, ``1h``,
+        ``6h``, ``24h`` or ``7d``; with ``by``, ``series`` has the succeeded jobs of each queue or kind."""
+        if range not in list(RANGES):  # a list: what is not hashable is compared, too
+            raise InvalidSetting(f"range is one of {', '.join(RANGES)}, not {range!r}", code="invalid_setting")
+        if by not in (None, "queue", "kind"):
+            raise InvalidSetting(f"by is queue or kind, not {by!r}", code="invalid_setting")
+        return (yield from run(self._store.health.activity(tenant or self._tenant, range, by)))
 
-    alast_hour = awaited(last_hour)
+    aactivity = awaited(activity)

@@ -11,13 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast import __version__
-from holdfast.features.agents.operations import ROLES
+from holdfast.app import App
+from holdfast.features.health.statistics import RANGES, Activity, range_of
 from holdfast.features.limits.operations import listed
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of, require
-from holdfast.server.pages import ask_first, chosen, does, fields, go, said, shows, whole
-from holdfast.server.rendering import render, the_app
-from holdfast.stores.flow import beside
+from holdfast.server.pages import chosen, does, shows, whole
+from holdfast.server.rendering import chart_rows, render, the_app
 
 SHOWN: Final = 200
 
@@ -25,16 +25,8 @@ SHOWN: Final = 200
 async def index(request: Request) -> Response:
     app = the_app(request)
     client = app._session
-    store, tenant = client.store, client.tenant
     schema, health = await app._store.aschema(), await app.health.aget()
-    switches, retentions, rules, executors = await client.arun(
-        beside(
-            listed(client, tenant),
-            store.retention.list(tenant),
-            store.payload_rules.list(tenant),
-            store.executors.list(),
-        )
-    )
+    pauses = await client.arun(listed(client, client.tenant))
     return await render(
         request,
         "system.html",
@@ -42,63 +34,40 @@ async def index(request: Request) -> Response:
         python=platform.python_version(),
         schema=schema,
         health=health,
-        switches=switches[:SHOWN],
-        retentions=retentions[:SHOWN],
-        rules=rules[:SHOWN],
-        executors=executors[:SHOWN],
-        roles=ROLES,
+        leads=LEADS,
+        pauses=[each for each in pauses if each.scope == "all"][:SHOWN],
         whole=identity_of(request).runs_all,
     )
 
 
 async def doctor(request: Request) -> Response:
-    """It looks at the database closely, so it is asked for."""
+    """Diagnostics read the whole catalogue, so they run on request."""
     whole(request)
     findings = await asyncio.to_thread(the_app(request)._store.diagnose)
     return await render(request, "doctor.html", findings=findings)
 
 
-async def admit(request: Request) -> Response:
-    whole(request)
-    given = await fields(request)
-    role = chosen(given, "role", ROLES)
-    label = said(given, "label", 255) or ""
-    added = await the_app(request).executors.aset(label, role)  # type: ignore[arg-type]
-    return go(request, "/system", f"{added.label} is on the list of executors.")
-
-
-async def dismiss(request: Request) -> Response:
-    whole(request)
-    label = said(await fields(request), "label", 255) or ""
-    question = f"Take {label} off the list of executors? It takes no more jobs."
-    if (asks := await ask_first(request, question, back="/system")) is not None:
-        return asks
-    await the_app(request).executors.aremove(label)
-    return go(request, "/system", f"{label} is off the list of executors.")
-
-
 routes = [
     shows("/system", index),
     does("/system/doctor", doctor, Scope.ADMIN),
-    does("/system/executors", admit, Scope.ADMIN),
-    does("/system/executors/remove", dismiss, Scope.ADMIN),
 ]
 
 
 GROUPS, QUEUES = 6, 12
+BY: Final = ("", "queue", "kind")
 
-# Where somebody who reads a reason goes on to; the rest is said on the page itself.
+# Where the reasons of health lead.
 LEADS = {
-    "no_worker": "/queues",
+    "no_worker": "/workers",
     "oldest_waits": "/jobs?state=queued",
     "backlog": "/jobs?state=queued",
-    "unserved_kinds": "/queues",
+    "unserved_kinds": "/workers",
     "dead_letters": "/dead-letters",
-    "paused": "/queues",
-    "limits_hold_many": "/jobs?state=queued",
-    "gates_overdue": "/approvals",
+    "paused": "/limits",
+    "limits_hold_many": "/limits",
+    "approvals_overdue": "/approvals",
     "schedules_late": "/schedules",
-    "consumers_behind": "/system",
+    "consumers_behind": "/subscriptions",
 }
 
 
@@ -106,26 +75,44 @@ async def overview(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
     client, store = app._session, app._session.store
-    health, stands, hour, groups = await asyncio.gather(
+    asked = request.query_params
+    wanted, by = asked.get("range", ""), chosen(asked, "by", BY) or None
+    health, stands, found, groups = await asyncio.gather(
         app.health.aget(),
         client.arun(store.health.workers(client.tenant)),
-        client.arun(store.health.last_hour(client.tenant)),
+        client.arun(store.health.activity(client.tenant, wanted if wanted in RANGES else "1h", by)),
         app.dead_letters.agroups(order="count", limit=GROUPS),
     )
+    if wanted not in RANGES:
+        found = await _with_data(app, found, by)
     waiting = sorted((each for each in stands.queues if each.waiting), key=lambda each: -(each.oldest_age_s or 0.0))
     return await render(
         request,
         "overview.html",
         health=health,
         workers=stands.workers,
-        hour=hour,
+        activity=found,
+        ranges=RANGES,
+        by=by or "",
         groups=groups,
         leads=LEADS,
         later=sum(each.scheduled for each in stands.queues),
         retrying=sum(each.retrying for each in stands.queues),
         waiting=waiting[:QUEUES],
-        chart_rows=[(each.at, each.enqueued, each.succeeded, each.failed) for each in hour.minutes],
+        series=tuple(found.series) if by else ("Enqueued", "Succeeded", "Failed"),
+        chart_rows=chart_rows(found, by),
     )
+
+
+async def _with_data(app: App, hour: Activity, by: str | None) -> Activity:
+    """The chart begins at the range that has data: 15 minutes while nothing is older, a longer range after a quiet
+    hour."""
+    client, store = app._session, app._session.store
+    ages = [hour.now - point.at for point in hour.points if point.enqueued or point.succeeded or point.failed]
+    better = range_of(ages) if ages else await client.arun(store.health.latest(client.tenant))
+    if better == hour.range:
+        return hour
+    return await client.arun(store.health.activity(client.tenant, better, by))
 
 
 overview_routes = [Route("/", overview)]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 probes = Router(tags=["health"])
 
 
-@probes.get("/healthz", response_class=PlainTextResponse, summary="Is the process alive")
-async def healthz() -> str:
+@probes.get("/livez", response_class=PlainTextResponse, summary="Report that the process is alive")
+async def livez() -> str:
     return "ok\n"
 
 
@@ -63,7 +63,7 @@ class Readiness:
         self._store.check_writable()
 
 
-@probes.get("/readyz", response_class=PlainTextResponse, summary="Is the database up to date, and can it be written to")
+@probes.get("/readyz", response_class=PlainTextResponse, summary="Report whether the database is migrated and writable")
 async def readyz(request: Request) -> Response:
     readiness: Readiness = request.app.state.readiness
     error = await readiness.fault()
@@ -77,5 +77,5 @@ router = Router(prefix="/health", tags=["health"])
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Health)
 async def show_health(app: TheApp) -> Health:
-    """How the work of this tenant stands, with a verdict (ok, warn, critical) and its reasons."""
+    """Report the tenant's health: ok, warn or critical, with reasons."""
     return await app.health.aget()

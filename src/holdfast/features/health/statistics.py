@@ -1,18 +1,17 @@
-"""Queue and worker figures now and over the last hour.
+"""Figures of queues and workers, now and over a range of time. Pure.
 
-How the work stands at this moment, queue by queue, and who works: the one look of the dashboard, ``/metrics`` and
-``holdfast top``. Pure.
-
-A look must not cost more the more jobs there are: what is counted is counted up to ``CAP``, what happened of late is
-read from the last ``LATELY`` events of the ledger. ``capped`` says that there is more of something than was counted.
+The dashboard, ``/metrics`` and ``holdfast top`` share them. A read costs the same for any number of jobs: counts stop
+at ``CAP``, and recent activity comes from the last ``LATELY`` events of the ledger. ``capped``: a count
+stopped.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 LATELY: Final = 3_000
@@ -21,9 +20,12 @@ MOST_QUEUES: Final = 200
 MOST_WORKERS: Final = 200
 MOST_FAILURES: Final = 10
 
-# What ended an attempt, by the verb that the ledger has for it.
+# What ended an attempt, by the event type in the ledger.
 ENDS: Final = {"succeed": "succeeded", "fail": "failed", "crash": "crashed", "lapse": "lost"}
 FAILURES: Final = frozenset({"fail", "crash", "lapse"})
+
+# As ``engine.job.holder_of_ours`` writes it.
+_OURS: Final = re.compile(r"worker (?P<id>[0-9a-f-]{36}) \((?P<host>.*):(?P<pid>[0-9]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class QueuePulse:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPulse:
-    """A lease that is alive: who holds it, what it takes, and how many jobs it has in hand. None: it did not say."""
+    """A running worker: the holder of a live lease, what it serves and what it runs. None: the worker did not say."""
 
     label: str
     holder: str
@@ -53,6 +55,29 @@ class WorkerPulse:
     opened_at: datetime
     renewed_at: datetime
     until: datetime
+    version: str | None = None
+    stop_request: str | None = None
+    """``drain`` or ``stop`` when an operator asked the worker to end."""
+    stop_requested_at: datetime | None = None
+    stop_requested_by: str | None = None
+    job_ids: tuple[str, ...] = ()
+    """Ids of its running jobs, of this tenant; the first twenty."""
+
+    @property
+    def id(self) -> str:
+        """The UUID of a Holdfast worker; the whole holder of any other."""
+        found = _OURS.fullmatch(self.holder)
+        return found["id"] if found else self.holder
+
+    @property
+    def host(self) -> str | None:
+        found = _OURS.fullmatch(self.holder)
+        return found["host"] if found else None
+
+    @property
+    def pid(self) -> int | None:
+        found = _OURS.fullmatch(self.holder)
+        return int(found["pid"]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +87,7 @@ class Failure:
     job_id: str
     tenant: str
     kind: str
-    verb: str
+    type: str
     attempt: int
     at: datetime
     error_code: str | None
@@ -101,8 +126,8 @@ class Pulse:
     at: datetime
     queues: tuple[QueuePulse, ...]
     workers: tuple[WorkerPulse, ...]
-    gates_open: int
-    oldest_gate_age_s: float | None
+    approvals_open: int
+    oldest_approval_age_s: float | None
     dead_letters: int
     schedules_late: int
     schedules_late_s: float
@@ -112,23 +137,32 @@ class Pulse:
 
 
 def rates_of(happened: Iterable[tuple[str, datetime]], now: datetime, whole: bool) -> Rates:
-    """Of verbs and their times, newest first. ``whole``: there was no more, so the window is the usual one; otherwise
-    it reaches back as far as what was read does."""
-    told = [(verb, max(0.0, (now - at).total_seconds())) for verb, at in happened]
-    recent = [verb for verb, age in told if age <= WINDOW]
+    """Rates from event types and times, newest first. ``whole``: all events of the window were read; otherwise the
+    window is only as long as the events that were read."""
+    told = [(event_type, max(0.0, (now - at).total_seconds())) for event_type, at in happened]
+    recent = [event_type for event_type, age in told if age <= WINDOW]
     reach = WINDOW if whole or len(recent) < len(told) else max((age for _, age in told), default=WINDOW)
     counts = Counter(recent)
-    ended = {word: counts[verb] for verb, word in ENDS.items() if counts[verb]}
+    ended = {word: counts[event_type] for event_type, word in ENDS.items() if counts[event_type]}
     return Rates(max(reach, 0.001), counts["enqueue"], ended, counts["bury"])
 
 
-SPAN: Final = timedelta(hours=1)
 MINUTE: Final = timedelta(minutes=1)
+RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
+    "15m": (timedelta(minutes=15), MINUTE),
+    "1h": (timedelta(hours=1), MINUTE),
+    "6h": (timedelta(hours=6), 5 * MINUTE),
+    "24h": (timedelta(hours=24), 30 * MINUTE),
+    "7d": (timedelta(days=7), timedelta(hours=3)),
+}
+"""The ranges that a chart can show, each with the length of its points."""
+MOST_SERIES: Final = 6
+OTHER: Final = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
-    """What the ledger says of one minute. ``failed`` are attempts, as lost workers are; the rest are jobs."""
+class Point:
+    """Counts of one point of a chart. ``failed`` counts attempts, lost workers included; the others count jobs."""
 
     at: datetime
     enqueued: float = 0
@@ -138,7 +172,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of so many, in seconds."""
+    """Percentiles of ``of`` durations, in seconds."""
 
     of: int
     p50: float
@@ -164,26 +198,86 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Hour:
-    """``since`` is from when on the ledger was read: an hour back, or less where more has happened than is read."""
+class Activity:
+    """What happened in a range of time. ``since`` is where the read begins: the start of the range, or later where more
+    has happened than is read."""
 
     now: datetime
     since: datetime
-    minutes: list[Minute] = field(default_factory=list)
+    range: str = "1h"
+    points: list[Point] = field(default_factory=list)
     wait: Spread | None = None
     run: Spread | None = None
     due: list[Due] = field(default_factory=list)
     estimated: bool = False
-    """More has happened than is read: the minutes are reckoned from samples."""
+    """More has happened than is read: the points are estimated from samples."""
+    series: Mapping[str, list[float]] = field(default_factory=dict)
+    """Succeeded jobs of each point, per queue or kind, the busiest first."""
 
     def rate(self, what: str) -> float:
-        """So many a minute, over what was read."""
+        """Per minute, over what was read."""
         span = max((self.now - self.since) / MINUTE, 1 / 60)
-        return float(sum(getattr(minute, what) for minute in self.minutes) / span)
+        return float(sum(getattr(point, what) for point in self.points) / span)
+
+    def per_minute(self, at: datetime, count: float) -> float:
+        """A count of one point as a rate. The last point is not over yet."""
+        step = RANGES[self.range][1]
+        return round(count / max(min(step, self.now - at) / MINUTE, 1.0), 2)
+
+    @property
+    def busy(self) -> bool:
+        return any(point.enqueued or point.succeeded or point.failed for point in self.points)
 
 
-def filled(minutes: Sequence[Minute], since: datetime, now: datetime) -> list[Minute]:
-    """Each minute of the span once, also those in which nothing happened."""
-    known = {minute.at: minute for minute in minutes}
-    first = since.replace(second=0, microsecond=0)
-    return [known.get(at) or Minute(at) for at in (first + n * MINUTE for n in range(int((now - first) / MINUTE) + 1))]
+def start_of(at: datetime, step: timedelta) -> datetime:
+    """The start of the point that a time is in; points are aligned in UTC."""
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return epoch + (at - epoch) // step * step
+
+
+def filled(points: Sequence[Point], since: datetime, now: datetime, step: timedelta) -> list[Point]:
+    """Every point of the range once, also those in which nothing happened."""
+    known = {point.at: point for point in points}
+    first = start_of(since, step)
+    return [known.get(at) or Point(at) for at in (first + n * step for n in range(int((now - first) / step) + 1))]
+
+
+def range_of(ages: Iterable[timedelta]) -> str:
+    """The range in which a chart shows the most: the smallest that has what happened last, an hour if that is enough,
+    15 minutes if everything happened in them."""
+    known = list(ages)
+    if not known:
+        return "1h"
+    if max(known) <= RANGES["15m"][0]:
+        return "15m"
+    newest = min(known)
+    return next((name for name, (span, _) in RANGES.items() if name != "15m" and newest <= span), "7d")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """How a queue did lately: of the last hour, or less where more has happened than is read. None: nothing ran."""
+
+    queue: str
+    last_enqueued_at: datetime | None = None
+    per_minute: float | None = None
+    failure_rate: float | None = None
+    """The share of attempts that failed, from 0 to 1."""
+    wait: Spread | None = None
+    run: Spread | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The newest jobs of one queue or one kind."""
+
+    activity: Activity
+    durations: list[tuple[datetime, float | None, float | None]] = field(default_factory=list)
+    """Of each point: run time of the jobs that succeeded, p50 and p95, in seconds."""
+    states: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Kinds of a queue's jobs, or queues of a kind's."""
+    of: int = 0
+    """How many jobs were read."""
+    whole: bool = True
+    """There are no more jobs than were read."""

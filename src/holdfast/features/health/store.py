@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.health.model import CAP, DEFAULT_THRESHOLDS, Health, Thresholds, judged
-from holdfast.features.health.statistics import Hour, Pulse, Standing
+from holdfast.features.health.statistics import Activity, Pulse, QueueFigures, Recent, Standing
 from holdfast.features.limits.model import Pause
 from holdfast.stores.flow import Flow, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
@@ -34,8 +34,21 @@ class HealthStore(Protocol):
         """Of that only what waits and runs queue by queue, and who works: all that a page shows of it."""
         ...
 
-    def last_hour(self, tenant: str) -> Flow[Hour]:
-        """How the last hour went, minute by minute, and what is due next: a longer look than the pulse."""
+    def activity(self, tenant: str, range: str = "1h", by: str | None = None) -> Flow[Activity]:
+        """Jobs enqueued, succeeded and failed over a range (``RANGES``), and the schedules due next. With ``by``
+        (``queue`` or ``kind``) also one series for each."""
+        ...
+
+    def latest(self, tenant: str) -> Flow[str]:
+        """The range that shows what happened last."""
+        ...
+
+    def queues(self, tenant: str) -> Flow[list[QueueFigures]]:
+        """Queues with a job of the last day, and how each did in the last hour."""
+        ...
+
+    def recent(self, tenant: str, of: str, name: str, range: str | None = None) -> Flow[Recent]:
+        """The newest jobs of one queue or one kind (``of``), drawn over a range."""
         ...
 
     def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS) -> Flow[Health]:
@@ -54,7 +67,7 @@ _NOT_HELD = "s.state not in ('leased', 'in_progress')"
 # might be read, the finished ones too.
 _READY_SINCE = (
     "case when w.attempt > 0 then (select e.at from {event} e where e.job_id = w.id order by e.seq desc limit 1)"
-    " else (select case when j.process_after > j.created_at then j.process_after else j.created_at end"
+    " else (select case when j.run_at > j.created_at then j.run_at else j.created_at end"
     " from {job} j where j.id = w.id) end"
 )
 # One after the other, by the first column of the index: as many looks as there are tenants.
@@ -95,9 +108,9 @@ class HealthReads(Reader):
         seen = (self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when))
         more = (self._laggards(tenant, when), self._kept(tenant))
         told = yield from read_together(*counted, *seen, *more)
-        (backlog, scheduled), dead, (gates, first_asked, overdue, parked, running) = told[:3]
-        switches, (alive, serving), late, behind, (unsealed, holders) = told[3:]
-        shut = closed_queues(switches, tenant)
+        (backlog, scheduled), dead, (approvals, first_asked, overdue, parked, running) = told[:3]
+        pauses, (alive, serving), late, behind, (unsealed, holders) = told[3:]
+        shut = closed_queues(pauses, tenant)
         oldest: Any = None
         pairs: list[tuple[str, str]] = []
         if shut is not None:
@@ -111,13 +124,16 @@ class HealthReads(Reader):
             alive,
             tuple(sorted({kind for _, kind in pairs})),
             "ok",
-            gate_open=gates,
-            oldest_gate_age_s=self._age(now, first_asked),
+            approvals_open=approvals,
+            oldest_approval_age_s=self._age(now, first_asked),
             workers=sum(kinds is not None or queues is not None for kinds, queues in serving),
             unserved=tuple(pair for pair in pairs if not any(_serves(each, *pair) for each in serving)),
+            unserved_queues=tuple(
+                sorted({queue for queue, _ in pairs if not any(_serves(each, queue) for each in serving)})
+            ),
             parked=parked,
-            paused=tuple(switch.says for switch in switches),
-            gate_overdue=overdue,
+            paused=tuple(pause.says for pause in pauses),
+            approvals_overdue=overdue,
             schedules_late=late,
             behind=behind,
             unsealed_age_s=self._age(now, unsealed),
@@ -213,14 +229,14 @@ class HealthReads(Reader):
         return len(rows), serving  # type: ignore[return-value]
 
     def _smaller(self, tenant: str, now: Any) -> Steps[tuple[int, Any, int, int, int]]:
-        gates = (
+        approvals = (
             f"{{approval}} g where g.state = 'open' and {within(tenant, 'g.tenant')} order by g.tenant, g.id limit :cap"
         )
         own = within(tenant, "s.tenant")
         text = (
-            f"select (select count(*) from (select 1 from {gates}) a),"
-            f" (select min(a.opened_at) from (select g.opened_at from {gates}) a),"
-            f" (select count(*) from (select g.escalated_at, g.expires_at from {gates}) a"
+            f"select (select count(*) from (select 1 from {approvals}) a),"
+            f" (select min(a.opened_at) from (select g.opened_at from {approvals}) a),"
+            f" (select count(*) from (select g.escalated_at, g.expires_at from {approvals}) a"
             "  where a.escalated_at is not null or a.expires_at <= :now),"
             " (select count(*) from (select s.tenant from {job_state} s where s.held_by is not null"
             f"  and s.due_at is not null and s.state = 'queued' limit :cap) k where {within(tenant, 'k.tenant')}),"
@@ -273,14 +289,15 @@ class HealthReads(Reader):
         return first, tuple(str(row[0]) for row in rows)
 
 
-def closed_queues(switches: list[Pause], tenant: str) -> frozenset[str] | None:
+def closed_queues(pauses: list[Pause], tenant: str) -> frozenset[str] | None:
     """Queues that are paused as a whole, for all that is looked at; None: everything is."""
-    wide = [switch for switch in switches if switch.tenant in (EVERY_TENANT, tenant)]
-    if any(switch.scope == "all" for switch in wide):
+    wide = [pause for pause in pauses if pause.tenant in (EVERY_TENANT, tenant)]
+    if any(pause.scope == "all" for pause in wide):
         return None
-    return frozenset(switch.name for switch in wide if switch.scope == "queue")
+    return frozenset(pause.name for pause in wide if pause.scope == "queue")
 
 
-def _serves(worker: tuple[Any, Any], queue: str, kind: str) -> bool:
+def _serves(worker: tuple[Any, Any], queue: str, kind: str | None = None) -> bool:
+    """Whether it serves the queue, and has a handler for the kind if one is given."""
     kinds, queues = worker
-    return (kinds is None or kind in kinds) and (queues is None or queue in queues)
+    return (kinds is None or kind is None or kind in kinds) and (queues is None or queue in queues)

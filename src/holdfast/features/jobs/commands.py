@@ -27,11 +27,12 @@ from holdfast.cli.output import (
     plain,
     print_document,
     say,
+    span,
     state_text,
     table,
     write,
 )
-from holdfast.cli.session import NAME, AnyTenant, OneTenant, load_app, refuse_unready
+from holdfast.cli.session import NAME, AnyTenant, OneTenant, full_id, load_app, refuse_unready
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import EVERY_TENANT, Job
 from holdfast.engine.states import State
@@ -48,7 +49,7 @@ from holdfast.kind import Options
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.vault import shown
 
-commands = Commands("Look at jobs, and put them right.")
+commands = Commands("List, show and change jobs.")
 
 PAGE, MOST = 50, 1000
 
@@ -61,13 +62,13 @@ PAGE, MOST = 50, 1000
 def list_jobs(
     session: AnyTenant,
     state: Annotated[
-        State | None, typer.Option("--state", metavar="STATE", help=f"In this state: {', '.join(State)}.")
+        State | None, typer.Option("--state", metavar="STATE", help=f"Only jobs in this state: {', '.join(State)}.")
     ] = None,
     *,
     which: Which,
     limit: options.Limit = PAGE,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the id of the last job seen.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="Next page: the id of the last job on this one.")
     ] = None,
 ) -> None:
     """List jobs, newest first."""
@@ -107,13 +108,13 @@ def _why(job: Job, note: dict[str, Any]) -> str:
 
 @commands.add("show", "holdfast jobs show 01a1de74-eb8c-70f1-843b-cac5f6817387")
 def show(session: AnyTenant, job: options.JobId) -> None:
-    """Show a job: its facts, what it waits for, its way, attempts and steps, what it was given and what it gave."""
+    """Show a job: state, timeline, attempts, steps, payload and result."""
     found = _story(session, job)
     if session.as_json:
         emit(found)
         return
     _print_facts(found)
-    heading("Way")
+    heading("Timeline")
     print_timeline(found.history)
     if found.attempts:
         heading("Attempts")
@@ -151,10 +152,10 @@ def history(session: AnyTenant, job: options.JobId) -> None:
 def _story(session: AnyTenant, job_id: str) -> Story:
     tenant = session.scope
     with session.connect() as client:
-        found = client.run(story(client.store, job_id, tenant))
+        found = client.run(story(client.store, full_id(client, job_id), tenant))
     if found is None:
         where = "any tenant" if tenant == EVERY_TENANT else f"tenant {tenant}"
-        raise NotFound(f"there is no job {job_id} in {where}", fix="Is it another tenant's? Try --all-tenants.")
+        raise NotFound(f"no job {job_id} in {where}", fix="If it belongs to another tenant, try --all-tenants.")
     return found
 
 
@@ -190,6 +191,19 @@ def _group(group: DeadLetterGroup | None) -> str | None:
     return f"{group.fingerprint}: {group.open:,} open, {group.times:,} times since {moment(group.first_at)}{noted}"
 
 
+def _running(found: Story) -> str | None:
+    """``step charge since 2027-01-31 03:00:00.000``"""
+    running = [f"step {step.name} since {moment(step.started_at)}" for step in found.steps if step.running]
+    return ", ".join(running) if running and found.job.state is State.IN_PROGRESS else None
+
+
+def _retries(job: Job) -> str:
+    """``2 of 9 used; all of them span up to 5 h 31 m``"""
+    if not job.max_retries:
+        return "none"
+    return f"{job.retries} of {job.max_retries} used; all of them span up to {span(job.retry_span)}"
+
+
 def _print_facts(found: Story) -> None:
     job, call = found.job, found.waits_in
     endless = call is not None and call.until is None
@@ -203,21 +217,25 @@ def _print_facts(found: Story) -> None:
             ("state", state_text(job.state)),
             ("why", reason_text(found)),
             ("error", f"{job.error_code}: {job.error_message}" if job.error_code else None),
+            ("running", _running(found)),
             ("progress", _said(Progress.saved(found.checkpoints))),
             ("tenant", job.tenant),
             ("queue", job.queue),
             ("priority", str(job.priority)),
-            ("tries", f"{job.attempt} begun, {job.retries} of {job.max_retries} retries, {job.crashes} lost workers"),
+            ("attempts", f"{job.attempt} begun, {job.crashes} lost workers"),
+            ("retries", _retries(job)),
             ("enqueued", f"{moment(job.created_at)} by {job.enqueued_by} ({job.source_system})"),
             ("made from", _made_from(found.made_from)),
-            ("not before", when(job.process_after)),
+            ("not before", when(job.run_at)),
             ("due", None if endless else when(job.due_at)),
             ("deadline", when(job.deadline_at)),
             ("started", when(job.started_at)),
             ("finished", when(job.finished_at)),
+            ("updated", when(job.updated_at)),
+            ("last error", when(job.last_error_at)),
             ("key", job.idempotency_key),
             ("tags", ", ".join(plain_tags(job.tags))),
-            ("trace", None if job.trace is None else job.trace.traceparent),
+            ("trace", job.trace.traceparent),
             ("agent", job.agent),
             ("agent disabled", disabled_since(found.agent)),
             ("correlation", job.correlation_id),
@@ -247,30 +265,35 @@ def enqueue(
     session: OneTenant,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="The job's kind.")],
     payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
-    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Higher goes first.")] = None,
-    delay: Annotated[str | None, typer.Option("--delay", metavar="SPAN", help="Not before: 90s, 5m, 2h.")] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Not before: 2027-01-31T09:00Z.")] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job a key.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent it is for.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Name of the queue.")] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", metavar="N", help="Priority; higher runs first.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="SPAN", help="Delay before the job may start: 90s, 5m, 2h.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="Earliest start time: 2027-01-31T09:00Z.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job per key.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that owns the job.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="A tag; repeatable.")] = None,
     dedupe: Annotated[
         Dedupe | None,
         typer.Option(
-            "--dedupe", metavar="HOW", help="No second job like one that is active (skip) or waits (coalesce)."
+            "--dedupe",
+            metavar="HOW",
+            help="Deduplicate by content: skip if an equal job is active, coalesce if one is waiting.",
         ),
     ] = None,
-    source_ref: Annotated[
-        str | None, typer.Option("--source-ref", metavar="TEXT", help="Where what it is about lies.")
-    ] = None,
-    target_ref: Annotated[
-        str | None, typer.Option("--target-ref", metavar="TEXT", help="Where what it makes is to lie.")
-    ] = None,
+    source_ref: Annotated[str | None, typer.Option("--source-ref", metavar="TEXT", help="URI of the input.")] = None,
+    target_ref: Annotated[str | None, typer.Option("--target-ref", metavar="TEXT", help="URI of the output.")] = None,
     payload_ref: Annotated[
-        str | None, typer.Option("--payload-ref", metavar="TEXT", help="Where its data lies, if not in the payload.")
+        str | None, typer.Option("--payload-ref", metavar="TEXT", help="URI of the data, if it is not in the payload.")
     ] = None,
     app: Annotated[
-        str | None, typer.Option("--app", metavar="MODULE:APP", help="Check the payload by the handler's signature.")
+        str | None,
+        typer.Option("--app", metavar="MODULE:APP", help="App to check the payload against the handler's signature."),
     ] = None,
 ) -> None:
     """Enqueue one job and print its id."""
@@ -315,17 +338,17 @@ def _app(session: OneTenant, name: str | None, kind: str) -> App:
         app = load_app(name, session.url)
         if kind not in app._kinds:
             known = ", ".join(sorted(app._kinds)) or "none"
-            raise NotFound(f"{name} declares no job {kind!r}", code="unknown_kind", fix=f"It has: {known}.")
+            raise NotFound(f"{name} declares no job {kind!r}", code="unknown_kind", fix=f"Declared jobs: {known}.")
     if not app._store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
         refuse_unready(app._store)
     return app
 
 
 def why(session: AnyTenant, job: options.JobId) -> None:
-    """Say why a job is where it is and does not run: every reason that holds, and what would change it."""
+    """Explain why a job is not running: every reason that applies, and what would change it."""
     whose = session.scope
     with session.connect() as client:
-        found = client.run(ask(client.store, job, whose))
+        found = client.run(ask(client.store, full_id(client, job), whose))
     if session.as_json:
         emit({"job": found.job.id, "state": found.job.state, "reasons": found.reasons})
         return

@@ -44,8 +44,8 @@ class Facts:
         return plain_tags(self._run.claim.tags)
 
     @property
-    def trace(self) -> Trace | None:
-        """The trace that the job was enqueued in (``ctx.trace.traceparent``), or None."""
+    def trace(self) -> Trace:
+        """The trace of this execution (``ctx.trace.traceparent``): the producer's, else one made of the job's id."""
         return self._run.claim.trace
 
     @property

@@ -70,6 +70,13 @@ class Handle(Namespace, Generic[R]):
     async def _aperform(self, item: Flow[Any]) -> Any:
         return await self._session.arun(item)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            meant = {"status": "state()", "job_id": "id", "wait": "result(timeout=…)", "ready": "state().finished"}
+            hint = f"; use handle.{meant[name]}" if name in meant else ""
+            raise AttributeError(f"a handle has no {name!r}{hint}")
+
     # --- reading ---
 
     @operation
@@ -161,16 +168,25 @@ class Handle(Namespace, Generic[R]):
         *,
         max_attempts: int | None = None,
         from_step: FromStep | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
     ) -> Program[Verdict]:
         """Put a dead letter back into its queue, with all its attempts or with ``max_attempts``; ``Conflict`` if it is
-        not a dead letter. Steps that are done are not repeated, unless ``from_step`` names one to start again from."""
-        from holdfast.features.jobs.operations import check_from_step, redriving  # its namespace makes handles
+        not a dead letter. It starts at once, or not before ``at`` or a ``delay`` from now. Steps that are done are not
+        repeated, unless ``from_step`` names one to start again from."""
+        from holdfast.features.jobs.operations import (  # its namespace makes handles
+            check_from_step,
+            redrive_time,
+            redriving,
+        )
 
         limit, whom = retry_limit(max_attempts), (self._session.actor, self.tenant)
-        if from_step is None:
+        when = redrive_time(at, delay)
+        if from_step is None and when is None:
             flow = self._store.jobs.operate("redrive", [self.id], storable(reason), *whom, limit)
         else:
-            flow = redriving(self._store, [self.id], check_from_step(from_step), reason, *whom, limit)
+            step = None if from_step is None else check_from_step(from_step)
+            flow = redriving(self._store, [self.id], step, reason, *whom, limit, when)
         return accepted((yield from run(flow)))
 
     aredrive = awaited(redrive)
@@ -286,7 +302,7 @@ class Handle(Namespace, Generic[R]):
             raise InvalidSetting(
                 "waiting for a job here would block the worker's event loop",
                 code="running_loop",
-                fix="await handle.aresult(), or await_end().",
+                fix="Use await handle.aresult() or await_end().",
             )
 
     @contextlib.contextmanager
@@ -357,7 +373,7 @@ class Handle(Namespace, Generic[R]):
 
     def _found(self, job: Job | None) -> Job:
         if job is None:
-            raise NotFound(f"there is no job {self.id} in tenant {self.tenant}")
+            raise NotFound(f"no job {self.id} in tenant {self.tenant}")
         return job
 
     def _rounds(self, timeout: Duration | None) -> Generator[tuple[float, float | None], None, None]:
@@ -377,7 +393,7 @@ class Handle(Namespace, Generic[R]):
             pause = min(LONGEST_PAUSE, pause * 2)
 
     def _too_late(self, timeout: Duration | None) -> WaitTimeout:
-        return WaitTimeout(f"job {self.id} had not ended after {timeout}")
+        return WaitTimeout(f"job {self.id} had not finished after {timeout}")
 
 
 class _Left:
@@ -403,6 +419,6 @@ def accepted(verdicts: list[Verdict]) -> Verdict:
     verdict = verdicts[0]
     if verdict.refused:
         if verdict.reason == "not_found":
-            raise NotFound(f"there is no job {verdict.id} in this tenant")
+            raise NotFound(f"no job {verdict.id} in this tenant")
         raise Conflict(_AGAINST.get(verdict.reason or "", f"job {verdict.id} is {verdict.state}"), code=verdict.reason)
     return verdict

@@ -69,7 +69,7 @@ def special(event: Event) -> str:
     """What was particular about this step: the error, the reason, and whatever else is noted."""
     meta = event.meta
     parts = []
-    if event.verb in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
+    if event.type in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
         parts.append(f"{meta['error_code']}: {meta.get('error_message') or ''}".rstrip(": "))
     if meta.get("reason"):
         parts.append(str(meta["reason"]))
@@ -79,10 +79,10 @@ def special(event: Event) -> str:
 
 CHILDREN, EVENTS, ATTEMPTS = 20, 200, 20
 REFUSED = {
-    "not_found": "there is no such job any more",
-    "not_dead": "it is no dead letter any more",
-    "not_waiting": "it does not wait any more",
-    "finished": "it has ended already",
+    "not_found": "the job no longer exists",
+    "not_dead": "it is no longer a dead letter",
+    "not_waiting": "it is no longer waiting",
+    "finished": "it has already finished",
 }
 
 
@@ -91,7 +91,7 @@ async def show(request: Request) -> Response:
     client, job_id = the_app(request)._session, parse_id(request.path_params["id"])
     seen = await client.arun(view(client.store, job_id, client.tenant, CHILDREN + 1))
     if seen is None:
-        raise NotFound(f"there is no job {job_id} in this tenant")
+        raise NotFound(f"no job {job_id} in this tenant")
     found, job = seen.story, seen.story.job
     return await render(
         request,
@@ -135,7 +135,7 @@ async def cancel(request: Request) -> Response:
     if (asked := await ask_first(request, f"Cancel this job ({job.kind})?", back=page)) is not None:
         return asked
     verdicts = await the_app(request).jobs.acancel(job.id, reason=await _reason(request), tenant=job.tenant)
-    return go(request, page, _said(verdicts, "It is cancelled; if it runs, it has been told to stop."))
+    return go(request, page, _said(verdicts, "Cancelled. If the job is running, it was told to stop."))
 
 
 async def redrive(request: Request) -> Response:
@@ -146,7 +146,7 @@ async def redrive(request: Request) -> Response:
     verdicts = await the_app(request).jobs.aredrive(
         job.id, reason=await _reason(request), from_step=from_step, tenant=job.tenant
     )
-    return go(request, page, _said(verdicts, "It is in its queue again."))
+    return go(request, page, _said(verdicts, "Redriven: the job is queued again."))
 
 
 async def discard(request: Request) -> Response:
@@ -154,11 +154,13 @@ async def discard(request: Request) -> Response:
     job, page = await _job(request)
     reason = await _reason(request)
     if reason is None:
-        return go(request, page, "A dead letter is not discarded without a reason: give one, and try again.")
-    if (asked := await ask_first(request, f"Discard this dead letter ({job.kind}) for good?", back=page)) is not None:
+        return go(request, page, "Discarding needs a reason. Enter one and try again.")
+    if (
+        asked := await ask_first(request, f"Discard this dead letter ({job.kind}) permanently?", back=page)
+    ) is not None:
         return asked
     verdicts = await the_app(request).jobs.adiscard(job.id, reason=reason, tenant=job.tenant)
-    return go(request, page, _said(verdicts, "It is discarded."))
+    return go(request, page, _said(verdicts, "Discarded."))
 
 
 async def move(request: Request) -> Response:
@@ -166,18 +168,18 @@ async def move(request: Request) -> Response:
     job, page = await _job(request)
     where = await field(request, "to")
     if where not in ("first", "last"):
-        raise InvalidInput("a job is moved to the first or the last place of its queue", code="invalid_request")
+        raise InvalidInput("to is first or last", code="invalid_request")
     verdict = await the_app(request).jobs.amove(
         job.id, first=where == "first", last=where == "last", reason=await _reason(request), tenant=job.tenant
     )
-    return go(request, page, _said([verdict], f"It is {where} in its queue now."))
+    return go(request, page, _said([verdict], f"Moved: the job is {where} in its queue."))
 
 
 async def run_now(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
     verdicts = await the_app(request).jobs.areschedule(job.id, reason=await _reason(request), tenant=job.tenant)
-    return go(request, page, _said(verdicts, "It may be begun now."))
+    return go(request, page, _said(verdicts, "The job can start now."))
 
 
 async def edit(request: Request) -> Response:
@@ -185,20 +187,20 @@ async def edit(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
     if "edit" not in _can(job):
-        return go(request, page, "Only a dead letter whose payload can be seen is redriven with another one.")
+        return go(request, page, "Only a dead letter with a visible payload can be redriven with a changed payload.")
     if request.method == "GET":
         return await _form(request, job, json.dumps(job.payload, indent=2, ensure_ascii=False), None)
     text = await field(request, "payload")
     try:
         payload = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return await _form(request, job, text, f"That is no JSON: {error}")
+        return await _form(request, job, text, f"Invalid JSON: {error}")
     app = the_app(request)
     try:
         new = await app.dead_letters.aredrive_as(job.id, payload, reason=await _reason(request))
     except InvalidInput as refused:
         return await _form(request, job, text, refused.message)
-    return go(request, f"/jobs/{new}", "This job takes the place of the dead letter.")
+    return go(request, f"/jobs/{new}", "This job replaces the dead letter.")
 
 
 async def _form(request: Request, job: Job, text: str, error: str | None) -> Response:
@@ -207,8 +209,6 @@ async def _form(request: Request, job: Job, text: str, error: str | None) -> Res
 
 async def _job(request: Request) -> tuple[Job, str]:
     job = await the_app(request).jobs.aget(parse_id(request.path_params["id"]))
-    if job is None:
-        raise NotFound(f"there is no job {request.path_params['id']} in this tenant")
     return job, f"/jobs/{job.id}"
 
 
@@ -219,7 +219,7 @@ async def _reason(request: Request) -> str | None:
 def _said(verdicts: list[Verdict], done: str) -> str:
     verdict = verdicts[0]
     why: Any = verdict.reason or "refused"
-    return f"That was refused: {REFUSED.get(why, why.replace('_', ' '))}." if verdict.refused else done
+    return f"Refused: {REFUSED.get(why, why.replace('_', ' '))}." if verdict.refused else done
 
 
 routes = [

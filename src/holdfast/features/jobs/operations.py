@@ -17,7 +17,7 @@ from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import NAME_LIMIT, Step
 from holdfast.engine.units import Duration
-from holdfast.errors import InvalidSetting, JobFailed
+from holdfast.errors import InvalidSetting, JobFailed, NotFound
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.views import (
     Why,
@@ -33,7 +33,7 @@ from holdfast.features.jobs.views import (
 )
 from holdfast.stores.flow import Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace, call
-from holdfast.stores.requests import Counted, OperatorVerb, Reschedule, all_of, page_of
+from holdfast.stores.requests import Counted, OperatorAction, Reschedule, all_of, page_of
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -51,7 +51,7 @@ def check_from_step(from_step: object) -> FromStep:
         return from_step
     if isinstance(from_step, str):
         return check_name(from_step, "name of the step", limit=NAME_LIMIT)
-    raise InvalidSetting("from_step is the number of a step, or its name", code="invalid_setting")
+    raise InvalidSetting("from_step must be a step's number or name", code="invalid_setting")
 
 
 class JobsWanted(TypedDict, total=False):
@@ -110,9 +110,13 @@ class Jobs(StoreNamespace):
     acount = awaited(count)
 
     @operation
-    def get(self, job_id: str, *, tenant: str | None = None) -> Program[Job | None]:
-        """The job, or None."""
-        return (yield from run(self._store.jobs.get(job_id, tenant or self._tenant)))
+    def get(self, job_id: str, *, tenant: str | None = None) -> Program[Job]:
+        """The job, or ``NotFound``."""
+        whose = tenant or self._tenant
+        found = yield from run(self._store.jobs.get(job_id, whose))
+        if found is None:
+            raise NotFound(f"no job {parse_id(job_id)} in tenant {whose}")
+        return found
 
     aget = awaited(get)
 
@@ -211,18 +215,23 @@ class Jobs(StoreNamespace):
         reason: str | None = None,
         max_attempts: int | None = None,
         from_step: FromStep | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
         tenant: str | None = None,
     ) -> Program[_Verdicts]:
         """Put dead letters back into their queues with all their attempts, or ``max_attempts``. Returns one verdict per
         id.
 
-        Completed steps are not run again, unless ``from_step`` (a number or a name) says where to start.
+        They start at once, or not before ``at`` or a ``delay`` from now. Completed steps are not run again, unless
+        ``from_step`` (a number or a name) says where to start.
         """
         limit, whose = retry_limit(max_attempts), tenant or self._tenant
-        if from_step is None:
+        when = redrive_time(at, delay)
+        if from_step is None and when is None:
             return (yield from self._operate("redrive", job_ids, reason, whose, limit))
-        place = check_from_step(from_step)
-        return (yield from run(redriving(self._store, id_texts(job_ids), place, reason, self._actor, whose, limit)))
+        step = None if from_step is None else check_from_step(from_step)
+        ids = id_texts(job_ids)
+        return (yield from run(redriving(self._store, ids, step, reason, self._actor, whose, limit, when)))
 
     aredrive = awaited(redrive)
 
@@ -275,14 +284,16 @@ class Jobs(StoreNamespace):
 
     def _operate(
         self,
-        verb: OperatorVerb,
+        action: OperatorAction,
         job_ids: Sequence[str],
         reason: str | None,
         tenant: str | None,
         max_retries: int | None = None,
     ) -> Program[_Verdicts]:
         ids, whose = id_texts(job_ids), tenant or self._tenant
-        return (yield from run(self._store.jobs.operate(verb, ids, storable(reason), self._actor, whose, max_retries)))
+        return (
+            yield from run(self._store.jobs.operate(action, ids, storable(reason), self._actor, whose, max_retries))
+        )
 
 
 def _unchanged(value: Any) -> Any:
@@ -293,33 +304,42 @@ def _unchanged(value: Any) -> Any:
 # reader sees a dead letter without its steps, or a running job with the old ones ---
 
 
+def redrive_time(at: datetime | None, delay: Duration | None) -> Reschedule | None:
+    """When redriven jobs may start; None for at once."""
+    return None if at is None and delay is None else Reschedule.of(at, delay, None)
+
+
 @flow(tells=True)
 def redriving(
     store: Store,
     ids: Sequence[str],
-    from_step: FromStep,
+    from_step: FromStep | None,
     reason: str | None,
     actor: str,
     tenant: str,
     max_retries: int | None,
+    when: Reschedule | None = None,
 ) -> Steps[list[Verdict]]:
     wanted, verdicts = [parse_id(job_id) for job_id in ids], {}
     for job_id in sorted(set(wanted)):  # in the order in which every batch locks
-        verdicts[job_id] = yield from _redrive(store, job_id, from_step, reason, actor, tenant, max_retries)
+        verdict = yield from _redrive(store, job_id, from_step, reason, actor, tenant, max_retries)
+        if when is not None and not verdict.refused:  # in the same transaction: no worker sees it in between
+            yield from store.jobs.reschedule([job_id], when, storable(reason), actor, tenant).start()
+        verdicts[job_id] = verdict
     return [verdicts[job_id] for job_id in wanted]
 
 
 def _redrive(
     store: Store,
     job_id: str,
-    from_step: FromStep,
+    from_step: FromStep | None,
     reason: str | None,
     actor: str,
     tenant: str,
     max_retries: int | None,
 ) -> Steps[Verdict]:
-    job = yield from store.jobs.get(job_id, tenant).start()
-    if job is not None and job.state is State.DEAD_LETTER:
+    job = None if from_step is None else (yield from store.jobs.get(job_id, tenant).start())
+    if job is not None and from_step is not None and job.state is State.DEAD_LETTER:
         steps = yield from store.steps.list(job_id, tenant).start()
         places = places_of(steps, from_step)
         if not places:
@@ -329,7 +349,7 @@ def _redrive(
         yield from store.steps.rewind(job_id, places[0], actor, tenant).start()
         reason = storable(f"{_named(steps, places[0])}: {reason}" if reason else _named(steps, places[0]))
     # What is no dead letter, or not any more, is refused here.
-    verdicts = yield from store.jobs.operate("redrive", [job_id], reason, actor, tenant, max_retries).start()
+    verdicts = yield from store.jobs.operate("redrive", [job_id], storable(reason), actor, tenant, max_retries).start()
     return verdicts[0]
 
 

@@ -5,6 +5,7 @@ A refusal is an answer, one line each.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from holdfast.cli import options
 from holdfast.cli.failures import NOT_FOUND, REFUSED
 from holdfast.cli.options import document
 from holdfast.cli.output import duration, emit, instant, state_text, table
-from holdfast.cli.session import AnyTenant
+from holdfast.cli.session import AnyTenant, full_id
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import JobSpec, Verdict
 from holdfast.engine.order import Move
@@ -54,15 +55,22 @@ DONE = {
 }
 
 MaxAttempts = Annotated[
-    int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="A new limit, for these jobs.")
+    int | None,
+    typer.Option("--max-attempts", metavar="N", min=1, max=101, help="New maximum of attempts for these jobs."),
 ]
+StartTime = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Start time: ISO 8601 with a time zone.")]
+StartDelay = Annotated[str | None, typer.Option("--in", metavar="SPAN", help="Delay from now: 90, 5m, 1h30m.")]
+
+
+def _start(at: str | None, delay: str | None) -> tuple[datetime | None, float | None]:
+    return None if at is None else instant(at, "--at"), None if delay is None else duration(delay, "--in")
 
 
 @commands.add("cancel", "holdfast jobs cancel ID1 ID2 --reason 'wrong month'")
 def cancel(session: AnyTenant, jobs: options.JobIds, reason: options.Reason = None) -> None:
-    """Cancel jobs that have not ended."""
+    """Cancel jobs that have not finished."""
     with session.connect() as client:
-        verdicts = Jobs(client).cancel(*_ids(jobs), reason=reason)
+        verdicts = Jobs(client).cancel(*_ids(client, jobs), reason=reason)
     _show("cancel", verdicts, session.as_json)
 
 
@@ -72,6 +80,7 @@ def cancel(session: AnyTenant, jobs: options.JobIds, reason: options.Reason = No
     "holdfast jobs redrive ID1 ID2 --max-attempts 10",
     "holdfast jobs redrive ID --from-step 3 --reason 'the address was wrong'",
     "holdfast jobs redrive ID --from-step charge",
+    "holdfast jobs redrive ID --in 2h --reason 'the bank is back at noon'",
     """holdfast jobs redrive ID --payload '{"order": 8}' --reason 'it was the number'""",
 )
 def redrive(
@@ -80,39 +89,46 @@ def redrive(
     max_attempts: MaxAttempts = None,
     from_step: Annotated[
         str | None,
-        typer.Option("--from-step", metavar="N|NAME", help="Do this step and those after it again (see: jobs show)."),
+        typer.Option("--from-step", metavar="N|NAME", help="Run this step and all later ones again (see: jobs show)."),
     ] = None,
+    at: StartTime = None,
+    delay: StartDelay = None,
     payload: Annotated[
         str | None,
         typer.Option(
-            "--payload", metavar="JSON", help="A new job with this in place of it: JSON, @file, or - (one job)."
+            "--payload",
+            metavar="JSON",
+            help="Replace the job by a new one with this payload: JSON, @file, or - for stdin (one job only).",
         ),
     ] = None,
     reason: options.Reason = None,
 ) -> None:
-    """Put dead letters back into their queue, with all their tries before them.
+    """Redrive dead letters: put them back into their queue with all attempts restored.
 
     Steps that are done are not done again, unless --from-step says from where on. With --payload it is a new job, and
     the old one is discarded; `jobs show` names the other of each. Groups of them: holdfast dead-letters redrive.
     """
     step = None if from_step is None else _step(from_step)
     if payload is not None:
-        if len(jobs) != 1 or step is not None or max_attempts is not None:
-            raise InvalidSetting("--payload is for one job, without other options", code="conflicting_options")
+        if len(jobs) != 1 or any(each is not None for each in (step, max_attempts, at, delay)):
+            raise InvalidSetting("--payload works for one job and without other options", code="conflicting_options")
         _redrive_as(session, jobs[0], payload, reason)
         return
+    when, wait = _start(at, delay)
     with session.connect() as client:
-        verdicts = Jobs(client).redrive(*_ids(jobs), reason=reason, from_step=step, max_attempts=max_attempts)
+        verdicts = Jobs(client).redrive(
+            *_ids(client, jobs), reason=reason, from_step=step, max_attempts=max_attempts, at=when, delay=wait
+        )
     _show("redrive", verdicts, session.as_json)
 
 
 @commands.add("discard", "holdfast jobs discard ID --reason 'customer is gone'")
 def discard(session: AnyTenant, jobs: options.JobIds, reason: options.NeededReason) -> None:
-    """Give dead letters up for good."""
+    """Discard dead letters."""
     if not reason.strip():
-        raise InvalidInput("a dead letter is not discarded without a reason", code="reason_required")
+        raise InvalidInput("discarding a dead letter needs a reason", code="reason_required")
     with session.connect() as client:
-        verdicts = Jobs(client).discard(*_ids(jobs), reason=reason)
+        verdicts = Jobs(client).discard(*_ids(client, jobs), reason=reason)
     _show("discard", verdicts, session.as_json)
 
 
@@ -125,17 +141,17 @@ def discard(session: AnyTenant, jobs: options.JobIds, reason: options.NeededReas
 def reschedule(
     session: AnyTenant,
     jobs: options.JobIds,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="When: ISO 8601 with a zone.")] = None,
-    delay: Annotated[str | None, typer.Option("--in", metavar="SPAN", help="How long from now: 90, 5m, 1h30m.")] = None,
+    at: StartTime = None,
+    delay: StartDelay = None,
     max_attempts: MaxAttempts = None,
     reason: options.Reason = None,
 ) -> None:
-    """Give jobs that wait, for their time or their retry, another time; with neither option, now."""
-    when = None if at is None else instant(at, "--at")
-    wait = None if delay is None else duration(delay, "--in")
+    """Change the start time of delayed or retrying jobs; without an option, to now."""
+    when, wait = _start(at, delay)
     Reschedule.of(when, wait, max_attempts)  # refused before a connection is made
     with session.connect() as client:
-        verdicts = Jobs(client).reschedule(*_ids(jobs), at=when, delay=wait, max_attempts=max_attempts, reason=reason)
+        ids = _ids(client, jobs)
+        verdicts = Jobs(client).reschedule(*ids, at=when, delay=wait, max_attempts=max_attempts, reason=reason)
     _show("reschedule", verdicts, session.as_json)
 
 
@@ -147,25 +163,32 @@ def reschedule(
 )
 def move(
     session: AnyTenant,
-    job: Annotated[str, typer.Argument(metavar="ID", help="A job that waits.")],
-    first: Annotated[bool, typer.Option("--first", help="Before all others of its priority.")] = False,
-    last: Annotated[bool, typer.Option("--last", help="Behind all others of its priority.")] = False,
+    job: Annotated[str, typer.Argument(metavar="ID", help="Id of a waiting job.")],
+    first: Annotated[bool, typer.Option("--first", help="Move it before all others of its priority.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Move it behind all others of its priority.")] = False,
     before: Annotated[
-        str | None, typer.Option("--before", metavar="ID", help="Right before this job, with its priority.")
+        str | None,
+        typer.Option("--before", metavar="ID", help="Move it directly before this job, with that job's priority."),
     ] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="Right behind this job, with its priority.")
+        str | None,
+        typer.Option("--after", metavar="ID", help="Move it directly behind this job, with that job's priority."),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", metavar="N", help="Another priority; alone: last among those of it.")
+        int | None,
+        typer.Option(
+            "--priority",
+            metavar="N",
+            help="New priority; without another option, the job goes last among that priority.",
+        ),
     ] = None,
     reason: options.Reason = None,
 ) -> None:
-    """Give a job that waits another place in its queue."""
+    """Move a waiting job within its queue."""
     Move.of(first, last, before, after, priority)  # refused before a connection is made
     with session.connect() as client:
         verdict = Jobs(client).move(
-            parse_id(job), first=first, last=last, before=before, after=after, priority=priority, reason=reason
+            full_id(client, job), first=first, last=last, before=before, after=after, priority=priority, reason=reason
         )
     _show("move", [verdict], session.as_json)
 
@@ -192,8 +215,8 @@ def letters_of(client: Session, url: str | None = None) -> DeadLetters:
     return DeadLetters(client, Operations(client, new_id), prepare)
 
 
-def _ids(jobs: list[str]) -> list[str]:
-    return list(dict.fromkeys(map(parse_id, jobs)))
+def _ids(client: Session, jobs: list[str]) -> list[str]:
+    return list(dict.fromkeys(full_id(client, job) for job in jobs))
 
 
 def _step(text: str) -> int | str:
@@ -201,17 +224,17 @@ def _step(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
 
 
-def _show(verb: str, verdicts: list[Verdict], as_json: bool) -> None:
+def _show(action: str, verdicts: list[Verdict], as_json: bool) -> None:
     if as_json:
         emit(verdicts)
     else:
-        table(("id", "state", "answer"), [[v.id, state_text(v.state), answer(verb, v)] for v in verdicts])
+        table(("id", "state", "answer"), [[v.id, state_text(v.state), answer(action, v)] for v in verdicts])
     raise typer.Exit(code(verdicts))
 
 
-def answer(verb: str, verdict: Verdict) -> str:
+def answer(action: str, verdict: Verdict) -> str:
     if not verdict.refused:
-        return DONE[verb]
+        return DONE[action]
     reason = verdict.reason or "refused"
     return f"refused: {REASONS.get(reason, reason)} [{reason}]"
 

@@ -15,7 +15,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Verdict
 from holdfast.engine.states import ACTIVE, State
 from holdfast.errors import HoldfastError, InvalidInput
-from holdfast.features.dead_letters.model import BULK_VERBS, BulkVerb
+from holdfast.features.dead_letters.model import BULK_ACTIONS, BulkAction
 from holdfast.features.health.model import CAP
 from holdfast.features.jobs.search import NEVER, Search, names_a_time, narrowed, parse
 from holdfast.features.jobs.views import Found, listed
@@ -44,7 +44,9 @@ class Finding:
         try:
             state = State(said) if said else None
         except ValueError:
-            raise InvalidInput(f"there is no state {said[:50]!r}: {', '.join(State)}", code="unknown_state") from None
+            raise InvalidInput(
+                f"Unknown state {said[:50]!r}. States: {', '.join(State)}", code="unknown_state"
+            ) from None
         search = parse(text, now)
         named = search.given.get("state")
         search = narrowed(search, state=state)
@@ -56,7 +58,7 @@ class Finding:
         return dict(self.search.given)
 
     @property
-    def verbs(self) -> tuple[BulkVerb, ...]:
+    def actions(self) -> tuple[BulkAction, ...]:
         """What can be done to what is listed."""
         if self.state is None:
             return ("cancel", "redrive", "discard")
@@ -95,7 +97,7 @@ async def list_jobs(request: Request) -> Response:
     client = app._session
     text = request.query_params.get("q", "")
     job_id = only_id(text)
-    if job_id is not None and await app.jobs.aget(job_id) is not None:
+    if job_id is not None and await client.arun(client.store.jobs.get(job_id, client.tenant)) is not None:
         return go(request, f"/jobs/{job_id}")
     error: HoldfastError | None = None
     counted: Counted | None = None
@@ -129,11 +131,11 @@ def reason_of(job: Any, note: dict[str, Any]) -> str:
     if job.error_code:
         return f"{job.error_code}: {job.error_message or ''}"
     if note.get("held") == "parents":
-        return "waits for jobs of its workflow"
-    for name, words in (("waits_for", "waits for event"), ("gate", "asks:"), ("step", "is to try again: step")):
+        return "waiting for jobs of its workflow"
+    for name, words in (("waits_for", "waiting for event"), ("approval", "approval:"), ("step", "retrying step")):
         if name in note:
             return f"{words} {note[name]}"
-    return "sleeps" if "sleeps" in note else str(note.get("reason") or "")
+    return "sleeping" if "sleeps" in note else str(note.get("reason") or "")
 
 
 async def act(request: Request) -> Response:
@@ -141,46 +143,50 @@ async def act(request: Request) -> Response:
     require(request, Scope.OPERATE)
     app = the_app(request)
     form = await posted(request)
-    verb, reason = await field(request, "verb"), await field(request, "reason") or None
+    action, reason = await field(request, "action"), await field(request, "reason") or None
     ids, everything = await hidden_fields(request, "id", MANY), await field(request, "everything") == "yes"
     now = await app._session.arun(app._session.store.clock.now())
     finding = Finding.of(form, now)
     back = below(link_of("/jobs", state=await field(request, "state"), q=finding.text), "/jobs")
-    if verb not in BULK_VERBS:
-        raise InvalidInput(f"what is done to jobs is one of {', '.join(BULK_VERBS)}", code="unknown_verb")
+    if action not in BULK_ACTIONS:
+        raise InvalidInput(f"The operation is one of {', '.join(BULK_ACTIONS)}.", code="unknown_action")
     if not ids and not everything:
-        return go(request, back, "Nothing was selected.")
-    if verb == "discard" and reason is None:
-        return go(request, back, "A dead letter is not discarded without a reason: give one, and try again.")
+        return go(request, back, "No jobs selected.")
+    if action == "discard" and reason is None:
+        return go(request, back, "Discarding needs a reason. Enter one and try again.")
     if everything and finding.search.words:
-        return go(request, back, "Words of an error choose what is listed; an operation takes qualifiers only.")
-    which = "all jobs that match" if everything else f"{len(ids)} selected {'job' if len(ids) == 1 else 'jobs'}"
-    detail = f"They match: {finding.text or finding.state or 'everything'}" if everything else None
-    if (question := await ask_first(request, f"{verb.capitalize()} {which}?", back=back, detail=detail)) is not None:
+        return go(
+            request,
+            back,
+            "A bulk operation cannot use words of an error. Search with qualifiers such as kind: or queue: only.",
+        )
+    which = "all matching jobs" if everything else f"{len(ids)} selected {'job' if len(ids) == 1 else 'jobs'}"
+    detail = f"Search: {finding.text or finding.state or 'everything'}" if everything else None
+    if (question := await ask_first(request, f"{action.capitalize()} {which}?", back=back, detail=detail)) is not None:
         return question
-    chosen = cast(BulkVerb, verb)
+    chosen = cast(BulkAction, action)
     if everything:
         operation = await app.operations.astart(chosen, reason=reason, **finding.chosen)
         return go(request, f"/operations/{operation.id}")
-    return go(request, back, _said(verb, await _operate(app, verb, ids, reason)))
+    return go(request, back, _said(action, await _operate(app, action, ids, reason)))
 
 
-async def _operate(app: App, verb: str, ids: list[str], reason: str | None) -> list[Verdict]:
-    if verb == "cancel":
+async def _operate(app: App, action: str, ids: list[str], reason: str | None) -> list[Verdict]:
+    if action == "cancel":
         return await app.jobs.acancel(*ids, reason=reason)
-    if verb == "redrive":
+    if action == "redrive":
         return await app.jobs.aredrive(*ids, reason=reason)
     return await app.jobs.adiscard(*ids, reason=reason or "")
 
 
-def _said(verb: str, verdicts: list[Verdict]) -> str:
+def _said(action: str, verdicts: list[Verdict]) -> str:
     refused: dict[str, int] = {}
     for verdict in verdicts:
         if verdict.refused:
             why = (verdict.reason or "refused").replace("_", " ")
             refused[why] = refused.get(why, 0) + 1
     done = len(verdicts) - sum(refused.values())
-    word = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded"}[verb]
+    word = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded"}[action]
     parts = [f"{done} {word}", *(f"{count} not: {why}" for why, count in refused.items())]
     return "; ".join(parts) + "."
 

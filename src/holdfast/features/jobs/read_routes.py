@@ -24,7 +24,7 @@ router = Router(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[
 
 @router.get("", response_model=Page[Artifact])
 async def list_artifacts(app: TheApp, job_id: Id) -> Page[Artifact]:
-    """What attempts of the job left behind: names, and where it lies."""
+    """List a job's artifacts with their locations."""
     return Page(items=await app._session.arun(artifacts_of(app._session.store, job_id, app._session.tenant)))
 
 
@@ -42,14 +42,16 @@ async def download_artifact(
     job = await app.jobs.aget(job_id)
     those = await client.arun(client.store.jobs.artifacts(job_id, client.tenant))
     fits = [each for each in those if each.name == name and attempt in (None, each.attempt)]
-    if job is None or not fits:
-        raise NotFound(f"the job has no artifact {name!r}", code="artifact_not_found")
+    if not fits:
+        raise NotFound(f"this job has no artifact {name!r}", code="artifact_not_found")
     if job.payload == HIDDEN:
-        raise Refused("what jobs of a restricted kind make is not shown", code="restricted")
+        raise Refused("artifacts of a restricted kind are not shown", code="restricted")
     ref = fits[-1].ref
     if app.artifacts is None or not ref.startswith(SCHEME):
         raise Refused(
-            "it does not lie in the artifact store of this service", code="artifact_elsewhere", fix=f"It is at {ref}."
+            "the artifact is not in this service's artifact store",
+            code="artifact_elsewhere",
+            fix=f"Its location is {ref}.",
         )
     data = await asyncio.to_thread(app.artifacts.get, ref, tenant=job.tenant)
     plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name.rsplit("/", 1)[-1]) or "artifact"

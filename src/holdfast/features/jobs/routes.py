@@ -3,8 +3,8 @@
 ``POST /api/v1/jobs`` without the machinery that finds routes and works out parameters, which costs as much again as
 the rest of the service: it is the one request that comes a thousand times a second.
 
-A middleware behind the gate and before all routes. It answers and refuses what the route would, which stays for the
-document of the API.
+A middleware behind authentication and before all routes. It answers and refuses exactly what the route would; the route
+remains for the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def enqueue_job(request: Request) -> Response:
     asked = read(Enqueue, body) if len(body) <= AT_ONCE else await at_leisure(body, partial(read, Enqueue, body))
     options, idempotency_key = asked.options("kind", "payload"), request.headers.get("idempotency-key")
     if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
-        raise InvalidSetting("the header and the body name two keys", code="conflicting_options")
+        raise InvalidSetting("the header and the body name different idempotency keys", code="conflicting_options")
     if len(body) <= AT_ONCE:
         handle = await app.aenqueue(asked.kind, asked.payload, **options)
     else:
@@ -135,7 +135,7 @@ class Judged:
 
 @router.post("/batch", dependencies=[allowed_one(Scope.ENQUEUE)], response_model=Page[Judged])
 async def enqueue_jobs(app: TheApp, many: EnqueueMany) -> Response:
-    """Enqueue many in one transaction; the answers are in the order of what was asked, each with a verdict."""
+    """Enqueue many jobs in one transaction. Results come in the order of the request."""
     calls, judged = await asyncio.to_thread(_prepared, app, many)
     handles = await app.aenqueue_many([call for call in calls if call is not None])
     made = iter(handles)
@@ -165,9 +165,9 @@ def _prepared(app: App, many: EnqueueMany) -> tuple[list[Prepared[Any] | None], 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Limit = PAGE) -> Response:
-    """Newest first, without their payloads (null). `q` has qualifiers (state: kind: queue: agent: tag: correlation:
-    parent: group: since: until:) and words of the error; the parameters say the same. Where few jobs have such an
-    error a page may be short, or empty, and still say in `next` where to go on."""
+    """List jobs, newest first, without payloads (null). `q` takes qualifiers (state: kind: queue: agent: tag:
+    correlation: parent: group: since: until:) and words of the error; the parameters do the same. Where few jobs have
+    such an error, a page may be short or empty and still have a `next`."""
     client = app._session
     before = None if after is None else parse_id(after)
     found = await client.arun(matching(client.store, search, client.tenant, limit, before))
@@ -176,14 +176,14 @@ async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Lim
 
 @router.get("/counts", dependencies=[allowed(Scope.READ)], response_model=Counted)
 async def count_jobs(app: TheApp, search: Sought) -> Counted:
-    """How many there are in each state, counted up to `most`. The state and the words of a search do not count."""
+    """Count jobs in each state, up to `most`. The state and the words of a search are ignored."""
     client = app._session
     return await client.arun(client.store.jobs.capped_counts(search.filter(client.tenant), COUNTED))
 
 
 @router.get("/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Story)
 async def show_job(app: TheApp, job_id: Id) -> Response:
-    """Everything about a job: its facts, history, attempts, steps, result, gate, workflow, group."""
+    """Show a job: state, timeline, attempts, steps, result, approval, workflow and dead letter group."""
     return Response(as_json(await _story(app, job_id)), media_type="application/json")
 
 
@@ -191,7 +191,7 @@ async def show_job(app: TheApp, job_id: Id) -> Response:
 async def job_history(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**62)] = None, limit: Limit = 200
 ) -> Page[Event]:
-    """Its events, oldest first; `after` is the `seq` of the last one seen."""
+    """List a job's events, oldest first. `after` is the `seq` of the last one seen."""
     client, place = app._session, -1 if after is None else after
     events = await client.arun(ledger_of(client.store, job_id, client.tenant))
     if not events:
@@ -203,22 +203,23 @@ async def job_history(
 async def job_attempts(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
 ) -> Page[Attempt]:
-    """Each execution: who, when, how it ended, its log and traceback. `after` is the number of the last one seen."""
+    """List a job's attempts: worker, times, outcome, log and traceback. `after` is the number of the last one
+    seen."""
     client, place = app._session, -1 if after is None else after
-    await _job(app, job_id)
+    await app.jobs.aget(job_id)
     found = await client.arun(client.store.jobs.attempts(job_id, client.tenant))
     return paged([each for each in found if each.attempt > place], limit, lambda each: each.attempt)
 
 
 @router.get("/{job_id}/chain", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def job_chain(app: TheApp, job_id: Id) -> Page[Job]:
-    """The job and its retries, where each is a job of its own: the first first."""
+    """List a job and its retries as new jobs, oldest first."""
     return Page(items=await app.jobs.achain(job_id))
 
 
 @router.get("/{job_id}/why", dependencies=[allowed(Scope.READ)], response_model=Why)
 async def why_job(app: TheApp, job_id: Id) -> Why:
-    """Why it is where it is: every reason that holds, and what would change it."""
+    """Explain why a job is not running: every reason that applies, and what would change it."""
     return await app.jobs.awhy(job_id)
 
 
@@ -249,12 +250,12 @@ async def job_result(
     job_id: Id,
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds.")] = 0.0,
 ) -> Response:
-    """What it returned. With `wait` the answer comes when it has ended (a dead letter has), or when the time is up."""
+    """Show a job's result. With `wait`, the response comes when the job has ended or the time is over."""
     client = app._session
-    job = await _job(app, job_id)
+    job = await app.jobs.aget(job_id)
     if wait > 0 and (job.retried or not job.state.finished):
         handle: Handle[Any] = Handle(job.id, job.tenant, False, None, client, lambda value: value)
-        job = await _waited(handle, wait, request.app.state.stopping) or await _job(app, job_id)
+        job = await _waited(handle, wait, request.app.state.stopping) or await app.jobs.aget(job_id)
     outcome = await _outcome(app, job)
     return Response(as_json(outcome), 200 if outcome.finished else 202, media_type="application/json")
 
@@ -293,13 +294,6 @@ async def _outcome(app: App, job: Job) -> Outcome:
     return Outcome(job.id, job.state, True, value, found.ref)
 
 
-async def _job(app: App, job_id: str) -> Job:
-    job = await app.jobs.aget(job_id)
-    if job is None:
-        raise _missing(job_id)
-    return job
-
-
 async def _story(app: App, job_id: str) -> Story:
     found = await app._session.arun(story(app._session.store, job_id, app._session.tenant))
     if found is None:
@@ -308,7 +302,7 @@ async def _story(app: App, job_id: str) -> Story:
 
 
 def _missing(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {parse_id(job_id)} in this tenant")
+    return NotFound(f"no job {parse_id(job_id)} in this tenant")
 
 
 operator_router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.OPERATE)])
@@ -316,7 +310,7 @@ operator_router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[a
 
 @operator_router.post("/cancel", response_model=Verdict)
 async def cancel_job(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
-    """Cancel it, if it has not ended; one that runs is told to stop."""
+    """Cancel a job that has not finished. A running one is told to stop."""
     return accepted(await app.jobs.acancel(job_id, reason=None if body is None else body.reason))
 
 
@@ -325,14 +319,21 @@ class Redrive(Because):
     from_step: int | Text | None = Field(
         default=None, description="Do this step, by number or name, and those after it again."
     )
+    at: Instant | None = Field(default=None, description="Start not before this time.")
+    delay: Span | None = Field(default=None, description="Start this long from now.")
 
 
 @operator_router.post("/redrive", response_model=Verdict)
 async def redrive_job(app: TheApp, job_id: Id, body: Redrive | None = None) -> Verdict:
-    """Put a dead letter back into its queue with all its tries before it."""
+    """Redrive a dead letter: put it back into its queue with all attempts restored."""
     asked = body or Redrive()
     verdicts = await app.jobs.aredrive(
-        job_id, reason=asked.reason, from_step=asked.from_step, max_attempts=asked.max_attempts
+        job_id,
+        reason=asked.reason,
+        from_step=asked.from_step,
+        max_attempts=asked.max_attempts,
+        at=asked.at,
+        delay=asked.delay,
     )
     return accepted(verdicts)
 
@@ -359,9 +360,9 @@ class Discard(Body):
 
 @operator_router.post("/discard", response_model=Verdict)
 async def discard_job(app: TheApp, job_id: Id, body: Discard) -> Verdict:
-    """Give a dead letter up for good."""
+    """Discard a dead letter."""
     if not body.reason.strip():
-        raise InvalidInput("a dead letter is not discarded without a reason", code="reason_required")
+        raise InvalidInput("discarding a dead letter needs a reason", code="reason_required")
     return accepted(await app.jobs.adiscard(job_id, reason=body.reason))
 
 
@@ -377,7 +378,7 @@ class MoveTo(Because):
 
 @operator_router.post("/move", response_model=Verdict)
 async def move_job(app: TheApp, job_id: Id, body: MoveTo) -> Verdict:
-    """Give a job that waits another place in its queue."""
+    "Move a waiting job within its queue."
     verdict = await app.jobs.amove(
         job_id,
         first=body.first,
@@ -400,7 +401,7 @@ class Another(Because):
 
 @operator_router.post("/reschedule", response_model=Verdict)
 async def reschedule_job(app: TheApp, job_id: Id, body: Another) -> Verdict:
-    """Give a job that waits another time; with neither a time nor a delay, now."""
+    """Change the start time of a waiting job; without a time or a delay, to now."""
     verdicts = await app.jobs.areschedule(
         job_id, at=body.at, delay=body.delay, max_attempts=body.max_attempts, reason=body.reason
     )
@@ -409,7 +410,7 @@ async def reschedule_job(app: TheApp, job_id: Id, body: Another) -> Verdict:
 
 @operator_router.post("/run-now", response_model=Verdict)
 async def run_job_now(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
-    """Let a job that waits for its time or its retry go on at once."""
+    """Run a delayed or retrying job now."""
     return accepted(await app.jobs.areschedule(job_id, reason=None if body is None else body.reason))
 
 

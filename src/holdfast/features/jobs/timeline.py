@@ -31,8 +31,8 @@ def reason_text(story: Story) -> str | None:
     unmet = [parent for parent in story.parents if parent.state is not State.SUCCEEDED]
     if story.job.state is State.QUEUED and story.job.attempt == 0 and unmet:
         return f"waits for {', '.join(f'{line(p.name or p.job_id)} ({p.state})' for p in unmet)}"
-    if story.gate is not None:
-        return _asks(story.gate)
+    if story.approval is not None:
+        return _asks(story.approval)
     if step is None:
         return None
     until = "" if step.until is None else f" until {moment(step.until)}"
@@ -59,16 +59,19 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
         return line(f"waits for event {note['waits_for']}{until}")
     if "sleeps" in note:
         return line(f"sleeps{until}")
-    if "gate" in note:
-        return line(f"asks: {note['gate']}")
+    if "approval" in note:
+        return line(f"asks: {note['approval']}")
     if "step" in note:
         return line(f"step {note['step']} failed: {note.get('error', '')}")
+    if until and job.state is State.QUEUED and "held" not in note:
+        return line(f"delayed{until}")
     return line(note.get("reason", ""))
 
 
-def _asks(gate: Approval) -> str:
-    expires = "" if gate.expires_at is None else f", expires {moment(gate.expires_at)}"
-    return f"asks: {line(gate.name)} (gate {gate.id}), {gate.approvals} of {gate.quorum} approvals{expires}"
+def _asks(approval: Approval) -> str:
+    expires = "" if approval.expires_at is None else f", expires {moment(approval.expires_at)}"
+    given = f"{approval.approvals} of {approval.quorum} approvals"
+    return f"asks: {line(approval.name)} (approval {approval.id}), {given}{expires}"
 
 
 def _with(wanted: dict[str, Any] | None) -> str:
@@ -99,6 +102,8 @@ def state_of(step: Step, job: Job) -> str:
         return "done"
     if job.state.finished:
         return "not over"
+    if step.running and job.state is State.IN_PROGRESS:
+        return f"running since {moment(step.started_at)}"
     until = "" if step.until is None else f" until {moment(step.until)}"
     match step.kind:
         case "sleep":
@@ -147,7 +152,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-COLUMNS = ("time (UTC)", "after", "verb", "from → to", "try", "by", "")
+COLUMNS = ("time (UTC)", "after", "type", "from → to", "try", "by", "")
 # Shown elsewhere, or too long for a line.
 ELSEWHERE = frozenset({"error_code", "error_message", "due_at", "reason", "traceback", "log"})
 _UUID = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
@@ -174,7 +179,7 @@ def _row(event: Event, before: Event | None) -> list[Cell]:
     return [
         clock(event.at).rjust(23) if same_day else moment(event.at),
         "" if before is None else f"+{span(event.at - before.at)}",
-        event.verb,
+        event.type,
         way(event),
         str(event.attempt) if event.attempt else "",
         short(event.actor),
@@ -192,7 +197,7 @@ def special(event: Event) -> str:
     """What was particular about this step: the error, when it is tried again, the reason, and whatever else."""
     meta = event.meta
     parts = []
-    if event.verb in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
+    if event.type in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
         parts.append(f"{meta['error_code']}: {meta.get('error_message') or ''}".rstrip(": "))
     if meta.get("reason"):
         parts.append(str(meta["reason"]))

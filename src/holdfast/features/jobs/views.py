@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
 from holdfast.engine.states import State
-from holdfast.engine.steps import RESERVED, Step
+from holdfast.engine.steps import RESERVED, RUNNING, Step, with_running
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent
 from holdfast.features.approvals.model import Approval, ApprovalFilter
@@ -31,7 +31,7 @@ WAITING = frozenset({State.RETRY_WAITING, State.WAITING_FOR_APPROVAL})
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything about one job. ``gate`` is the question it waits for an answer to."""
+    """Everything about one job. ``approval`` is the question it waits for an answer to."""
 
     job: Job
     history: list[Event]
@@ -42,7 +42,7 @@ class Story:
     agent: Agent | None
     """Whom the job is for, if that is registered."""
     steps: list[Step]
-    gate: Approval | None
+    approval: Approval | None
     made_from: MadeFrom | None
     """The template, the schedule and its time, if it was made from any."""
     parents: list[ParentResult]
@@ -54,7 +54,7 @@ class Story:
     remade: list[Remade] = field(default_factory=list)
     """The job it took the place of, or that took its, where it was redriven with another payload."""
     references: References = field(default_factory=References)
-    """Where what it is about lies."""
+    "URI of the input."
 
     @property
     def waits_in(self) -> Step | None:
@@ -84,16 +84,17 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
     named = [store.steps.list, store.templates.made_from, store.dead_letters.remade, store.jobs.references]
     told = yield from read_together(*(read(job_id, tenant).start() for read in (*made, *named)))
     history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references = told
+    steps = with_running(steps, checkpoints, job.id, job.attempt if job.state is State.IN_PROGRESS else None)
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
-    gates: list[Approval] = []
+    approvals: list[Approval] = []
     if job.state is State.WAITING_FOR_APPROVAL:
-        gates = yield from store.approvals.list(ApprovalFilter(tenant=tenant, job_id=job_id, limit=1)).start()
-    gate = gates[0] if gates else None
+        approvals = yield from store.approvals.list(ApprovalFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+    approval = approvals[0] if approvals else None
     parents = [] if job.workflow_id is None else (yield from _parents(store, job, tenant))
     chain = [job] if job.retry_as is None else (yield from store.jobs.chain(job_id, tenant).start())
     group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     return Story(
-        *(job, history, attempts, artifacts, checkpoints, result, agent, steps, gate, made_from, parents, chain),
+        *(job, history, attempts, artifacts, checkpoints, result, agent, steps, approval, made_from, parents, chain),
         *(group, remade, references),
     )
 
@@ -118,9 +119,9 @@ def view(store: Store, job_id: str, tenant: str, children: int) -> Steps[View | 
     now = yield from store.clock.now().start()
     if found.job.state is State.SUCCEEDED:
         return View(_shown(found), [], spawned, now)
-    steps = found.steps if found.job.state is State.RETRY_WAITING else []
+    steps = found.steps if found.job.state in (State.RETRY_WAITING, State.IN_PROGRESS) else []
     chain = found.chain if found.job.retried else []
-    known = (found.history, steps, found.gate, found.agent, chain, found.group)
+    known = (found.history, steps, found.approval, found.agent, chain, found.group)
     told = yield from _reasons(store, tenant, found.job, *known)
     return View(_shown(found), told, spawned, now)
 
@@ -151,7 +152,7 @@ def ledger_of(store: Store, job_id: str, tenant: str) -> Steps[list[Event]]:
 
 @flow(writes=False)
 def chain_of(store: Store, job_id: str, tenant: str) -> Steps[list[Job]]:
-    """The job and its retries, where each is a job of its own: the first first."""
+    """List a job and its retries as new jobs, oldest first."""
     found = yield from store.jobs.chain(job_id, tenant).start()
     if not found:
         raise _nobody(job_id, tenant)
@@ -189,11 +190,11 @@ def references_of(store: Store, job_id: str, tenant: str) -> Steps[References]:
 @flow(writes=False)
 def steps_of(store: Store, job_id: str, tenant: str) -> Steps[list[Step]]:
     """The durable steps of a job; of a restricted one without their values."""
-    job, found = yield from read_together(
-        store.jobs.get(job_id, tenant).start(), store.steps.list(job_id, tenant).start()
-    )
+    reads = (store.jobs.get, store.steps.list, store.jobs.checkpoints)
+    job, found, checkpoints = yield from read_together(*(read(job_id, tenant).start() for read in reads))
     if job is None:
         raise _nobody(job_id, tenant)
+    found = with_running(found, checkpoints, job.id, job.attempt if job.state is State.IN_PROGRESS else None)
     return [_valueless(step) for step in found] if job.payload == HIDDEN else found
 
 
@@ -205,7 +206,11 @@ def checkpoints_of(store: Store, job_id: str, tenant: str) -> Steps[dict[str, An
     )
     if job is None:
         raise _nobody(job_id, tenant)
-    return {name: HIDDEN if job.payload == HIDDEN else value for name, value in found.items() if name != RESERVED}
+    return {
+        name: HIDDEN if job.payload == HIDDEN else value
+        for name, value in found.items()
+        if name not in (RESERVED, RUNNING)
+    }
 
 
 @flow(writes=False)
@@ -315,7 +320,7 @@ def _may_wait(job: Job) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a job is where it is: every reason that holds, and what would change it."""
+    """Why a job is not running: every reason that applies, and what would change it."""
 
     job: Job
     reasons: list[Reason]
@@ -329,14 +334,17 @@ def why(store: Store, job_id: str, tenant: str) -> Steps[Why]:
         raise _nobody(job_id, tenant)
     history = yield from store.jobs.history(job_id, tenant).start()
     steps = (yield from store.steps.list(job_id, tenant).start()) if job.state is State.RETRY_WAITING else []
-    gates: list[Approval] = []
+    if job.state is State.IN_PROGRESS:
+        checkpoints = yield from store.jobs.checkpoints(job_id, tenant).start()
+        steps = with_running([], checkpoints, job.id, job.attempt)
+    approvals: list[Approval] = []
     if job.state is State.WAITING_FOR_APPROVAL:
-        gates = yield from store.approvals.list(ApprovalFilter(tenant=tenant, job_id=job_id, limit=1)).start()
-    gate = gates[0] if gates else None
+        approvals = yield from store.approvals.list(ApprovalFilter(tenant=tenant, job_id=job_id, limit=1)).start()
+    approval = approvals[0] if approvals else None
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
     chain = (yield from store.jobs.chain(job_id, tenant).start()) if job.retried else []
     group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
-    told = yield from _reasons(store, tenant, job, history, steps, gate, agent, chain, group)
+    told = yield from _reasons(store, tenant, job, history, steps, approval, agent, chain, group)
     return Why(job, told)
 
 
@@ -346,7 +354,7 @@ def _reasons(
     job: Job,
     history: list[Event],
     steps: list[Step],
-    gate: Approval | None,
+    approval: Approval | None,
     agent: Agent | None,
     chain: list[Job],
     group: DeadLetterGroup | None,
@@ -369,14 +377,14 @@ def _reasons(
         limits = yield from store.limits.list(job.tenant).start()
         reservations = yield from store.reservations.list(job.tenant).start()
     waits = job.state in (State.QUEUED, State.RETRY_WAITING)
-    switches = (yield from store.pauses.list(job.tenant).start()) if waits else []
+    pauses = (yield from store.pauses.list(job.tenant).start()) if waits else []
     turn = (yield from store.tenants.next_share(job_id, tenant).start()) if job.state is State.QUEUED else None
     scene = Scene(
-        *(job, around, history, steps, gate, agent, executors, successor),
-        *(parents, limits, reservations, switches, turn, group),
+        *(job, around, history, steps, approval, agent, executors, successor),
+        *(parents, limits, reservations, pauses, turn, group),
     )
     return reasons(scene)
 
 
 def _nobody(job_id: str, tenant: str) -> NotFound:
-    return NotFound(f"there is no job {job_id} in tenant {tenant}", fix="Is it another tenant's? Try --all-tenants.")
+    return NotFound(f"no job {job_id} in tenant {tenant}", fix="If it belongs to another tenant, try --all-tenants.")

@@ -17,6 +17,7 @@ from holdfast.engine.states import HELD as HELD_STATES
 from holdfast.engine.states import State
 from holdfast.features.agents.model import AHEAD, WorkerSeen
 from holdfast.features.jobs.why_reasons import (
+    WAITING,
     Reason,
     Scene,
     agent_disabled,
@@ -39,13 +40,29 @@ def running(scene: Scene) -> Reason | None:
     job, around = scene.job, scene.around
     if job.state is not State.IN_PROGRESS or not around.held:
         return None
+    steps = [f"step {step.name} since {at(step.started_at)}" for step in scene.steps if step.running]
+    doing = f", in {', '.join(steps)}" if steps else ""
+    facts = {"holder": around.holder, "label": around.label, "heartbeat_at": around.renewed_at}
     return Reason(
         "running",
-        f"it is running, in try {job.attempt}, since {at(job.started_at)}, by {around.holder};"
-        f" its lease is good until {at(around.held_until)} and is renewed meanwhile",
+        f"it is running, in attempt {job.attempt}, since {at(job.started_at)}, by {around.holder}{doing};"
+        f" {_heartbeat(scene)}",
         f"To stop it: holdfast jobs cancel {job.id}",
-        {"holder": around.holder, "label": around.label},
+        facts | {"taken_over_after": around.held_until},
     )
+
+
+def _heartbeat(scene: Scene) -> str:
+    """When the worker last renewed its lease, and what follows if it does not again. A worker renews three times per
+    lease, so one that is late by half of it has missed a beat."""
+    around = scene.around
+    if around.renewed_at is None or around.held_until is None:
+        return f"its lease ends at {at(around.held_until)}"
+    silent, lease = around.now - around.renewed_at, around.held_until - around.renewed_at
+    said = f"the last heartbeat of the worker was at {at(around.renewed_at)}, {silent.total_seconds():.0f} s ago"
+    if silent > lease / 2:
+        said += ", and the next one is overdue"
+    return f"{said}; without another one the job is taken over after {at(around.held_until)}"
 
 
 def prefetched(scene: Scene) -> Reason | None:
@@ -69,14 +86,15 @@ def lease_lapsed(scene: Scene) -> Reason | None:
     then = then if job.state is State.IN_PROGRESS else "queued again"
     return Reason(
         "lease_lapsed",
-        f"the lease of {around.holder} ran out, or was ended, at {at(around.held_until)}: that worker is gone",
-        f"The next sweep of any worker frees it, and it is {then}.",
-        {"holder": around.holder},
+        f"the lease of {around.holder} ended at {at(around.held_until)}, its last heartbeat was at"
+        f" {at(around.renewed_at)}: that worker is gone",
+        f"The next sweep of any worker, every few seconds, frees it, and it is {then}.",
+        {"holder": around.holder, "heartbeat_at": around.renewed_at},
     )
 
 
 def no_worker(scene: Scene) -> Reason | None:
-    if not scene.is_due or scene.fitting:
+    if scene.job.state not in WAITING or scene.fitting:
         return None
     others = sorted({worker.tenant for worker in scene.around.workers})
     if others:
@@ -89,7 +107,7 @@ def no_worker(scene: Scene) -> Reason | None:
 
 def no_worker_for_queue(scene: Scene) -> Reason | None:
     job = scene.job
-    if not scene.is_due or not scene.fitting:
+    if job.state not in WAITING or not scene.fitting:
         return None
     if any(worker.queues is None or job.queue in worker.queues for worker in scene.fitting):
         return None
@@ -101,7 +119,7 @@ def no_worker_for_queue(scene: Scene) -> Reason | None:
 def no_worker_for_kind(scene: Scene) -> Reason | None:
     job = scene.job
     there = [worker for worker in scene.fitting if worker.queues is None or job.queue in worker.queues]
-    if not scene.is_due or not there or scene.taking():
+    if job.state not in WAITING or not there or scene.taking():
         return None
     says = f"{_workers(there)} for its queue, and none has a handler for {job.kind}"
     return Reason(
@@ -111,11 +129,16 @@ def no_worker_for_kind(scene: Scene) -> Reason | None:
 
 def refused_executors(scene: Scene) -> Reason | None:
     taking, listed = scene.taking(), {each.label for each in scene.executors if each.role == "executor"}
-    if not scene.is_due or not taking or not scene.executors or any(worker.label in listed for worker in taking):
+    if (
+        scene.job.state not in WAITING
+        or not taking
+        or not scene.executors
+        or any(worker.label in listed for worker in taking)
+    ):
         return None
     labels = ", ".join(sorted({worker.label for worker in taking}))
     says = f"{_workers(taking)} that would take it, under labels that may not execute ({labels})"
-    return Reason("executor_refused", says, "holdfast executors add LABEL")
+    return Reason("executor_refused", says, "Add it: holdfast executors add LABEL")
 
 
 def all_busy(scene: Scene) -> Reason | None:
@@ -197,8 +220,8 @@ _FAILED: Final = {
         "its deadline passed before it was done",
         "Enqueue it again with a later deadline.",
     ),
-    "gate_expired": (
-        "gate_expired",
+    "approval_expired": (
+        "approval_expired",
         "nobody decided its approval in time",
         "Enqueue it again, with more time to decide.",
     ),
@@ -211,7 +234,7 @@ def failed(scene: Scene) -> Reason | None:
     if job.state is not State.FAILED or scene.successor is not None:
         return None
     event = scene.last("deny", "expire", "fail", "lapse", "crash")
-    by = f" by {event.actor}" if event is not None and event.verb == "deny" else ""
+    by = f" by {event.actor}" if event is not None and event.type == "deny" else ""
     code, says, change = _FAILED.get(job.error_code or "", ("failed", "it failed for good", "Enqueue it again."))
     return Reason(code, f"{says}{by}: {job.error_message} (at {at(job.finished_at)})", change)
 
@@ -246,10 +269,10 @@ def cancelled(scene: Scene) -> Reason | None:
     job, event = scene.job, scene.last("cancel", "discard")
     if job.state is not State.CANCELLED or event is None:
         return None
-    verb = "discarded" if event.verb == "discard" else "cancelled"
+    ended = "discarded" if event.type == "discard" else "cancelled"
     by = "its own handler" if event.meta.get("by") == "handler" else event.actor
     reason = f": {event.meta['reason']}" if event.meta.get("reason") else ""
-    return Reason(verb, f"it was {verb} by {by} at {at(job.finished_at)}{reason}", "Enqueue it again.", {"by": by})
+    return Reason(ended, f"it was {ended} by {by} at {at(job.finished_at)}{reason}", "Enqueue it again.", {"by": by})
 
 
 def cleaned(scene: Scene) -> Reason | None:
@@ -258,7 +281,7 @@ def cleaned(scene: Scene) -> Reason | None:
     return Reason("cleaned", "it is over, and retention has emptied it; what happened is still in the ledger")
 
 
-REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (
+REASONS: Final[tuple[Callable[[Scene], Reason | list[Reason] | None], ...]] = (
     succeeded,
     retried,
     failed,
@@ -293,4 +316,8 @@ REASONS: Final[tuple[Callable[[Scene], Reason | None], ...]] = (
 
 def reasons(scene: Scene) -> list[Reason]:
     """Every one that holds."""
-    return [reason for look in REASONS if (reason := look(scene)) is not None]
+    found: list[Reason] = []
+    for look in REASONS:
+        answer = look(scene)
+        found += answer if isinstance(answer, list) else [] if answer is None else [answer]
+    return found

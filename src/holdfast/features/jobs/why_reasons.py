@@ -1,6 +1,6 @@
 """``Reason``, ``Scene``; reasons of waiting and held jobs.
 
-Why a job that could be run is held back: by its parents, by a limit, by a reservation, by a switch. Pure.
+Why a job that could be run is held back: by its parents, by a limit, by a reservation, by a pause. Pure.
 
 ``why`` asks these as part of the whole scene; here is what each has to look at, and no more.
 """
@@ -33,21 +33,21 @@ class Scene:
     around: Circumstances
     history: list[Event]
     steps: list[Step]
-    gate: Approval | None
+    approval: Approval | None
     agent: Agent | None
     executors: list[Executor]
     successor: Job | None
     parents: list[ParentResult] = field(default_factory=list)
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
-    switches: list[Pause] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
     turn: TurnOf | None = None
     """Where it stands, if its queue is shared between tenants."""
     group: DeadLetterGroup | None = None
     """Of a dead letter: those that failed for the same reason."""
 
-    def last(self, *verbs: str) -> Event | None:
-        return next((event for event in reversed(self.history) if event.verb in verbs), None)
+    def last(self, *event_types: str) -> Event | None:
+        return next((event for event in reversed(self.history) if event.type in event_types), None)
 
     @property
     def waits_in(self) -> Step | None:
@@ -96,7 +96,8 @@ def at(moment: datetime | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """``code`` is stable; ``says`` and ``change`` (what would change it) are for people."""
+    """A reason why a job is not running. ``code`` is stable; ``says`` and ``change`` (what would change it) are
+    for people."""
 
     code: str
     says: str
@@ -163,17 +164,17 @@ def by_reservations(job: Job, reservations: list[Reservation]) -> list[Reason]:
     ]
 
 
-def by_switches(job: Job, switches: list[Pause]) -> list[Reason]:
+def by_pauses(job: Job, pauses: list[Pause]) -> list[Reason]:
     return [
         Reason(
             "paused",
-            switch.says,
-            ("It goes on by itself then. " if switch.until is not None else "")
-            + f"To go on now: holdfast resume {switch.options}",
-            {"scope": switch.scope, "name": switch.name, "tenant": switch.tenant},
+            pause.says,
+            ("It goes on by itself then. " if pause.until is not None else "")
+            + f"To go on now: holdfast resume {pause.options}",
+            {"scope": pause.scope, "name": pause.name, "tenant": pause.tenant},
         )
-        for switch in switches
-        if switch.holds(job.tenant, job.queue, job.kind, job.agent)
+        for pause in pauses
+        if pause.holds(job.tenant, job.queue, job.kind, job.agent)
     ]
 
 
@@ -217,7 +218,7 @@ def retry_waiting(scene: Scene) -> Reason | None:
     if job.state is not State.RETRY_WAITING or scene.waits_in is not None:
         return None
     step = scene.last("retry", "snooze")
-    if step is None or step.verb == "snooze":
+    if step is None or step.type == "snooze":
         return None
     return Reason(
         "retry_waiting",
@@ -230,7 +231,7 @@ def retry_waiting(scene: Scene) -> Reason | None:
 
 def snoozed(scene: Scene) -> Reason | None:
     job, step = scene.job, scene.last("retry", "snooze")
-    if job.state is not State.RETRY_WAITING or scene.waits_in is not None or step is None or step.verb != "snooze":
+    if job.state is not State.RETRY_WAITING or scene.waits_in is not None or step is None or step.type != "snooze":
         return None
     reason = step.meta.get("reason")
     who = "its worker stopped and handed it back" if reason == "worker_stopped" else "its handler put it off"
@@ -257,18 +258,18 @@ def in_a_call(scene: Scene) -> Reason | None:
 
 
 def waiting_for_approval(scene: Scene) -> Reason | None:
-    gate = scene.gate
-    if scene.job.state is not State.WAITING_FOR_APPROVAL or gate is None:
+    approval = scene.approval
+    if scene.job.state is not State.WAITING_FOR_APPROVAL or approval is None:
         return None
-    who = ", ".join(gate.approvers) or "anybody"
-    expires = "" if gate.expires_at is None else f"; it expires at {at(gate.expires_at)}"
-    not_asker = f", but not {gate.requester}" if gate.not_requester else ""
+    who = ", ".join(approval.approvers) or "anybody"
+    expires = "" if approval.expires_at is None else f"; it expires at {at(approval.expires_at)}"
+    not_asker = f", but not {approval.requester}" if approval.not_requester else ""
     return Reason(
         "waiting_for_approval",
-        f"people are asked: {gate.summary} ({gate.name}). {who} may decide{not_asker};"
-        f" {gate.approvals} of {gate.quorum} approvals are there{expires}",
-        f"holdfast approvals approve {gate.id}, or deny",
-        {"gate": gate.id, "approvers": list(gate.approvers)},
+        f"people are asked: {approval.summary} ({approval.name}). {who} may decide{not_asker};"
+        f" {approval.approvals} of {approval.quorum} approvals are there{expires}",
+        f"holdfast approvals approve {approval.id}, or deny",
+        {"approval": approval.id, "approvers": list(approval.approvers)},
     )
 
 
@@ -296,22 +297,18 @@ def held(scene: Scene) -> Reason | None:
     return Reason("held", f"it is held back ({why})", "Whoever holds it back lets it go.", {"held": why})
 
 
-def limited(scene: Scene) -> Reason | None:
-    if scene.job.state is not State.QUEUED or scene.job.due_at is not None:
-        return None
-    return next(iter(by_limits(scene.job, scene.around.note, scene.limits)), None)
+def limited(scene: Scene) -> list[Reason]:
+    if scene.job.state is not State.QUEUED or (scene.job.due_at is not None and "held" not in scene.around.note):
+        return []
+    return by_limits(scene.job, scene.around.note, scene.limits)
 
 
-def paused(scene: Scene) -> Reason | None:
-    if scene.job.state not in WAITING:
-        return None
-    return next(iter(by_switches(scene.job, scene.switches)), None)
+def paused(scene: Scene) -> list[Reason]:
+    return by_pauses(scene.job, scene.pauses) if scene.job.state in WAITING else []
 
 
-def reserved(scene: Scene) -> Reason | None:
-    if scene.job.state is not State.QUEUED or scene.job.due_at is not None:
-        return None
-    return next(iter(by_reservations(scene.job, scene.reservations)), None)
+def reserved(scene: Scene) -> list[Reason]:
+    return by_reservations(scene.job, scene.reservations) if scene.job.state in WAITING else []
 
 
 def not_due(scene: Scene) -> Reason | None:

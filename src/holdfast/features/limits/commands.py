@@ -18,7 +18,7 @@ from holdfast.features.limits.model import Limit, Named, Reservation, Rule, coun
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
 from holdfast.stores.session import Session
 
-commands = Commands("Limit how many jobs run at once, or begin in a time.")
+commands = Commands("Limit how many jobs run at once or start per period.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,23 +26,33 @@ class What:
     """The jobs that a limit is on; without a name all of them."""
 
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue; '*' is each queue.")
+        str | None,
+        typer.Option("--queue", metavar="NAME", help="Apply to a queue; '*' applies to each queue separately."),
     ] = None
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="NAME", help="The jobs of a kind; '*' is each kind.")
+        str | None, typer.Option("--kind", metavar="NAME", help="Apply to a kind; '*' applies to each kind separately.")
     ] = None
     key: Annotated[
-        str | None, typer.Option("--key", metavar="NAME", help="The jobs with a limit key; '*' is each key.")
+        str | None,
+        typer.Option("--key", metavar="NAME", help="Apply to a limit key; '*' applies to each key separately."),
     ] = None
     resource: Annotated[
-        str | None, typer.Option("--resource", metavar="NAME", help="The jobs that use a resource; '*' is each.")
+        str | None,
+        typer.Option(
+            "--resource", metavar="NAME", help="Apply to a resource; '*' applies to each resource separately."
+        ),
     ] = None
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="ID", help="The jobs of an agent; '*' is each agent.")
+        str | None,
+        typer.Option("--agent", metavar="ID", help="Apply to an agent; '*' applies to each agent separately."),
     ] = None
     of_tenant: Annotated[
         str | None,
-        typer.Option("--of-tenant", metavar="NAME", help="With --all-tenants: the jobs of a tenant; '*' is each."),
+        typer.Option(
+            "--of-tenant",
+            metavar="NAME",
+            help="With --all-tenants: apply to a tenant; '*' applies to each tenant separately.",
+        ),
     ] = None
 
     @property
@@ -54,7 +64,7 @@ class What:
 
 @commands.add("list", "holdfast limits list")
 def list_limits(session: AnyTenant) -> None:
-    """List the limits, with how many jobs run under each and how many it holds back."""
+    """List the limits with the number of running and waiting jobs under each."""
     with session.connect() as client:
         found = Limits(client).list()
     session.print_list(
@@ -74,7 +84,7 @@ def list_limits(session: AnyTenant) -> None:
 
 @commands.add("show", "holdfast limits show --queue mail")
 def show(session: AnyTenant, what: What) -> None:
-    """Show one limit; without a name the one on all jobs."""
+    """Show one limit; without an option, the one on all jobs."""
     with session.connect() as client:
         found = _find(client, counted(**what.named))
     _print(found, session.as_json)
@@ -90,18 +100,20 @@ def show(session: AnyTenant, what: What) -> None:
 def set_limit(
     session: AnyTenant,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", metavar="N", min=0, max=1_000_000, help="At most so many at once.")
+        int | None,
+        typer.Option("--concurrency", metavar="N", min=0, max=1_000_000, help="Maximum number of running jobs."),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option("--rate", metavar="N/SPAN", help="At most so many begun in a time: 10/s, 100/5m.")
+        str | None, typer.Option("--rate", metavar="N/SPAN", help="Maximum starts per period: 10/s, 100/5m.")
     ] = None,
     burst: Annotated[
-        int | None, typer.Option("--burst", metavar="N", min=1, help="So many of a rate at once; else the whole rate.")
+        int | None,
+        typer.Option("--burst", metavar="N", min=1, help="Maximum starts at the same moment (1: evenly spread)."),
     ] = None,
     *,
     what: What,
 ) -> None:
-    """Limit the jobs of a queue, a kind, a key, a resource or an agent; without a name all jobs. It holds at once."""
+    """Limit the jobs of a queue, kind, key, resource or agent; without one, all jobs. Takes effect at once."""
     rule = Rule.of(*counted(**what.named), concurrency, rate, burst)
     with session.connect() as client:
         client.run(client.store.limits.set(rule, client.actor, client.tenant))
@@ -111,7 +123,7 @@ def set_limit(
 
 @commands.add("remove", "holdfast limits remove --queue mail")
 def remove(session: AnyTenant, what: What) -> None:
-    """Remove a limit; what it held back goes on."""
+    """Remove a limit. Jobs that waited for it can start."""
     with session.connect() as client:
         Limits(client).remove(**what.named)
     session.answer({"removed": True}, "Removed.")
@@ -122,7 +134,7 @@ def _find(client: Session, what: tuple[str, str]) -> Limit:
     for each in Limits(client).list():
         if (each.tenant, each.scope, each.name) == wanted:
             return each
-    raise NotFound(f"there is no limit on {' '.join(what)} in tenant {client.tenant}", code="limit_not_found")
+    raise NotFound(f"no limit on {' '.join(what)} in tenant {client.tenant}", code="limit_not_found")
 
 
 def _what(limit: Limit) -> str:
@@ -148,32 +160,32 @@ def _print(limit: Limit, as_json: bool) -> None:
     )
 
 
-Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The jobs of a queue.")]
-Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The jobs of a kind.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="The jobs of an agent.")]
-Whose = Annotated[
-    str | None, typer.Option("--tenant", metavar="NAME", help="Of this tenant alone; else of every tenant.")
-]
+Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Pause a queue.")]
+Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Pause a kind.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Pause an agent.")]
+Whose = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant; default: every tenant.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything: the whole system.")]
 
 
 def pause(
     session: NoTenant,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; whoever is refused is told.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="The reason, shown to callers whose job is refused.")
+    ],
     queue: Queue = None,
     kind: Kind = None,
     agent: Agent = None,
     tenant: Whose = None,
     everything: Everything = False,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME|SPAN", help="When it goes on by itself: a time, or 2h.")
+        str | None, typer.Option("--until", metavar="TIME|SPAN", help="When to resume automatically: a time, or 2h.")
     ] = None,
     refuse_enqueue: Annotated[
         bool | None,
-        typer.Option("--refuse-enqueue/--accept-enqueue", help="New jobs too; by itself only with --all."),
+        typer.Option("--refuse-enqueue/--accept-enqueue", help="Refuse new jobs as well; the default with --all."),
     ] = None,
 ) -> None:
-    """Begin nothing more of a queue, a kind, an agent, a tenant, or everything. What runs may end."""
+    """Pause a queue, a kind, an agent, a tenant or everything. Running jobs finish."""
     what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
     with session.connect(EVERY_TENANT if tenant is None else tenant) as client:
         found = Pauses(client).set(
@@ -204,38 +216,38 @@ def resume(
     tenant: Whose = None,
     everything: Everything = False,
 ) -> None:
-    """Go on with what was paused; it is named as it was then."""
+    """Resume what was paused. Name it with the same options."""
     what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
     with session.connect() as client:
         Pauses(client).remove(**what)
-    session.answer({"resumed": True}, "It goes on.")
+    session.answer({"resumed": True}, "Resumed.")
 
 
-def switches(session: AnyTenant) -> None:
-    """List what is paused, of a tenant's and of everybody's; disabled agents are among it."""
+def pauses(session: AnyTenant) -> None:
+    """List what is paused, for a tenant and for all tenants, including disabled agents."""
     with session.connect() as client:
         found = Pauses(client).list()
     session.print_list(
         found,
         {
-            "what": lambda switch: line(switch.what),
-            "since": lambda switch: moment(switch.since),
-            "by": lambda switch: line(switch.set_by),
-            "until": lambda switch: "" if switch.until is None else moment(switch.until),
-            "new jobs": lambda switch: "refused" if switch.refuse_enqueue else "wait",
-            "reason": lambda switch: line(switch.reason),
+            "what": lambda pause: line(pause.what),
+            "since": lambda pause: moment(pause.since),
+            "by": lambda pause: line(pause.set_by),
+            "until": lambda pause: "" if pause.until is None else moment(pause.until),
+            "new jobs": lambda pause: "refused" if pause.refuse_enqueue else "wait",
+            "reason": lambda pause: line(pause.reason),
         },
         none="Nothing is paused.",
         keep=("what",),
     )
 
 
-queue_commands = Commands("How queues are kept: whether waiting counts in them.")
+queue_commands = Commands("Configure queues: raise the priority of jobs that wait long.")
 
 
 @queue_commands.add("list", "holdfast queues list")
 def list_queues(session: AnyTenant) -> None:
-    """List the queues that have settings of their own."""
+    """List the queues with settings."""
     with session.connect() as client:
         found = Queues(client).list()
     session.print_list(
@@ -259,13 +271,15 @@ def list_queues(session: AnyTenant) -> None:
 )
 def age(
     session: AnyTenant,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
-    every: Annotated[
-        str | None, typer.Option("--every", metavar="SPAN", help="How long a job waits for each step: 10m.")
-    ] = None,
-    never: Annotated[bool, typer.Option("--never", help="No more; what was raised stays so.")] = False,
-    step: Annotated[int, typer.Option("--step", metavar="N", min=1, max=32_767, help="By how much.")] = 1,
-    most: Annotated[int, typer.Option("--most", metavar="N", min=-32_768, max=32_767, help="Up to where.")] = 100,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")],
+    every: Annotated[str | None, typer.Option("--every", metavar="SPAN", help="Waiting time per step: 10m.")] = None,
+    never: Annotated[bool, typer.Option("--never", help="Stop raising priorities; raised ones stay.")] = False,
+    step: Annotated[
+        int, typer.Option("--step", metavar="N", min=1, max=32_767, help="Priority increase per step.")
+    ] = 1,
+    most: Annotated[
+        int, typer.Option("--most", metavar="N", min=-32_768, max=32_767, help="Highest priority to reach.")
+    ] = 100,
 ) -> None:
     """Raise the priority of jobs the longer they wait in a queue."""
     if (every is None) != never:
@@ -283,16 +297,16 @@ def age(
         )
 
 
-reservation_commands = Commands("Look at what is reserved, and end it.")
+reservation_commands = Commands("List and release reservations.")
 
 
 @reservation_commands.add("list", "holdfast reservations list --ended")
 def list_reservations(
     session: AnyTenant,
-    ended: Annotated[bool, typer.Option("--ended", help="Also those that are over, the newest first.")] = False,
+    ended: Annotated[bool, typer.Option("--ended", help="Include ended reservations, newest first.")] = False,
     limit: options.Limit = 50,
 ) -> None:
-    """List what is reserved and who waits for it, in their order."""
+    """List reservations and the callers waiting for them, in order."""
     with session.connect() as client:
         found = Reservations(client).list(ended=ended, limit=limit)
     session.print_list(
@@ -316,12 +330,12 @@ def list_reservations(
 )
 def release(
     session: AnyTenant,
-    reservation: Annotated[str, typer.Argument(metavar="ID", help="A reservation's id, in full.")],
+    reservation: Annotated[str, typer.Argument(metavar="ID", help="The reservation's full id.")],
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with it.")
+        str, typer.Option("--reason", metavar="TEXT", help="The reason, stored with the reservation.")
     ] = "released by an operator",
 ) -> None:
-    """End somebody's reservation: jobs are begun there again, and its holder is told."""
+    """Release a reservation. Jobs start there again and its holder is notified."""
     with session.connect() as client:
         Reservations(client).release(parse_id(reservation), reason=reason)
     session.answer({"released": reservation}, "Released.")

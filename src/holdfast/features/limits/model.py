@@ -6,9 +6,9 @@ A limit counts the jobs of one *scope*: all of them, those of a queue, a kind, a
 ``*`` as the name stands for each name by itself: every key has a count of its own. A job is under every limit that
 counts it, and is begun when all of them have room.
 
-Pausing (DP-18): nothing of what a switch holds is begun, until somebody resumes it or its time is over. Pure.
+Pausing (DP-18): nothing of what a pause holds is begun, until somebody resumes it or its time is over. Pure.
 
-A switch is for everything, a queue, a kind or an agent; of every tenant (``*``) or of one. Everything of every tenant
+A pause is for everything, a queue, a kind or an agent; of every tenant (``*``) or of one. Everything of every tenant
 is the whole system: while that is paused the duties rest as well, and new jobs are refused unless it says otherwise.
 """
 
@@ -64,8 +64,8 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit as it is set. ``running`` and ``waiting`` are the jobs that count against it now and that it holds back;
-    the tenant ``*`` counts those of all tenants together. A ``rate`` is so many in ``per`` seconds."""
+    """A limit. ``running`` and ``waiting`` count the jobs under it and those it holds back; the tenant ``*``
+    counts all tenants together. ``rate`` is the number of starts in ``per`` seconds."""
 
     tenant: str
     scope: str
@@ -120,24 +120,24 @@ class Rule:
         rate: str | tuple[int, Duration] | None = None,
         burst: int | None = None,
     ) -> Rule:
-        """As people say it: ``rate="100/m"`` or ``(100, "1m")``; without a burst a whole rate may come at once."""
+        """As people say it: ``rate="100/m"`` or ``(100, "1m")``; without a burst they start evenly, one by one."""
         if concurrency is None and rate is None:
-            raise InvalidSetting("a limit says how many run at once, or how often one is begun", code="invalid_limit")
+            raise InvalidSetting("a limit needs a concurrency or a rate", code="invalid_limit")
         if burst is not None and rate is None:
-            raise InvalidSetting("a burst belongs to a rate", code="invalid_limit")
+            raise InvalidSetting("a burst needs a rate", code="invalid_limit")
         if concurrency is not None:
             _whole(concurrency, "concurrency", 0)
         if rate is None:
             return cls(scope, name, concurrency)
         count, per = _rate(rate)
-        return cls(scope, name, concurrency, count, per, count if burst is None else _whole(burst, "burst", 1))
+        return cls(scope, name, concurrency, count, per, 1 if burst is None else _whole(burst, "burst", 1))
 
 
 def counted(**names: str | None) -> tuple[str, str]:
     """The scope and the name of what is limited or reserved, of names of which one is given: none is everything."""
     given = [(scope, name) for scope, name in names.items() if name is not None]
     if len(given) > 1:
-        raise InvalidSetting(f"name one of {', '.join(scope for scope, _ in given)}", code="conflicting_options")
+        raise InvalidSetting(f"name only one of {', '.join((scope for scope, _ in given))}", code="conflicting_options")
     if not given:
         return "all", EACH
     scope, name = given[0]
@@ -151,16 +151,23 @@ def uses(limit_key: object, resources: object) -> tuple[str, ...]:
     names = [] if limit_key is None else [f"key:{check_name(limit_key, 'limit_key', limit=NAME_LIMIT)}"]
     names += [f"resource:{check_name(name, 'resource', limit=NAME_LIMIT)}" for name in resources]
     if len(names) > MOST_USES:
-        raise InvalidSetting(f"a job uses at most {MOST_USES} things", code="invalid_limit")
+        raise InvalidSetting(f"a job can use at most {MOST_USES} resources", code="invalid_limit")
     return tuple(dict.fromkeys(names))
 
 
+LATE = 0.1
+
+
 def tokens(left: float | None, since: float, rule: Rule) -> float:
-    """What is in a bucket that had so many tokens so many seconds ago; it starts full."""
+    """What is in a bucket that had so many tokens so many seconds ago; it starts with its burst.
+
+    Besides the burst it keeps what comes in during a tenth of a second: a worker comes a few milliseconds after a token
+    does, and what came in meanwhile would be lost each time."""
     burst = float(rule.burst or 0)
     if left is None:
         return burst
-    return min(burst, left + max(since, 0.0) * (rule.rate or 0) / (rule.per or 1.0))
+    pace = (rule.rate or 0) / (rule.per or 1.0)
+    return min(burst + LATE * pace, left + max(since, 0.0) * pace)
 
 
 def _rate(value: object) -> tuple[int, float]:
@@ -176,13 +183,15 @@ def _rate(value: object) -> tuple[int, float]:
         raise InvalidSetting(f"{value!r} is not a rate", code="invalid_limit", fix='For example "100/m" or (5, "10s").')
     span = seconds(per, "span of a rate")
     if not RATE_SHORTEST <= span <= RATE_LONGEST:
-        raise InvalidSetting(f"a rate is for {RATE_SHORTEST} s to a year, not {span:g} s", code="invalid_limit")
+        raise InvalidSetting(
+            f"the period of a rate must be from {RATE_SHORTEST} s to a year, not {span:g} s", code="invalid_limit"
+        )
     return _whole(count, "rate", 1), span
 
 
 def _whole(value: object, what: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise InvalidSetting(f"{what} is a number from {least} to {MOST:,}, not {value!r}", code="invalid_limit")
+        raise InvalidSetting(f"{what} must be a number from {least} to {MOST:,}, not {value!r}", code="invalid_limit")
     return value
 
 
@@ -191,7 +200,7 @@ PAUSE_SHORTEST: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What is paused, why, by whom, and until when; None: until somebody resumes it."""
+    """What is paused, why, by whom, and until when. None means until it is resumed."""
 
     tenant: str
     scope: str
@@ -214,7 +223,7 @@ class Pause:
 
     @property
     def says(self) -> str:
-        """The words of ``switch_says``."""
+        """The words of ``pause_says``."""
         until = "" if self.until is None else f" until {_at(self.until)}"
         return f"{self.what} was paused by {self.set_by} at {_at(self.since)}{until}: {self.reason}"
 
@@ -263,12 +272,12 @@ class Pausing:
     ) -> Pausing:
         why = storable(reason) if isinstance(reason, str) else None
         if why is None or not why.strip():
-            raise InvalidInput("nothing is paused without a reason", code="reason_required")
+            raise InvalidInput("a pause needs a reason", code="reason_required")
         tenant, scope, name = what
         if not isinstance(until, datetime):
             lasting = None if until is None else seconds(until, "time")
             if lasting is not None and lasting < PAUSE_SHORTEST:
-                raise InvalidSetting("a pause lasts at least a millisecond", code="invalid_duration")
+                raise InvalidSetting("a pause must last at least one millisecond", code="invalid_duration")
             return cls(tenant, scope, name, why, None, lasting, refuse_enqueue)
         return cls(tenant, scope, name, why, instant(until, "until"), None, refuse_enqueue)
 
@@ -294,9 +303,9 @@ def named(
     """The tenant, the scope and the name. Everything has to be said: nobody comes to it by leaving something out."""
     given = [(scope, name) for scope, name in (("queue", queue), ("kind", kind), ("agent", agent)) if name is not None]
     if len(given) > 1 or (everything and (given or tenant is not None)):
-        raise InvalidSetting("name one: a queue, a kind, an agent, a tenant, or everything", code="conflicting_options")
+        raise InvalidSetting("name only one of queue, kind, agent, tenant and everything", code="conflicting_options")
     if not given and tenant is None and not everything:
-        raise InvalidSetting("say what: a queue, a kind, an agent, a tenant, or everything", code="nothing_named")
+        raise InvalidSetting("name a queue, a kind, an agent, a tenant or everything", code="nothing_named")
     whose = EVERY_TENANT if tenant is None else check_name(tenant, "tenant")
     if not given:
         return whose, "all", EACH
@@ -309,12 +318,12 @@ def in_words(scope: str, name: str, tenant: str) -> str:
     return thing if tenant == EVERY_TENANT else f"{thing} of tenant {tenant}"
 
 
-def refused(switch: Pause, kind: str) -> Refused:
+def refused(pause: Pause, kind: str) -> Refused:
     """A job of this kind is not accepted now."""
-    return Refused(f"no job of kind {kind} is accepted: {switch.says}", code="paused", fix=LATER)
+    return Refused(f"jobs of kind {kind} are refused: {pause.says}", code="paused", fix=LATER)
 
 
-LATER: Final = "Enqueue it later, or resume what is paused: holdfast switches, holdfast resume."
+LATER: Final = "Enqueue it later, or resume what is paused: holdfast pauses, holdfast resume."
 
 
 def _at(moment: datetime) -> str:
@@ -331,7 +340,8 @@ ReservationState = Literal["waiting", "active", "released", "expired", "withdraw
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Who reserved what, since when, and how it ended. The tenant ``*`` keeps everybody's jobs away."""
+    """A reservation: who reserved what, since when, and how it ended. The tenant ``*`` blocks the jobs of all
+    tenants."""
 
     id: str
     tenant: str
@@ -350,6 +360,15 @@ class Reservation:
     @property
     def what(self) -> str:
         return "everything" if self.scope == "all" else f"{self.scope} {self.name}"
+
+
+class ReservationOptions(TypedDict, total=False):
+    """A resource, a queue, or (with neither) everything; ``ttl`` is how long it lives without renewal."""
+
+    resource: str | None
+    queue: str | None
+    ttl: Duration
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +402,7 @@ class Standing:
 def is_begun(standing: Standing | Reserved, *, at_once: bool) -> bool:
     """Whether the block of whoever asked may begin; ``reservation_lost`` when it was ended by somebody else."""
     if standing.state in ("released", "expired", "withdrawn"):
-        raise Conflict("the reservation was ended by somebody else", code="reservation_lost")
+        raise Conflict("the reservation was released by another caller", code="reservation_lost")
     return standing.state == "active" and (at_once or not standing.running)
 
 
@@ -399,9 +418,7 @@ def busy(what: str, standing: Standing | Reserved) -> Conflict:
 
 
 def outlived() -> Conflict:
-    return Conflict(
-        "the reservation had ended before the block did: jobs may have run meanwhile", code="reservation_lost"
-    )
+    return Conflict("the reservation ended before its block: jobs may have run meanwhile", code="reservation_lost")
 
 
 def why_left(error: BaseException | None) -> str:

@@ -1,30 +1,20 @@
-"""``app.limits``, ``app.pauses``, ``app.reservations`` (with the reservation block), ``app.queues``.
-
-A reservation waits until earlier ones are over. From then on no job starts there, and the block of ``hold`` starts when
-the running jobs have ended. A thread renews the reservation; if its process dies, it expires.
-"""
+"""``app.limits``, ``app.pauses``, ``app.reservations``, ``app.queues``."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
-import time
 from dataclasses import fields
 from datetime import datetime
-from types import TracebackType
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from holdfast.engine.names import check_name, page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import check_priority
 from holdfast.engine.settlement import storable
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import HoldfastError, InvalidSetting, NotFound, StoreError
+from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.agents.model import Agent
+from holdfast.features.limits.hold import HeldReservation, Reserver
 from holdfast.features.limits.model import (
-    LOOK_EVERY,
-    LOOK_LATER,
     RESERVATION_LONGEST,
     RESERVATION_SHORTEST,
     TTL,
@@ -37,34 +27,20 @@ from holdfast.features.limits.model import (
     Pausing,
     QueueSetting,
     Reservation,
+    ReservationOptions,
     Reserved,
     Rule,
     Standing,
-    busy,
     counted,
     in_words,
-    is_begun,
     named,
-    outlived,
-    why_left,
 )
-from holdfast.stores.flow import Flow, Steps, flow, read_together, run
+from holdfast.stores.flow import Steps, flow, read_together, run
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-log = logging.getLogger("holdfast.reservation")
-
 _Reservations = list[Reservation]
-
-
-class ReservationOptions(TypedDict, total=False):
-    """A resource, a queue, or (with neither) everything; ``ttl`` is how long it lives without renewal."""
-
-    resource: str | None
-    queue: str | None
-    ttl: Duration
-    reason: str | None
 
 
 class Reservations(StoreNamespace):
@@ -83,8 +59,15 @@ class Reservations(StoreNamespace):
         """Reserve for a block: ``with app.reservations.hold("gpu-0", wait="30s"):``, or ``async with``. Takes a
         resource, a queue, or neither for everything. The block starts when earlier reservations are over and the jobs
         running there have ended, or ``at_once`` beside them. After ``wait`` it is refused as busy."""
-        ask = _asked(new_id(), resource=resource, queue=queue, ttl=ttl, reason=reason)
-        return HeldReservation(self._caller, ask, None if wait is None else seconds(wait, "wait"), at_once)
+        id, what = new_id(), ReservationOptions(resource=resource, queue=queue, ttl=ttl, reason=reason)
+        reserver = Reserver(
+            lambda: self.set(id, **what),
+            lambda: self.aset(id, **what),
+            lambda why: self.release(id, reason=why),
+            lambda why: self.arelease(id, reason=why),
+            in_thread=True,
+        )
+        return HeldReservation(id, _asked(id, **what).ttl, wait, at_once, reserver)
 
     @operation
     def list(self, *, ended: bool = False, limit: int = 50) -> Program[_Reservations]:
@@ -94,9 +77,12 @@ class Reservations(StoreNamespace):
     alist = awaited(list)
 
     @operation
-    def get(self, reservation_id: str) -> Program[Reservation | None]:
-        """The reservation, or None."""
-        return (yield from run(self._store.reservations.get(reservation_id, self._tenant)))
+    def get(self, reservation_id: str) -> Program[Reservation]:
+        """The reservation, or ``NotFound``."""
+        found = yield from run(self._store.reservations.get(reservation_id, self._tenant))
+        if found is None:
+            raise NotFound(f"no reservation {reservation_id}", code="reservation_not_found")
+        return found
 
     aget = awaited(get)
 
@@ -116,112 +102,9 @@ class Reservations(StoreNamespace):
         """End a reservation. Its holder learns of it at the next renewal."""
         why = storable(reason) or "released"
         if not (yield from run(self._store.reservations.release(reservation_id, why, self._actor, self._tenant))):
-            raise NotFound(f"there is no open reservation {reservation_id}", code="reservation_not_found")
+            raise NotFound(f"no open reservation {reservation_id}", code="reservation_not_found")
 
     arelease = awaited(release)
-
-
-class HeldReservation:
-    """A context manager, sync and async, that holds a reservation for its block. ``lost`` is set when the reservation
-    expired or was released by an operator: jobs may run there again."""
-
-    def __init__(self, caller: Caller, ask: Ask, wait: float | None, at_once: bool) -> None:
-        self._caller = caller
-        self._ask = ask
-        self._wait = wait
-        self._at_once = at_once
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.lost = False
-
-    @property
-    def id(self) -> str:
-        return self._ask.id
-
-    def __enter__(self) -> HeldReservation:
-        end = self._end()
-        try:
-            pauses = iter(LOOK_EVERY)
-            while not self._begun(standing := self._caller.run(self._asking())):
-                self._check(standing, end)
-                time.sleep(min(next(pauses, LOOK_LATER), self._ask.ttl / 3))
-        except BaseException as error:
-            self._caller.run(self._releasing(why_left(error)))
-            raise
-        self._keep()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._let_go()
-        self._told(self._caller.run(self._releasing(why_left(error))), error)
-
-    async def __aenter__(self) -> HeldReservation:
-        end = self._end()
-        try:
-            pauses = iter(LOOK_EVERY)
-            while not self._begun(standing := await self._caller.arun(self._asking())):
-                self._check(standing, end)
-                await asyncio.sleep(min(next(pauses, LOOK_LATER), self._ask.ttl / 3))
-        except BaseException as error:
-            await self._caller.arun(self._releasing(why_left(error)))
-            raise
-        self._keep()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._let_go()
-        self._told(await self._caller.arun(self._releasing(why_left(error))), error)
-
-    def _end(self) -> float | None:
-        return None if self._wait is None else time.monotonic() + self._wait
-
-    def _asking(self) -> Flow[Standing]:
-        return self._caller.store.reservations.set(self._ask, self._caller.actor, self._caller.tenant)
-
-    def _releasing(self, why: str) -> Flow[bool]:
-        return self._caller.store.reservations.release(self._ask.id, why, self._caller.actor, self._caller.tenant)
-
-    def _begun(self, standing: Standing) -> bool:
-        return is_begun(standing, at_once=self._at_once)
-
-    def _check(self, standing: Standing, end: float | None) -> None:
-        if end is not None and time.monotonic() >= end:
-            raise busy("everything" if self._ask.scope == "all" else f"{self._ask.scope} {self._ask.name}", standing)
-
-    def _keep(self) -> None:
-        self._thread = threading.Thread(target=self._renew, name="holdfast-reservation", daemon=True)
-        self._thread.start()
-
-    def _renew(self) -> None:
-        until = time.monotonic() + self._ask.ttl
-        while not self._over.wait(self._ask.ttl / 3):
-            try:
-                began = time.monotonic()
-                if self._caller.run(self._asking()).state != "active":
-                    break
-                until = began + self._ask.ttl
-            except (StoreError, OSError) as error:
-                log.warning("reservation %s could not be kept alive: %s", self._ask.id, error)
-                if time.monotonic() >= until:
-                    break
-            except HoldfastError as error:
-                log.warning("reservation %s could not be kept alive: %s", self._ask.id, error)
-                break
-        else:
-            return
-        self.lost = True
-        log.error("reservation %s was lost: jobs may run there again", self._ask.id)
-
-    def _let_go(self) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join(self._ask.ttl)
-
-    def _told(self, released: bool, error: BaseException | None) -> None:
-        if (self.lost or not released) and error is None:
-            raise outlived()
 
 
 def _asked(
@@ -236,16 +119,16 @@ def _asked(
     kept = seconds(ttl, "ttl")
     if not RESERVATION_SHORTEST <= kept <= RESERVATION_LONGEST:
         raise InvalidSetting(
-            f"ttl is from {RESERVATION_SHORTEST} s to an hour, not {kept:g} s", code="invalid_duration"
+            f"ttl must be from {RESERVATION_SHORTEST} s to an hour, not {kept:g} s", code="invalid_duration"
         )
     if scope != "all" and name == "*":
-        raise InvalidSetting("reserve a name, or everything by naming nothing", code="invalid_name")
+        raise InvalidSetting("pass a name to reserve, or nothing to reserve everything", code="invalid_name")
     return Ask(id, scope, name, kept, storable(reason))
 
 
 def _reserved(id: str, found: Reservation | None, standing: Standing) -> Reserved:
     if found is None:  # the id is another tenant's
-        raise NotFound(f"there is no reservation {id}", code="reservation_not_found")
+        raise NotFound(f"no reservation {id}", code="reservation_not_found")
     known = {each.name: getattr(found, each.name) for each in fields(found)}
     return Reserved(**known | {"state": standing.state}, running=standing.running, ahead=standing.ahead)
 
@@ -288,7 +171,7 @@ class Pauses(StoreNamespace):
             raise NotFound(
                 f"{in_words(scope, name, tenant)} is not paused",
                 code="not_paused",
-                fix="See what is: holdfast switches",
+                fix="See what is: holdfast pauses",
             )
 
     aremove = awaited(remove)
@@ -320,10 +203,10 @@ def listed(caller: Caller, tenant: str) -> Steps[_Pauses]:
     found, disabled = yield from read_together(
         caller.store.pauses.list(tenant).start(), caller.store.agents.list(tenant, disabled=True).start()
     )
-    return [*found, *(_as_switch(agent) for agent in disabled)]
+    return [*found, *(_as_pause(agent) for agent in disabled)]
 
 
-def _as_switch(agent: Agent) -> Pause:
+def _as_pause(agent: Agent) -> Pause:
     by, why = agent.disabled_by or "", agent.disabled_reason or ""
     since = agent.disabled_at or agent.updated_at
     return Pause(agent.tenant, "agent", agent.id, why, True, by, since, None)
@@ -355,7 +238,7 @@ class Limits(StoreNamespace):
         """``app.limits.remove(queue="mail")``; without a target, the limit on all jobs."""
         scope, name = counted(**what)
         if not (yield from run(self._store.limits.remove(scope, name, self._actor, self._tenant))):
-            raise NotFound(f"there is no limit on {scope} {name} in this tenant", code="limit_not_found")
+            raise NotFound(f"no limit on {scope} {name} in this tenant", code="limit_not_found")
 
     aremove = awaited(remove)
 
@@ -367,11 +250,14 @@ class Limits(StoreNamespace):
     alist = awaited(list)
 
     @operation
-    def get(self, **what: Unpack[LimitTarget]) -> Program[Limit | None]:
-        """The limit on exactly this target, or None."""
+    def get(self, **what: Unpack[LimitTarget]) -> Program[Limit]:
+        """The limit on exactly this target, or ``NotFound``."""
         wanted = (self._tenant, *counted(**what))
         found = yield from run(self._store.limits.list(self._tenant))
-        return next((each for each in found if (each.tenant, each.scope, each.name) == wanted), None)
+        for each in found:
+            if (each.tenant, each.scope, each.name) == wanted:
+                return each
+        raise NotFound(f"no limit on {wanted[1]} {wanted[2]} in this tenant", code="limit_not_found")
 
     aget = awaited(get)
 
@@ -393,9 +279,11 @@ class Queues(StoreNamespace):
         name = check_name(queue, "queue")
         span = None if every is None else seconds(every, "span of aging")
         if span is not None and not AGING_SHORTEST <= span <= AGING_LONGEST:
-            raise InvalidSetting(f"jobs age in {AGING_SHORTEST} s to a year, not {span:g} s", code="invalid_duration")
+            raise InvalidSetting(
+                f"the aging interval must be from {AGING_SHORTEST} s to a year, not {span:g} s", code="invalid_duration"
+            )
         if not 1 <= check_priority(step) <= 32_767:
-            raise InvalidSetting(f"a step of aging is from 1 to 32,767, not {step!r}", code="invalid_priority")
+            raise InvalidSetting(f"an aging step must be from 1 to 32,767, not {step!r}", code="invalid_priority")
         most = check_priority(most)
         return (yield from run(self._store.queues.set_aging(name, span, step, most, self._actor, self._tenant)))
 

@@ -1,92 +1,205 @@
-"""Queues and workers: what waits where and for how long, what holds it back, and who works."""
+"""Queues, kinds, limits, pauses and reservations: what waits and runs where, and what holds it back."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput
-from holdfast.features.health.statistics import QueuePulse
-from holdfast.features.limits.model import SCOPES, LimitOptions, Named
+from holdfast.features.health.statistics import RANGES, QueueFigures, QueuePulse, Standing
+from holdfast.features.limits.model import SCOPES, Limit, LimitOptions, Named, Pause, QueueSetting
 from holdfast.features.limits.operations import listed
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
-from holdfast.server.pages import ask_first, chosen, does, fields, go, said, shows, time_of, whole, whole_number
-from holdfast.server.rendering import render, the_app
+from holdfast.server.pages import ask_first, below, chosen, does, fields, go, said, shows, time_of, whole, whole_number
+from holdfast.server.rendering import chart_rows, render, the_app
 from holdfast.stores.flow import beside
 
 PAUSED: Final = ("queue", "kind", "agent", "everything")
 REASON: Final = 1_000
+LISTED: Final = 200
 
 
-async def index(request: Request) -> Response:
-    client = the_app(request)._session
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """All that is known of one queue."""
+
+    pulse: QueuePulse
+    figures: QueueFigures
+    pause: Pause | None
+    limit: Limit | None
+    setting: QueueSetting | None
+    workers: int
+
+
+async def _rows(app: App) -> tuple[dict[str, QueueRow], Standing, list[Pause], list[Limit]]:
+    """Every known queue: declared by this program, served by a worker, used in the last day, paused, limited or with
+    settings."""
+    client = app._session
     store, tenant = client.store, client.tenant
-    stands, switches, settings, limits = await client.arun(
+    stands, figures, pauses, settings, limits = await client.arun(
         beside(
-            store.health.workers(tenant), listed(client, tenant), store.queues.list(tenant), store.limits.list(tenant)
+            store.health.workers(tenant),
+            store.health.queues(tenant),
+            listed(client, tenant),
+            store.queues.list(tenant),
+            store.limits.list(tenant),
         )
     )
     aging = {each.queue: each for each in settings}
-    queues = {each.queue: each for each in stands.queues}
-    named = {switch.name for switch in switches if switch.scope == "queue"} | aging.keys()
-    named |= {limit.name for limit in limits if limit.scope == "queue" and limit.name != "*"}
-    for name in named:
-        queues.setdefault(name, QueuePulse(name))
+    pulses = {each.queue: each for each in stands.queues}
+    lately = {each.queue: each for each in figures}
+    paused = {each.name: each for each in reversed(pauses) if each.scope == "queue"}
+    limited = {each.name: each for each in limits if each.scope == "queue"}
+    served = [queue for worker in stands.workers for queue in worker.queues or ()]
+    names = {*pulses, *lately, *paused, *aging, *served, *(limited.keys() - {"*"}), *declared_queues(app)}
+    rows = {
+        name: QueueRow(
+            pulses.get(name) or QueuePulse(name),
+            lately.get(name) or QueueFigures(name),
+            paused.get(name),
+            limited.get(name),
+            aging.get(name),
+            sum(1 for worker in stands.workers if worker.queues is None or name in worker.queues),
+        )
+        for name in sorted(names)
+    }
+    return rows, stands, pauses, limits
+
+
+def declared_queues(app: App) -> set[str]:
+    return {str(each.kind.defaults.get("queue") or "default") for each in app._kinds.values()}
+
+
+async def queues(request: Request) -> Response:
+    rows, _, pauses, _ = await _rows(the_app(request))
     return await render(
         request,
         "queues.html",
-        queues=[queues[name] for name in sorted(queues)],
-        paused={switch.name: switch for switch in reversed(switches) if switch.scope == "queue"},
-        halted=next((switch for switch in switches if switch.scope == "all"), None),
-        aging=aging,
-        limits=limits,
-        limited={limit.name: limit for limit in limits if limit.scope == "queue"},
-        workers=stands.workers,
-        scopes=SCOPES,
-        queue=request.query_params.get("queue", "")[:255],
+        rows=list(rows.values()),
+        halted=next((each for each in pauses if each.scope == "all"), None),
     )
 
 
+async def queue(request: Request) -> Response:
+    app, name = the_app(request), request.path_params["name"]
+    client = app._session
+    rows, stands, _, _ = await _rows(app)
+    recent = await client.arun(client.store.health.recent(client.tenant, "queue", name, _range(request)))
+    row = rows.get(name) or QueueRow(QueuePulse(name), QueueFigures(name), None, None, None, 0)
+    return await render(
+        request,
+        "queue.html",
+        name=name,
+        row=row,
+        recent=recent,
+        ranges=RANGES,
+        chart_rows=chart_rows(recent.activity),
+        workers=[each for each in stands.workers if each.queues is None or name in each.queues],
+        own=f"/queues/{quote(name, safe='')}",
+    )
+
+
+async def kind(request: Request) -> Response:
+    app, name = the_app(request), request.path_params["name"]
+    client = app._session
+    stands, pauses, limits, recent = await client.arun(
+        beside(
+            client.store.health.workers(client.tenant),
+            listed(client, client.tenant),
+            client.store.limits.list(client.tenant),
+            client.store.health.recent(client.tenant, "kind", name, _range(request)),
+        )
+    )
+    return await render(
+        request,
+        "kind.html",
+        name=name,
+        recent=recent,
+        ranges=RANGES,
+        chart_rows=chart_rows(recent.activity),
+        workers=[each for each in stands.workers if each.kinds is None or name in each.kinds],
+        pause=next((each for each in pauses if each.scope == "kind" and each.name == name), None),
+        limit=next((each for each in limits if each.scope == "kind" and each.name == name), None),
+        declared=name in app._kinds,
+        own=f"/kinds/{quote(name, safe='')}",
+    )
+
+
+async def limits(request: Request) -> Response:
+    app = the_app(request)
+    rows, stands, pauses, limits = await _rows(app)
+    reservations, agents = await app.reservations.alist(limit=LISTED), await app.agents.alist(limit=LISTED)
+    kinds = {*app._kinds, *(kind for worker in stands.workers for kind in worker.kinds or ())}
+    return await render(
+        request,
+        "limits.html",
+        limits=limits[:LISTED],
+        pauses=pauses[:LISTED],
+        reservations=reservations,
+        rows=rows,
+        scopes=SCOPES,
+        names={"queue": list(rows), "kind": sorted(kinds), "agent": [each.id for each in agents]},
+    )
+
+
+async def release(request: Request) -> Response:
+    """End a reservation, so that jobs start there again."""
+    given = await fields(request)
+    reason = said(given, "reason", REASON) or "released by an operator"
+    if (asks := await ask_first(request, "Release this reservation? Jobs start again.", back="/limits")) is not None:
+        return asks
+    await the_app(request).reservations.arelease(said(given, "id", 64) or "", reason=reason)
+    return go(request, "/limits", "Reservation released.")
+
+
+def _range(request: Request) -> str | None:
+    wanted = request.query_params.get("range", "")
+    return wanted if wanted in RANGES else None
+
+
 async def pause(request: Request) -> Response:
-    """Of one's own tenant; of every tenant only for those who look after all of them."""
+    """For one's own tenant; for every tenant only with a token of all tenants."""
     given = await fields(request)
     what, words = _what(request, given)
     reason = said(given, "reason", REASON)
     if reason is None:
-        raise InvalidInput("nothing is paused without a reason", code="reason_required")
+        raise InvalidInput("A pause needs a reason.", code="reason_required")
     if what.get("everything") or given.get("what") == "everything":
-        question = f"Pause {words}? Nothing more is begun until it is resumed."
+        question = f"Pause {words}? No job starts until it is resumed."
         if (asks := await ask_first(request, question, back=_back(given))) is not None:
             return asks
     lasts = said(given, "for", 30)
     until = time_of(given, "until") if lasts is None else seconds(lasts, "time")
     refuse = {"yes": True, "no": False}.get(given.get("refuse", ""))
-    switch = await the_app(request).pauses.aset(reason=reason, until=until, refuse_enqueue=refuse, **what)
-    return go(request, _back(given), f"{switch.what} is paused.")
+    await the_app(request).pauses.aset(reason=reason, until=until, refuse_enqueue=refuse, **what)
+    return go(request, _back(given), f"Paused {words}.")
 
 
 async def resume(request: Request) -> Response:
     given = await fields(request)
     what, words = _what(request, given)
     await the_app(request).pauses.aremove(**what)
-    return go(request, _back(given), f"{words} goes on.")
+    return go(request, _back(given), f"Resumed {words}.")
 
 
 async def age(request: Request) -> Response:
-    """Whether waiting raises the priority."""
+    """Set or remove aging: whether waiting raises the priority."""
     given = await fields(request)
     queue, every = said(given, "queue", 255) or "", said(given, "every", 30)
     step = whole_number(given, "step", 1, 32_767) or 1
     await the_app(request).queues.aset_aging(
         queue, every=every, step=step, most=whole_number(given, "most", 1, 32_767) or 100
     )
-    told = "does not count any more" if every is None else "counts from now on"
-    return go(request, "/queues", f"Waiting in queue {queue} {told}.")
+    told = "Removed aging of" if every is None else "Set aging of"
+    return go(request, _back(given), f"{told} queue {queue}.")
 
 
 async def limit(request: Request) -> Response:
@@ -97,15 +210,15 @@ async def limit(request: Request) -> Response:
     if options["rate"] is not None:
         options["burst"] = whole_number(given, "burst", 1, 1_000_000)
     await the_app(request).limits.aset(**LimitOptions(**options))  # type: ignore[typeddict-item]
-    return go(request, "/queues", "The limit holds from now on.")
+    return go(request, _back(given), "Limit set.")
 
 
 async def unlimit(request: Request) -> Response:
     given = await fields(request)
-    if (asks := await ask_first(request, "Remove this limit?", back="/queues")) is not None:
+    if (asks := await ask_first(request, "Remove this limit?", back=_back(given))) is not None:
         return asks
     await the_app(request).limits.aremove(**_counted(given))
-    return go(request, "/queues", "The limit is removed.")
+    return go(request, _back(given), "Limit removed.")
 
 
 def _counted(given: dict[str, str]) -> dict[str, str]:
@@ -114,7 +227,7 @@ def _counted(given: dict[str, str]) -> dict[str, str]:
 
 
 def _what(request: Request, given: dict[str, str]) -> tuple[Named, str]:
-    """What is meant, and in words. Whose it is, the credentials say; those of every tenant may name one."""
+    """What is meant, and in words. The credentials decide the tenant; those of every tenant may name one."""
     identity = identity_of(request)
     tenant: str | None = the_app(request)._session.tenant
     if given.get("whose") == "all" or tenant == EVERY_TENANT:
@@ -133,14 +246,18 @@ def _what(request: Request, given: dict[str, str]) -> tuple[Named, str]:
 
 
 def _back(given: dict[str, str]) -> str:
-    return "/system" if given.get("from") == "system" else "/queues"
+    return below(given.get("back", ""), "/limits")
 
 
 routes = [
-    shows("/queues", index),
+    shows("/queues", queues),
+    shows("/queues/{name:path}", queue),
+    shows("/kinds/{name:path}", kind),
+    shows("/limits", limits),
     does("/pause", pause, Scope.OPERATE),
     does("/resume", resume, Scope.OPERATE),
     does("/queues/aging", age, Scope.ADMIN),
     does("/limits", limit, Scope.ADMIN),
     does("/limits/remove", unlimit, Scope.ADMIN),
+    does("/reservations/release", release, Scope.OPERATE),
 ]

@@ -16,7 +16,7 @@ begin
     insert into job_limit as l (tenant, scope, name, concurrency, rate, per, burst, set_by, created_at, updated_at)
     values (v_scope, set_limit.scope, set_limit.name, set_limit.concurrency, set_limit.rate,
             case when set_limit.rate is not null then coalesce(set_limit.per, 1) end,
-            case when set_limit.rate is not null then coalesce(set_limit.burst, set_limit.rate) end, actor(), v_now, v_now)
+            case when set_limit.rate is not null then coalesce(set_limit.burst, 1) end, actor(), v_now, v_now)
     on conflict (tenant, scope, name) do update
        set concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
            set_by = excluded.set_by, updated_at = excluded.updated_at
@@ -116,6 +116,46 @@ begin
      order by array_position(array['all', 'queue', 'kind', 'key', 'resource', 'agent', 'tenant'], l.scope), l.name, l.tenant;
 end $$;
 
+-- Let jobs go on that waited for tokens which have come in by now; answers how many.
+create or replace function hand_out_tokens(p_now timestamptz, p_want integer) returns integer
+language plpgsql set search_path from current as $$
+declare
+    v_count integer := 0;
+    v_freed integer;
+    v_meter record;
+begin
+    for v_meter in
+        select m.tenant, m.scope, m.name, l.rate, l.per, l.burst from rate_meter m
+          left join lateral (select * from job_limit l where l.tenant = m.tenant and l.scope = m.scope
+                                and l.name in (m.name, '*') order by l.name = '*' limit 1) l on true
+         where m.wake_at <= p_now and m.wake_at is not null order by m.wake_at limit p_want
+           for update of m skip locked
+    loop
+        update rate_meter m set wake_at = null where m.tenant = v_meter.tenant and m.scope = v_meter.scope and m.name = v_meter.name;
+        v_freed := unpark(v_meter.tenant, v_meter.scope, v_meter.name, p_now, p_want);
+        v_count := v_count + v_freed;
+        if exists (select from job_state s where s.held_by = bucket(v_meter.tenant, v_meter.scope, v_meter.name)
+                      and s.held_by is not null and s.due_at is not null and s.state = 'queued') then
+            perform wake_later(v_meter.tenant, v_meter.scope, v_meter.name, v_meter.rate, v_meter.per, v_meter.burst,
+                               p_now, v_freed);
+        end if;
+    end loop;
+    return v_count;
+end $$;
+
+-- The same for a worker that was told by its last exchange when the next token comes in.
+create or replace function wake_limited(want integer default 1000, for_tenant text default '*') returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(wake_limited.for_tenant, 'promoter');
+begin
+    if halted() then
+        return 0;
+    end if;
+    return hand_out_tokens(clock_now(), wake_limited.want);
+end $$;
+
 -- What is due about limits and reservations: end what nobody keeps alive, hand out tokens, let parked jobs go on.
 create or replace function attend_limits(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
@@ -124,7 +164,6 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(attend_limits.for_tenant, 'promoter');
     v_count integer := 0;
-    v_meter record;
 begin
     if not (select d.limited from dispatch d) then
         return 0;
@@ -138,21 +177,7 @@ begin
         -- Somebody has written by hand: job and place come and go in one transaction.
         delete from occupied_slot p where not exists (select from job_state s where s.id = p.job_id and s.lease is not null);
     end if;
-    for v_meter in
-        select m.tenant, m.scope, m.name, l.rate, l.per, l.burst from rate_meter m
-          left join lateral (select * from job_limit l where l.tenant = m.tenant and l.scope = m.scope
-                                and l.name in (m.name, '*') order by l.name = '*' limit 1) l on true
-         where m.wake_at <= v_now and m.wake_at is not null order by m.wake_at limit attend_limits.want
-           for update of m skip locked
-    loop
-        update rate_meter m set wake_at = null where m.tenant = v_meter.tenant and m.scope = v_meter.scope and m.name = v_meter.name;
-        v_count := v_count + unpark(v_meter.tenant, v_meter.scope, v_meter.name, v_now, attend_limits.want);
-        if exists (select from job_state s where s.held_by = bucket(v_meter.tenant, v_meter.scope, v_meter.name)
-                      and s.held_by is not null and s.due_at is not null and s.state = 'queued') then
-            perform wake_later(v_meter.tenant, v_meter.scope, v_meter.name, v_meter.rate, v_meter.per, v_meter.burst,
-                               v_now + make_interval(secs => 0.001));
-        end if;
-    end loop;
+    v_count := v_count + hand_out_tokens(v_now, attend_limits.want);
     v_count := v_count + sweep_parked(v_now, attend_limits.want);
     if v_scope = '*' and not exists (select from job_limit) and not exists (select from reservation r where r.state in ('waiting', 'active'))
        and not exists (select from pause)
@@ -185,7 +210,7 @@ create or replace trigger judge_delete after delete on occupied_slot
 create or replace trigger refuse_update before update on occupied_slot for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on occupied_slot for each statement execute function refuse_change();
 
--- While something is limited the switch says so; without its row nobody would look.
+-- `dispatch.limited` is true while any limit exists. Claims read only this row, so it must exist.
 create or replace function judge_dispatch() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op <> 'UPDATE' then
@@ -259,15 +284,15 @@ begin
                  order by s.priority desc, s.position, s.id limit age_queues.want - v_count for update skip locked) w;
             with old as materialized (
                 select w.id, least(v_setting.aging_most, j.priority + v_setting.aging_step
-                           * floor(extract(epoch from v_now - greatest(j.created_at, j.process_after)) / v_setting.aging)) as priority
+                           * floor(extract(epoch from v_now - greatest(j.created_at, j.run_at)) / v_setting.aging)) as priority
                   from unnest(v_jobs) w(id) join job j on j.id = w.id
-                 where not exists (select from event e where e.job_id = w.id and e.verb = 'move' and e.actor <> 'aging')
+                 where not exists (select from event e where e.job_id = w.id and e.type = 'move' and e.actor <> 'aging')
             )
             update job_state s
                set priority = o.priority,
                    note = coalesce(s.note, '{}') || jsonb_build_object('moved', jsonb_build_object(
                        'to', 'aging', 'priority', o.priority,
-                       'times', 1 + (select count(*) from event e where e.job_id = s.id and e.verb = 'move')))
+                       'times', 1 + (select count(*) from event e where e.job_id = s.id and e.type = 'move')))
               from old o where s.id = o.id and o.priority > s.priority;
             get diagnostics v_more = row_count;
             v_count := v_count + v_more;

@@ -1,4 +1,4 @@
--- Pausing (DP-18). A switch is a limit of none, with a reason: of a whole queue or of everything nothing is taken
+-- Pausing (DP-18). A pause is a limit of none, with a reason: of a whole queue or of everything nothing is taken
 -- (reservations_on_claim), and nobody needs to be parked; the jobs of a kind, an agent or a tenant are parked as a claim comes by
 -- them (pauses_on_claim), so that the next claims do not, and are un-parked when it ends. Nothing of this is looked at while
 -- `dispatch` says that nothing is limited, and nothing at enqueue while it says that nothing is ruled; having a row
@@ -51,7 +51,7 @@ begin
     return v_count;
 end $$;
 
--- What is said of a switch; the words of features/limits/model.py.
+-- What is said of a pause; the words of features/limits/model.py.
 create or replace function pause_says(w pause) returns text language sql stable
 return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' || (w).name end,
               case when (w).tenant <> '*' then ' of tenant ' || (w).tenant end,
@@ -63,7 +63,7 @@ return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' 
 create or replace function refuse_paused(p_kind text, w pause) returns void
 language plpgsql set search_path from current as $$
 begin
-    raise exception 'no job of kind % is accepted: %', p_kind, pause_says(w)
+    raise exception 'jobs of kind % are refused: %', p_kind, pause_says(w)
         using errcode = 'ZH060', hint = 'Enqueue it later, or resume what is paused: select resume(…).';
 end $$;
 

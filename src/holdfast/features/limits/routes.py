@@ -8,7 +8,7 @@ from fastapi import Query
 from pydantic import ConfigDict, Field
 
 from holdfast.engine.ids import parse_id
-from holdfast.errors import NotFound, Refused
+from holdfast.errors import Refused
 from holdfast.features.limits.model import Limit, Named, Pause, QueueSetting, Reservation, Reserved
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity
@@ -17,7 +17,7 @@ from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, Id, NamePath, Page, TheApp, Who, allowed, allowed_one
 from holdfast.server.parameters import Limit as PageLimit
 
-switch_router = Router(prefix="/switches", tags=["switches"])
+pause_router = Router(prefix="/pauses", tags=["pauses"])
 
 
 class What(Body):
@@ -27,7 +27,7 @@ class What(Body):
     kind: Text | None = None
     agent: Text | None = None
     everything: bool = False
-    every_tenant: bool = Field(default=False, description="For those who run the whole.")
+    every_tenant: bool = Field(default=False, description="For operators of the whole system.")
 
     def named(self, who: Identity) -> Named:
         given = Named()
@@ -40,9 +40,9 @@ class What(Body):
         if self.every_tenant or who.everywhere:
             if not who.runs_all:
                 raise Refused(
-                    "this concerns every tenant",
+                    "this operation affects every tenant",
                     code="not_for_a_tenant",
-                    fix="It takes a token of tenant *, for those who run the whole.",
+                    fix="Use a token of tenant *, which is for operators of the whole system.",
                 )
             given["everything"] = self.everything
         elif given or self.everything:
@@ -60,23 +60,23 @@ class PauseRequest(What):
     refuse_enqueue: bool | None = None
 
 
-@switch_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Pause])
-async def list_switches(app: TheApp) -> Page[Pause]:
-    """What is paused of this tenant's or of everybody's, the widest first."""
+@pause_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Pause])
+async def list_pauses(app: TheApp) -> Page[Pause]:
+    """List what is paused for this tenant and for all tenants, widest first."""
     return Page(items=await app.pauses.alist())
 
 
-@switch_router.post("/pause", dependencies=[allowed(Scope.OPERATE)], response_model=Pause)
+@pause_router.post("", dependencies=[allowed(Scope.OPERATE)], response_model=Pause)
 async def pause(app: TheApp, who: Who, body: PauseRequest) -> Pause:
-    """Begin nothing more of it, until it is resumed; what runs may end."""
+    """Pause it until it is resumed. Running jobs finish."""
     return await app.pauses.aset(
         reason=body.reason, until=body.until, refuse_enqueue=body.refuse_enqueue, **body.named(who)
     )
 
 
-@switch_router.post("/resume", dependencies=[allowed(Scope.OPERATE)], status_code=204)
+@pause_router.post("/resume", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def resume(app: TheApp, who: Who, body: What) -> None:
-    """Go on with it; named as it was when it was paused."""
+    """Resume what was paused, named in the same way."""
     await app.pauses.aremove(**body.named(who))
 
 
@@ -104,13 +104,13 @@ class SetLimit(Body):
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Limit])
 async def list_limits(app: TheApp) -> Page[Limit]:
-    """All of them, with how many jobs run under each and how many it holds back."""
+    """List the limits with the number of running and waiting jobs under each."""
     return Page(items=await app.limits.alist())
 
 
 @router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=Limit)
 async def set_limit(app: TheApp, body: SetLimit) -> Limit:
-    """It takes the place of what was set for the same before, at once."""
+    """Set a limit. It replaces an earlier one on the same target at once."""
     given: dict[str, Any] = {name: value for name, value in body.given().items() if value is not None}
     return await app.limits.aset(**given)
 
@@ -127,7 +127,7 @@ async def remove_limit(
     resource: Word = None,
     agent: Word = None,
 ) -> None:
-    """Without a name the limit on all jobs."""
+    """Remove a limit; without a name, the one on all jobs."""
     named = dict(zip(WHAT, (queue, kind, key, resource, agent), strict=True))
     await app.limits.aremove(**{name: value for name, value in named.items() if value is not None})
 
@@ -152,16 +152,13 @@ class Reserve(Body):
 async def list_reservations(
     app: TheApp, ended: Annotated[bool, Query()] = False, limit: PageLimit = PAGE
 ) -> Page[Reservation]:
-    """Those that wait or are active, in their order; with `ended` the others too, newest first."""
+    """List waiting and active reservations in order; `ended` includes ended ones, newest first."""
     return Page(items=await app.reservations.alist(ended=ended, limit=limit))
 
 
 @reservation_router.get("/{reservation_id}", dependencies=[allowed(Scope.READ)], response_model=Reservation)
 async def show_reservation(app: TheApp, reservation_id: Id) -> Reservation:
-    found = await app.reservations.aget(reservation_id)
-    if found is None:
-        raise NotFound(f"there is no reservation {reservation_id}", code="reservation_not_found")
-    return found
+    return await app.reservations.aget(reservation_id)
 
 
 @reservation_router.put("/{reservation_id}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Reserved)
@@ -176,7 +173,7 @@ async def reserve(app: TheApp, reservation_id: Id, body: Reserve) -> Reserved:
 async def release_reservation(
     app: TheApp, reservation_id: Id, reason: Annotated[str, Query(max_length=2_000)] = "released by an operator"
 ) -> None:
-    """End a reservation, your own or somebody's: whoever holds it is told when it next keeps it alive."""
+    """Release a reservation, yours or another caller's. Its holder is told at the next renewal."""
     await app.reservations.arelease(parse_id(reservation_id), reason=reason)
 
 
@@ -184,14 +181,14 @@ queue_router = Router(prefix="/queues", tags=["queues"])
 
 
 class Aging(Body):
-    every: Span | None = Field(description="How long a job waits for each step; null: waiting does not count.")
+    every: Span | None = Field(description="Waiting time per step; null turns aging off.")
     step: int = Field(default=1, ge=1, le=32_767)
     most: int = Field(default=100, ge=-32_768, le=32_767)
 
 
 @queue_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[QueueSetting])
 async def list_queue_settings(app: TheApp) -> Page[QueueSetting]:
-    """Those that have settings of their own."""
+    """List the queues with settings."""
     return Page(items=await app.queues.alist())
 
 

@@ -26,7 +26,7 @@ from holdfast.features.limits.model import (
 from holdfast.features.limits.store import PauseReads, QueueReads, ReservationReads
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.sqlite.admission import duty, go_on, halted, is_limited, wake_later
+from holdfast.stores.sqlite.admission import duty, go_on, halted, is_limited, next_token_at, wake_later
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, beginning_of, drop_limit, put_limit, sweep
@@ -51,7 +51,7 @@ _AHEAD = (
     " AND (r.state = 'active' OR (r.state = 'waiting' AND (r.asked_at, r.id) < (o.asked_at, o.id)))"
 )
 _BEGIN = "UPDATE reservation SET state = 'active', reserved_at = :now, expires_at = :until WHERE id = :id"
-_SWITCH_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
+_LIMITED_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
 _RUNNING = (
     "SELECT count(*) FROM job_state s WHERE s.state IN ('leased', 'in_progress')"
     " AND (:tenant = '*' OR s.tenant = :tenant) AND CASE :scope WHEN 'all' THEN 1 WHEN 'queue' THEN s.queue = :name"
@@ -100,7 +100,7 @@ class SqliteReservations(SqlitePart, ReservationReads):
         if state == "waiting" and ahead == 0:
             yield from expire_reservations(now)
             yield Statement(_BEGIN, facts)
-            yield _SWITCH_ON
+            yield _LIMITED_ON
             state = "active"
         ((running,),) = yield Statement(_RUNNING, what)
         yield from unsign()
@@ -157,7 +157,7 @@ class SqlitePauses(SqlitePart, PauseReads):
         return Record.decoder(Pause, SqliteCodec())(rows[0])
 
 
-def end_switches(now: int) -> Steps[int]:
+def end_pauses(now: int) -> Steps[int]:
     """Take away those whose time is over; nobody has heeded them since."""
     rows = yield Statement(_OVER, (now,))
     for tenant, scope, name in rows:
@@ -188,7 +188,7 @@ _ORPHANS = (
     "DELETE FROM occupied_slot WHERE NOT EXISTS"
     " (SELECT 1 FROM job_state s WHERE s.id = occupied_slot.job_id AND s.lease IS NOT NULL)"
 )
-_SWITCH_OFF = Statement(
+_LIMITED_OFF = Statement(
     "UPDATE dispatch SET limited = 0 WHERE limited AND NOT EXISTS (SELECT 1 FROM job_limit)"
     " AND NOT EXISTS (SELECT 1 FROM pause)"
     " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active'))"
@@ -227,6 +227,26 @@ def _might_go_on() -> Steps[bool]:
     return False
 
 
+def _no_token(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
+    present = yield Statement("SELECT now FROM present")
+    at = yield from next_token_at()
+    return None if at is not None and at <= present[0][0] else 0
+
+
+def _hand_out_tokens(now: int, want: int) -> Steps[int]:
+    """Let jobs go on that waited for tokens which have come in by now; answers how many."""
+    count = 0
+    for row in (yield Statement(_WAKING, (now, want))):
+        bucket = Bucket(*row)
+        yield Statement(_AWAKE, bucket)
+        freed = yield from go_on(bucket, want, now)
+        count += freed
+        rules = yield Statement(RULE, (bucket.name, *bucket))
+        if rules and (yield Statement(_WAITS, (bucket.text,))):
+            yield from wake_later(bucket, Rule(*rules[0]), now, freed)
+    return count
+
+
 class SqliteLimits(SqlitePart):
     @cached_property
     def _limit(self) -> Callable[[Row], Limit]:
@@ -242,21 +262,22 @@ class SqliteLimits(SqlitePart):
     @flow(peek=_nothing_due)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
-        count = yield from end_switches(now)
+        count = yield from end_pauses(now)
         if (yield from halted()):
             yield from unsign()
             return count
         count += yield from expire_reservations(now)
         yield Statement(_ORPHANS)
-        for row in (yield Statement(_WAKING, (now, want))):
-            bucket = Bucket(*row)
-            yield Statement(_AWAKE, bucket)
-            count += yield from go_on(bucket, want, now)
-            rules = yield Statement(RULE, (bucket.name, *bucket))
-            if rules and (yield Statement(_WAITS, (bucket.text,))):
-                yield from wake_later(bucket, Rule(*rules[0]), now + 1000)
+        count += yield from _hand_out_tokens(now, want)
         count += yield from sweep(now, want)
-        yield _SWITCH_OFF
+        yield _LIMITED_OFF
+        yield from unsign()
+        return count
+
+    @duty(0, _no_token)
+    def wake(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        count = yield from _hand_out_tokens(now, want)
         yield from unsign()
         return count
 
@@ -298,14 +319,14 @@ _OLDEST = (
     f"SELECT n FROM job_state INDEXED BY claimable WHERE {_WAITING} AND priority = :level"
     " AND (:tenant = '*' OR tenant = :tenant) ORDER BY position LIMIT :want"
 )
-_WAITED = ":now - max(j.created_at, coalesce(j.process_after, 0))"
+_WAITED = ":now - max(j.created_at, coalesce(j.run_at, 0))"
 _DUE = f"min(:most, j.priority + :step * (({_WAITED}) / :every))"
 _RAISE = (
     "UPDATE job_state SET priority = o.priority, note = json_set(coalesce(note, '{}'), '$.moved',"
     " json_object('to', 'aging', 'priority', o.priority,"
-    " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.verb = 'move')))"
+    " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.type = 'move')))"
     f" FROM (SELECT j.n, {_DUE} AS priority FROM job j WHERE j.n IN (SELECT value FROM json_each(:numbers))"
-    " AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id AND e.verb = 'move' AND e.actor <> 'aging')) o"
+    " AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id AND e.type = 'move' AND e.actor <> 'aging')) o"
     " WHERE job_state.n = o.n AND o.priority > job_state.priority RETURNING 1"
 )
 

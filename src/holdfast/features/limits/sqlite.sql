@@ -42,7 +42,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a slot is taken and given up, never changed');
 END;
 
--- While something is limited the switch says so; without its row nobody would look.
+-- `dispatch.limited` is true while any limit exists. Claims read only this row, so it must exist.
 DROP TRIGGER IF EXISTS judge_dispatch_update;
 CREATE TRIGGER judge_dispatch_update BEFORE UPDATE OF limited ON dispatch
 WHEN OLD.limited AND NOT NEW.limited

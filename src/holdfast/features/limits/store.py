@@ -31,6 +31,10 @@ class LimitStore(Protocol):
         """End reservations that nobody keeps alive, and let parked jobs go on that have room by now."""
         ...
 
+    def wake(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]:
+        """Let jobs go on that waited for tokens of a rate limit which have come in by now."""
+        ...
+
     def set(self, rule: Rule, actor: str, tenant: str) -> Flow[Limit]:
         """New, or in place of the one there is. What runs already counts."""
         ...
@@ -134,6 +138,11 @@ class PostgresLimits(Calls):
     @flow(single=True)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         rows = yield self._call("attend_limits", "%s, %s", want, tenant)
+        return int(rows[0][0])
+
+    @flow(single=True)
+    def wake(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        rows = yield self._call("wake_limited", "%s, %s", want, tenant)
         return int(rows[0][0])
 
     @flow(single=True)

@@ -20,17 +20,17 @@ from holdfast.features.payloads.operations import PayloadRules, Rotated, rotate
 from holdfast.stores.session import Session
 from holdfast.stores.vault import KeyRing, Vault, new_key
 
-commands = Commands("Rules for payloads: what may be in one, who sees it.")
+commands = Commands("Manage payload rules: allowed content, size and visibility.")
 
-Kind = Annotated[str, typer.Argument(metavar="[KIND]", help="The kind; without one the rule for each kind.")]
+Kind = Annotated[str, typer.Argument(metavar="[KIND]", help="The job kind; without it, the rule for every kind.")]
 DeclaredBy = Annotated[
-    str, typer.Option("--declared-by", metavar="NAME", help="The one that a program has in its code.")
+    str, typer.Option("--declared-by", metavar="NAME", help="Delete the rule that this program declares in its code.")
 ]
 
 
 @commands.add("list", "holdfast rules list --all-tenants")
 def list_rules(session: AnyTenant) -> None:
-    """List the rules for payloads: those of the tenant, and those of every tenant."""
+    """List the payload rules of the tenant and of all tenants."""
     with session.connect() as client:
         found = _rules(client).list()
     session.print_list(
@@ -73,20 +73,22 @@ def set_rule(
     ] = False,
     forbid: Annotated[
         list[str] | None,
-        typer.Option("--forbid", metavar="KEY", help="With --signal-only, in place of the usual list; repeatable."),
+        typer.Option(
+            "--forbid", metavar="KEY", help="Forbidden key, replaces the default list of --signal-only; repeatable."
+        ),
     ] = None,
-    restricted: Annotated[bool, typer.Option("--restricted", help="Show and log nothing of the payload.")] = False,
+    restricted: Annotated[bool, typer.Option("--restricted", help="Never show or log the payload.")] = False,
     max_bytes: Annotated[
-        str | None, typer.Option("--max-bytes", metavar="SIZE", help="The largest payload: 4096, 64KB.")
+        str | None, typer.Option("--max-bytes", metavar="SIZE", help="Maximum payload size: 4096, 64KB.")
     ] = None,
     max_result_bytes: Annotated[
-        str | None, typer.Option("--max-result-bytes", metavar="SIZE", help="The largest result.")
+        str | None, typer.Option("--max-result-bytes", metavar="SIZE", help="Maximum result size.")
     ] = None,
     store: Annotated[
-        bool | None, typer.Option("--store/--no-store", help="What is larger goes to the artifact store, or never.")
+        bool | None, typer.Option("--store/--no-store", help="Move larger values to the artifact store, or never.")
     ] = None,
 ) -> None:
-    """Set the rule for a kind (or each) in a tenant (or all), in place of the one there is. It holds at once."""
+    """Set the payload rule for a kind (or every kind) in a tenant (or all tenants). Takes effect at once."""
     draft = RuleDraft.of(
         kind,
         signal_only=signal_only,
@@ -103,7 +105,7 @@ def set_rule(
 
 @commands.add("delete", "holdfast rules delete import")
 def delete(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
-    """Delete a rule. One that a running program declares comes back when its next worker starts."""
+    """Delete a rule. A rule declared in code returns when the next worker starts."""
     with session.connect() as client:
         _rules(client).remove(kind, declared_by=declared_by)
     session.answer({"kind": kind, "deleted": True}, "Deleted.")
@@ -112,10 +114,10 @@ def delete(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy =
 @commands.add("check", """holdfast rules check import '{"row": 7}'""")
 def check(
     session: OneTenant,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The job kind.")],
     payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "-",
 ) -> None:
-    """Say whether the rules would let a payload be enqueued. Nothing is."""
+    """Check whether the rules allow a payload. Enqueues nothing."""
     value = document(payload)
     with session.connect() as client:
         refusal = _rules(client).check(kind, value)
@@ -133,7 +135,7 @@ def _found(client: Session, kind: str, declared_by: str) -> PayloadRule:
     for rule in _rules(client).list():
         if (rule.tenant, rule.kind, rule.declared_by) == wanted:
             return rule
-    raise NotFound(f"there is no rule for {kind} in tenant {client.tenant}", code="rule_not_found")
+    raise NotFound(f"no payload rule for {kind} in tenant {client.tenant}", code="rule_not_found")
 
 
 def _size(text: str | None) -> int | str | None:
@@ -165,12 +167,12 @@ def _print(rule: PayloadRule, as_json: bool) -> None:
     )
 
 
-key_commands = Commands("The keys that what jobs bring and keep is sealed with.")
+key_commands = Commands("Manage the encryption keys for payloads and results.")
 
 
 @key_commands.add("list", "holdfast keys list")
 def list_keys(as_json: options.Json = False) -> None:
-    """List the names of the keys in HOLDFAST_KEYS; the first seals, all of them open."""
+    """List the names of the keys in HOLDFAST_KEYS. The first one encrypts; all of them decrypt."""
     text = config.key_text()
     names = () if text is None else KeyRing.of(text).names
     if as_json:
@@ -183,10 +185,12 @@ def list_keys(as_json: options.Json = False) -> None:
 
 @key_commands.add("generate", "holdfast keys generate --name 2027-01")
 def generate(
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name; else the date.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the key; default: the date.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print a new key, in the form that HOLDFAST_KEYS takes. It is kept nowhere else."""
+    """Print a new key in the form that HOLDFAST_KEYS takes. The key is not stored."""
     entry = f"{name or datetime.now(UTC).strftime('%Y-%m-%d')}:{new_key()}"
     KeyRing.of(entry)
     if as_json:
@@ -199,12 +203,16 @@ def generate(
 @key_commands.add("rotate", "holdfast keys rotate --all-tenants")
 def rotate_keys(
     session: AnyTenant,
-    page: Annotated[int, typer.Option("--page", metavar="N", min=1, max=1000, help="Jobs read at a time.")] = 100,
+    page: Annotated[
+        int, typer.Option("--page", metavar="N", min=1, max=1000, help="Number of jobs to read at once.")
+    ] = 100,
 ) -> None:
-    """Seal with the current key what is sealed with others. It can be stopped at any time and begun again."""
+    """Re-encrypt with the current key everything sealed with older ones. You can stop and restart it at any time."""
     vault = Vault.of(config.artifact_place(config.database_url(session.url)), config.key_text())
     if vault.keys is None:
-        raise InvalidSetting("there are no keys here", code="no_keys", fix="Set HOLDFAST_KEYS, the new key first.")
+        raise InvalidSetting(
+            "no encryption keys are set", code="no_keys", fix="Set HOLDFAST_KEYS with the new key first."
+        )
 
     def tell(so_far: Rotated) -> None:
         if not session.as_json:

@@ -25,7 +25,7 @@ FORBIDDEN: Final = (
 OWN_KEYS: Final = frozenset({"$holdfast", "key", "sealed", "stored"})
 MOST_KEYS: Final = 200
 LEAST_BYTES: Final = 256
-"""Less than that would keep out what the database itself enqueues, such as the notice of a gate."""
+"""Less than that would keep out what the database itself enqueues, such as the notice of an approval."""
 MOST_BYTES: Final = 2**31 - 1
 HIDDEN: Final = "[restricted]"
 """What readers see in place of a restricted payload."""
@@ -104,7 +104,7 @@ class RuleDraft:
     ) -> RuleDraft:
         """As people write it; ``forbidden`` in place of the usual list."""
         if forbidden is not None and not signal_only:
-            raise InvalidSetting("forbidden keys are those of signal_only=True", code="conflicting_options")
+            raise InvalidSetting("forbidden keys need signal_only=True", code="conflicting_options")
         names = FORBIDDEN if forbidden is None else _names(forbidden)
         draft = cls(
             kind=kind if kind == EACH_KIND else check_name(kind, "kind"),
@@ -116,7 +116,11 @@ class RuleDraft:
             store=store,
         )
         if not draft.says_something:
-            raise InvalidSetting("the rule says nothing", code="empty_rule", fix="Give it signal_only, restricted, …")
+            raise InvalidSetting(
+                "the rule is empty",
+                code="empty_rule",
+                fix="Set at least one option, such as signal_only or restricted.",
+            )
         return draft
 
     @property
@@ -165,17 +169,17 @@ class Effective:
         size = len(payload) if payload.isascii() else len(payload.encode())
         if self.max_bytes is not None and size > self.max_bytes:
             return Refused(
-                f"the payload of {kind} has {size:,} bytes; a rule allows {self.max_bytes:,}",
+                f"the payload of {kind} has {size:,} bytes; its rule allows {self.max_bytes:,}",
                 code="payload_over_limit",
-                fix="Pass a reference, or let the rule store what is larger (holdfast rules show).",
+                fix="Pass a reference, or change the rule to store larger payloads (holdfast rules set --store).",
             )
         path = forbidden_at(look_at(payload), self.forbidden) if self.forbidden else None
         if path is None:
             return None
         return Refused(
-            f"the payload of {kind} has a forbidden key at {path}: jobs of it carry signals, not data",
+            f"the payload of {kind} has a forbidden key at {path}: this kind is signal-only",
             code="payload_forbidden",
-            fix="Keep the data where it is and pass a reference: using(source_ref=…).",
+            fix="Store the data elsewhere and pass a reference: using(source_ref=…).",
         )
 
 
@@ -242,15 +246,15 @@ def forbidden_at(value: JsonValue, names: frozenset[str]) -> str | None:
 
 def _names(forbidden: Iterable[str]) -> tuple[str, ...]:
     if isinstance(forbidden, str):
-        raise InvalidSetting("forbidden keys are a list of text", code="invalid_name")
+        raise InvalidSetting("forbidden keys must be a list of text", code="invalid_name")
     names = tuple(dict.fromkeys(check_name(name, "forbidden key").lower() for name in forbidden))
     if not 0 < len(names) <= MOST_KEYS or any(set(name) & set('"\\') for name in names):
         raise InvalidSetting(
-            f"forbidden keys are 1 to {MOST_KEYS} names without quotes and backslashes", code="invalid_name"
+            f"forbidden keys must be 1 to {MOST_KEYS} names without quotes and backslashes", code="invalid_name"
         )
     if OWN_KEYS & set(names):
         raise InvalidSetting(
-            f"{', '.join(sorted(OWN_KEYS))} are keys of sealed and stored payloads themselves", code="invalid_name"
+            f"{', '.join(sorted(OWN_KEYS))} are reserved keys of sealed and stored payloads", code="invalid_name"
         )
     return names
 
@@ -260,5 +264,5 @@ def _bytes(size: Size | None, what: str) -> int | None:
         return None
     found = in_bytes(size, what, least=LEAST_BYTES)
     if found > MOST_BYTES:
-        raise InvalidSetting(f"{what} is at most {MOST_BYTES:,} bytes", code="invalid_size")
+        raise InvalidSetting(f"{what} must be at most {MOST_BYTES:,} bytes", code="invalid_size")
     return found

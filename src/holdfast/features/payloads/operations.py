@@ -69,7 +69,7 @@ class PayloadRules(StoreNamespace):
         """Remove an operator's rule, or with ``declared_by`` one that a program no longer declares."""
         whose = self._whose(every_tenant)
         if not (yield from run(self._store.payload_rules.remove(kind, declared_by, self._actor, whose))):
-            raise NotFound(f"there is no rule for {kind} in tenant {whose}", code="rule_not_found")
+            raise NotFound(f"no payload rule for {kind} in tenant {whose}", code="rule_not_found")
 
     aremove = awaited(remove)
 
@@ -81,11 +81,14 @@ class PayloadRules(StoreNamespace):
     alist = awaited(list)
 
     @operation
-    def get(self, kind: str = EACH_KIND, *, every_tenant: bool = False) -> Program[PayloadRule | None]:
-        """The operator's rule for exactly this kind, or None."""
+    def get(self, kind: str = EACH_KIND, *, every_tenant: bool = False) -> Program[PayloadRule]:
+        """The operator's rule for exactly this kind, or ``NotFound``."""
         wanted = (self._whose(every_tenant), kind, "")
         found = yield from run(self._store.payload_rules.list(self._tenant))
-        return next((each for each in found if (each.tenant, each.kind, each.declared_by) == wanted), None)
+        for each in found:
+            if (each.tenant, each.kind, each.declared_by) == wanted:
+                return each
+        raise NotFound(f"no rule for {kind} in tenant {wanted[0]}", code="rule_not_found")
 
     aget = awaited(get)
 
@@ -131,7 +134,7 @@ class PayloadRules(StoreNamespace):
         except HoldfastError as error:
             if isinstance(error, InvalidSetting):
                 raise
-            log.warning("the rules for payloads could not be read yet: %s", error)
+            log.warning("Payload rules could not be read, retrying: %s", error)
             self._cache.load(None)
 
 
@@ -160,7 +163,9 @@ class Rotated:
 def rotate(caller: Caller, vault: Vault, told: Callable[[Rotated], None] = lambda _: None, page: int = PAGE) -> Rotated:
     """Seal everything of the caller's tenant (or of all, for ``*``) with the current key; tells how far it is."""
     if vault.keys is None:
-        raise InvalidSetting("there are no keys here", code="no_keys", fix="Set HOLDFAST_KEYS, the new key first.")
+        raise InvalidSetting(
+            "no encryption keys are set", code="no_keys", fix="Set HOLDFAST_KEYS with the new key first."
+        )
     done, after = Rotated(), None
     while found := caller.run(
         caller.store.payload_rules.sealed_payloads(vault.keys.current, after, page, caller.tenant)

@@ -53,14 +53,14 @@ declare
     v_path text;
 begin
     if octet_length(p_payload::text) > p_rule.max_bytes then
-        raise exception 'the payload of % has % bytes; a rule allows %', p_kind, octet_length(p_payload::text), p_rule.max_bytes
-            using errcode = 'ZH051', hint = 'Pass a reference, or let the rule store what is larger.';
+        raise exception 'the payload of % has % bytes; its rule allows %', p_kind, octet_length(p_payload::text), p_rule.max_bytes
+            using errcode = 'ZH051', hint = 'Pass a reference, or change the rule to store larger payloads.';
     end if;
     if p_rule.signal_only then
         v_path := forbidden_at(p_payload, p_rule.forbidden);
         if v_path is not null then
-            raise exception 'the payload of % has a forbidden key at %: jobs of it carry signals, not data', p_kind, v_path
-                using errcode = 'ZH050', hint = 'Keep the data where it is and pass a reference: source_ref.';
+            raise exception 'the payload of % has a forbidden key at %: this kind is signal-only', p_kind, v_path
+                using errcode = 'ZH050', hint = 'Store the data elsewhere and pass a reference: source_ref.';
         end if;
     end if;
 end $$;
@@ -180,7 +180,7 @@ end $$;
 
 -- --- guards ---
 
--- The switch is set by the first rule and stays: whoever turned it off would have no rule judged.
+-- `ruled` is set by the first rule and stays set: without it no rule would be checked.
 create or replace function keep_ruled() returns trigger language plpgsql as $$
 begin
     raise exception 'dispatch: what is judged when a job is enqueued stays judged' using errcode = 'ZH002';
@@ -200,7 +200,7 @@ create or replace trigger on_rule after insert or update on payload_rule for eac
 create or replace function judge_reference() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
-        raise exception 'reference: there is no job % in this tenant', new.job_id using errcode = 'ZH002';
+        raise exception 'reference: no job % in this tenant', new.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;

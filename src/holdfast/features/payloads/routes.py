@@ -16,7 +16,7 @@ from holdfast.server.parameters import Page, TheApp, allowed, allowed_one
 router = Router(prefix="/payload-rules", tags=["payload rules"])
 
 Bytes = int | Annotated[str, Field(max_length=50)]
-Kind = Annotated[str, Query(max_length=255, description="Of a kind; `*` is each of them.")]
+Kind = Annotated[str, Query(max_length=255, description="Only this kind; `*` is each kind.")]
 
 
 class SetRule(Body):
@@ -31,19 +31,19 @@ class SetRule(Body):
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[PayloadRule])
 async def list_payload_rules(app: TheApp) -> Page[PayloadRule]:
-    """Those of the tenant, and those of every tenant."""
+    """List the payload rules of the tenant and of all tenants."""
     return Page(items=await app.payload_rules.alist())
 
 
 @router.get("/effective", dependencies=[allowed(Scope.READ)], response_model=Effective)
 async def effective_payload_rule(app: TheApp, kind: Kind) -> Effective:
-    """What all of them come to for jobs of a kind."""
+    """Show the effective payload rule for a kind."""
     return await app.payload_rules.aeffective(kind)
 
 
 @router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=PayloadRule)
 async def set_payload_rule(app: TheApp, body: SetRule) -> PayloadRule:
-    """For what is enqueued from then on; what is restricted is hidden at once."""
+    """Set a payload rule for jobs that are enqueued from now on. Restricted payloads are hidden at once."""
     given = {name: value for name, value in body.given().items() if name != "kind"}
     return await app.payload_rules.aset(body.kind, **given)
 
@@ -52,5 +52,5 @@ async def set_payload_rule(app: TheApp, body: SetRule) -> PayloadRule:
 async def delete_payload_rule(
     app: TheApp, kind: Kind = EACH_KIND, declared_by: Annotated[str, Query(max_length=255)] = ""
 ) -> None:
-    """An operator's rule; or what a program declared that is not there any more."""
+    """Delete an operator's rule, or one of a program that no longer exists."""
     await app.payload_rules.aremove(kind, declared_by=declared_by)

@@ -1,6 +1,6 @@
 -- What may not be done to rules for payloads (DP-4), to references, and to what is sealed.
 
--- A rule that comes by hand is judged as well; and the switch stays: whoever turned it off would have no rule judged.
+-- A rule that comes by hand is judged as well; and `ruled` stays set: without it no rule would be checked.
 DROP TRIGGER IF EXISTS on_rule;
 CREATE TRIGGER on_rule AFTER INSERT ON payload_rule WHEN NOT (SELECT ruled FROM dispatch WHERE id = 1)
 BEGIN

@@ -18,22 +18,22 @@ from holdfast.features.retention.model import COUNTS, Retention, Usage, check_gr
 from holdfast.features.retention.operations import RetentionPolicies, UsageReport
 from holdfast.stores.artifacts import open_artifacts
 
-commands = Commands("For how long finished jobs are kept.")
+commands = Commands("Configure how long finished jobs are kept.")
 
-Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only the jobs of a kind.")]
+Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.")]
 State = Annotated[
     str | None,
     typer.Option(
         "--state",
         metavar="STATE",
-        help="Only those that ended so: succeeded, failed, cancelled, dead_letter; else all but dead letters.",
+        help="Only jobs that ended as: succeeded, failed, cancelled, dead_letter; default: all but dead letters.",
     ),
 ]
 
 
 @commands.add("list", "holdfast retention list --all-tenants")
 def list_policies(session: AnyTenant) -> None:
-    """List the policies. Of those that fit a job, one that names the tenant decides, then the kind, then the state."""
+    """List the policies. For a job, the most specific one applies: first by tenant, then kind, then state."""
     with session.connect() as client:
         found = RetentionPolicies(client).list()
     if session.as_json:
@@ -55,16 +55,22 @@ def set_policy(
     session: AnyTenant,
     clean_after: Annotated[
         str | None,
-        typer.Option("--clean-after", metavar="SPAN", help="What a job carried goes; tombstone and ledger stay."),
+        typer.Option(
+            "--clean-after",
+            metavar="SPAN",
+            help="Remove payload, result, checkpoint and logs; tombstone and ledger stay.",
+        ),
     ] = None,
     purge_after: Annotated[
-        str | None, typer.Option("--purge-after", metavar="SPAN", help="The job goes, with its ledger.")
+        str | None, typer.Option("--purge-after", metavar="SPAN", help="Remove the job together with its ledger.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--for-ever", help="Keep what a wider policy would let go.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--for-ever", help="Keep these jobs forever, whatever a wider policy says.")
+    ] = False,
     kind: Kind = None,
     state: State = None,
 ) -> None:
-    """Say for how long jobs are kept after their end: 12h, 30d, 52w. It replaces what was said of the same."""
+    """Set how long jobs are kept after their end: 12h, 30d, 52w. Replaces the policy with the same selection."""
     ages = (clean_after, purge_after)
     if keep == any(age is not None for age in ages):
         raise typer.BadParameter("give --clean-after, --purge-after, or both; or --for-ever")
@@ -79,7 +85,7 @@ def set_policy(
 
 @commands.add("delete", "holdfast retention delete --kind heartbeat")
 def delete(session: AnyTenant, kind: Kind = None, state: State = None) -> None:
-    """Remove a policy; the next wider one decides then, and without one jobs are kept for ever."""
+    """Remove a policy. The next wider one applies; without any, jobs are kept forever."""
     with session.connect() as client:
         RetentionPolicies(client).remove(kind=kind, state=state)
     session.answer({"removed": True}, "Removed.")
@@ -87,7 +93,7 @@ def delete(session: AnyTenant, kind: Kind = None, state: State = None) -> None:
 
 @commands.add("preview", "holdfast retention preview")
 def preview(session: AnyTenant) -> None:
-    """Show what each policy would remove now, and who holds back a purge. Nothing is changed."""
+    """Show what each policy would remove now, and which consumers delay a purge. Changes nothing."""
     with session.connect() as client:
         found = RetentionPolicies(client).preview()
     if session.as_json:
@@ -101,7 +107,7 @@ def preview(session: AnyTenant) -> None:
             line(each.tenant),
             line(each.kind),
             each.state,
-            each.verb,
+            each.action,
             f"{each.due:,}" + ("+" if each.capped else ""),
             "" if each.oldest_at is None else moment(each.oldest_at),
             "" if each.held_by is None else f"{each.held:,} by {line(each.held_by)}",
@@ -115,10 +121,10 @@ def preview(session: AnyTenant) -> None:
 def run(
     session: AnyTenant,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=100_000_000, help="Stop after so many jobs.")
+        int, typer.Option("--limit", metavar="N", min=1, max=100_000_000, help="Stop after this many jobs.")
     ] = 100_000,
 ) -> None:
-    """Remove what is due here and now, without the rests that workers take between their slices."""
+    """Remove everything that is due now, without the pauses that workers take between batches."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
         done = RetentionPolicies(client, artifacts).sweep(limit=limit)
@@ -131,8 +137,8 @@ def run(
 
 @commands.add("orphans", "holdfast retention orphans --all-tenants")
 def orphans(session: AnyTenant) -> None:
-    """Walk the artifact store, which must be this database's alone, for what is of no job or of a cleaned one, and is
-    older than a week. What is found is deleted by workers, or by "run"."""
+    """Find orphaned files in the artifact store: older than a week, and of no job or a cleaned one. Workers, or
+    "run", delete them. Only this database may use the store."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
         found = RetentionPolicies(client, artifacts).remove_orphans()
@@ -161,19 +167,19 @@ _HIDDEN = ("crashed", "cancelled", "expired")
 def usage(
     session: AnyTenant,
     by: Annotated[
-        str, typer.Option("--by", metavar="A,B", help="Any of tenant, kind, day; an empty text for one sum.")
+        str, typer.Option("--by", metavar="A,B", help="Group by tenant, kind, day; an empty text gives one total.")
     ] = "kind,day",
     since: Annotated[
-        str | None, typer.Option("--since", metavar="DAY", help="From this day on (UTC): 2027-01-31, or 30d ago.")
+        str | None, typer.Option("--since", metavar="DAY", help="First day (UTC): 2027-01-31, or 30d for 30 days ago.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="DAY", help="Up to this day, which counts.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only the jobs of a kind.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="DAY", help="Last day, inclusive.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.")] = None,
     count: Annotated[
-        bool, typer.Option("--count/--no-count", help="Count first what happened since; or show what was counted.")
+        bool, typer.Option("--count/--no-count", help="Update the counts first, or show the stored ones.")
     ] = True,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, times in seconds.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with times in seconds.")] = False,
 ) -> None:
-    """Show what was used: jobs, attempts, run time, wait time and cost. It outlives the jobs that are purged."""
+    """Show usage: jobs, attempts, run time, wait time and cost. Usage stays after jobs are purged."""
     if as_csv and session.as_json:
         raise typer.BadParameter("give --csv or --json, not both")
     groups = check_groups(options.listed(by))

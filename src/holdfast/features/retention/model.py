@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from typing import Final, Literal
 
 from holdfast.engine.names import check_name
@@ -31,7 +31,8 @@ Pass = Literal["clean", "purge", "prune", "delete", "idle"]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """A policy as it is set: seconds after the end of a job, None is for ever. ``declared``: by a program."""
+    """A retention policy in seconds after the end of a job; None means forever. ``declared`` policies come from
+    code."""
 
     tenant: str
     kind: str
@@ -67,7 +68,7 @@ class RetentionRule:
         clean = None if clean_after is None else seconds(clean_after, "clean_after")
         purge = None if purge_after is None else seconds(purge_after, "purge_after")
         if clean is not None and purge is not None and purge < clean:
-            raise InvalidSetting("a job is cleaned before it is purged, not after", code="invalid_retention")
+            raise InvalidSetting("clean_after must be shorter than purge_after", code="invalid_retention")
         return cls(ANY if kind is None else check_name(kind, "kind"), check_state(state), clean, purge, declared)
 
 
@@ -76,7 +77,7 @@ class Swept:
     """One slice of a sweep: how many jobs were looked at, how many went, how many were due and had to stay because
     ``held_by`` has not read their ledger. ``more`` says that the pass goes on."""
 
-    verb: Pass
+    action: Pass
     looked: int
     done: int
     held: int
@@ -91,12 +92,12 @@ IDLE: Final = Swept("idle", 0, 0, 0, None, False)
 @dataclass(frozen=True, slots=True)
 class Preview:
     """What one policy would do now. Counts end at a limit, which ``capped`` says; ``oldest_at`` is the earliest end.
-    One whose verb is ``delete`` is of no policy: what cleaned jobs had in the artifact store and is still there."""
+    One whose action is ``delete`` is of no policy: what cleaned jobs had in the artifact store and is still there."""
 
     tenant: str
     kind: str
     state: str
-    verb: Pass
+    action: Pass
     due: int
     capped: bool
     oldest_at: datetime | None
@@ -109,7 +110,7 @@ def check_state(state: str | None) -> str:
         return ANY
     if state not in ENDS:
         raise InvalidSetting(
-            f"{state!r} is no state that retention knows",
+            f"{state!r} is not a state of retention policies",
             code="invalid_retention",
             fix=f"Use one of {', '.join(ENDS)}, or * for the first three.",
         )
@@ -139,8 +140,9 @@ MOST_COST: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Sums of one group; what it is not grouped by is None. ``failed`` and ``crashed`` are attempts, the other counts
-    are jobs; ``expired`` were refused by people or ran out of time before they were begun. Times are in seconds."""
+    """Usage of one group; fields it is not grouped by are None. ``failed`` and ``crashed`` count attempts, the
+    others count jobs; ``expired`` jobs were denied or passed their deadline before they started. Times are in
+    seconds."""
 
     tenant: str | None
     kind: str | None
@@ -167,7 +169,9 @@ def check_groups(by: object) -> tuple[By, ...]:
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
         raise InvalidSetting(
-            f"usage is by {', '.join(GROUPS)}, not by {unknown[0]!r}", code="invalid_usage", fix='For example by="day".'
+            f"usage can be grouped by {', '.join(GROUPS)}, not by {unknown[0]!r}",
+            code="invalid_usage",
+            fix='For example by="day".',
         )
     return tuple(group for group in GROUPS if group in names)
 
@@ -187,20 +191,16 @@ def check_day(value: object, today: datetime) -> date | None:
             return date.fromisoformat(value)
         except ValueError:
             pass
-    raise InvalidSetting(f"{value!r} is no day", code="invalid_usage", fix="For example 2027-01-31.")
+    raise InvalidSetting(f"{value!r} is not a day", code="invalid_usage", fix="For example 2027-01-31.")
 
 
 def check_cost(units: object) -> float:
     """Units of one call, with six decimals: what is kept is exact."""
     if not isinstance(units, (int, float)) or isinstance(units, bool) or not math.isfinite(units):
-        raise InvalidSetting(f"a cost is a number, not {units!r}", code="invalid_cost")
+        raise InvalidSetting(f"a cost must be a number, not {units!r}", code="invalid_cost")
     if not 0 <= units <= MOST_COST:
-        raise InvalidSetting(f"a cost is from 0 to {MOST_COST:,.0f}, not {units!r}", code="invalid_cost")
+        raise InvalidSetting(f"a cost must be from 0 to {MOST_COST:,.0f}, not {units!r}", code="invalid_cost")
     return round(float(units), 6)
-
-
-def midnight(day: date) -> datetime:
-    return datetime.combine(day, time())
 
 
 PREVIEWED = 10_000

@@ -53,7 +53,7 @@ class RetentionPolicies(StoreNamespace):
         purge_after: Duration | None = None,
         tenant: str | None = None,
     ) -> Program[Retention]:
-        """``app.retention.set(clean_after="30d", purge_after="1y")``, for a ``kind``, a ``state``, or all jobs.
+        """``app.retention.set(clean_after="30d", purge_after="365d")``, for a ``kind``, a ``state``, or all jobs.
 
         Cleaning removes payload, result, checkpoints, steps and logs of a job; its tombstone and its ledger stay until
         it is purged. Only the most specific policy applies: by tenant, then kind, then state. A policy without an age
@@ -70,7 +70,7 @@ class RetentionPolicies(StoreNamespace):
         name, end, scope = kind or ANY, check_state(state), tenant or self._tenant
         if not (yield from run(self._store.retention.remove(name, end, self._actor, scope))):
             raise NotFound(
-                f"there is no retention for kind {name}, state {end} in tenant {scope}", code="retention_not_found"
+                f"no retention policy for kind {name}, state {end} in tenant {scope}", code="retention_not_found"
             )
 
     aremove = awaited(remove)
@@ -100,9 +100,9 @@ class RetentionPolicies(StoreNamespace):
             while (yield from run(store.usage.count())):
                 pass
             swept = yield from run(store.retention.sweep(tenant=scope))
-            if swept.verb == "idle":
+            if swept.action == "idle":
                 break
-            done[swept.verb] += swept.done
+            done[swept.action] += swept.done
         if self._artifacts is not None:
             done["delete"] = yield from clearing(store, self._artifacts, scope)
         return done
@@ -116,9 +116,9 @@ class RetentionPolicies(StoreNamespace):
         the files of cleaned jobs; returns how many are new. The store must belong to this database alone."""
         if self._artifacts is None:
             raise InvalidSetting(
-                "no artifact store is named here",
+                "no artifact store is configured",
                 code="no_artifact_store",
-                fix="App(artifacts=…), or HOLDFAST_ARTIFACTS: a directory, or s3://bucket/prefix.",
+                fix="Set App(artifacts=…) or HOLDFAST_ARTIFACTS to a directory or s3://bucket/prefix.",
             )
         references, new = self._artifacts.references(), 0
         while some := (yield from call(lambda: tuple(itertools.islice(references, 500)))):

@@ -60,12 +60,12 @@ end $$;
 create or replace trigger judge_delete after delete on workflow
     referencing old table as gone for each statement execute function judge_workflow_delete();
 
--- A token is of no use when its gate is decided; for a week it can be told from one that never was.
+-- A token is of no use when its approval is decided; for a week it can be told from one that never was.
 create or replace function judge_token_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from approval t join gone g on t.id = g.approval_id
                 where t.decided_at is null or t.decided_at > clock_now() - interval '7 days') then
-        raise exception 'approval_token: rows are never deleted while their gate exists' using errcode = 'ZH002';
+        raise exception 'approval_token: rows are never deleted while their approval exists' using errcode = 'ZH002';
     end if;
     return null;
 end $$;
@@ -117,14 +117,14 @@ $$;
 
 -- Of these jobs, those that a policy has the say about and that are due. Not: those of a workflow that is not over or has
 -- dead letters (who are resumed read what the others left), and those that a retry of theirs still needs.
-create or replace function retention_due(p_rule retention, p_verb text, p_jobs uuid[], p_now timestamptz)
+create or replace function retention_due(p_rule retention, p_action text, p_jobs uuid[], p_now timestamptz)
 returns table (id uuid, finished_at timestamptz)
 language sql stable set search_path from current as $$
     select s.id, s.finished_at from job_state s, lateral (select ended_as(s.state, s.note) as was) e
      where s.id = any (p_jobs)
-       and s.finished_at <= p_now - span(case p_verb when 'clean' then least(p_rule.clean_after, p_rule.purge_after)
+       and s.finished_at <= p_now - span(case p_action when 'clean' then least(p_rule.clean_after, p_rule.purge_after)
                                                                       else p_rule.purge_after end)
-       and case p_verb when 'clean' then s.state in ('succeeded', 'failed', 'cancelled', 'dead_letter') else s.state = 'cleaned' end
+       and case p_action when 'clean' then s.state in ('succeeded', 'failed', 'cancelled', 'dead_letter') else s.state = 'cleaned' end
        and p_rule.tenant in (s.tenant, '*') and p_rule.kind in (s.kind, '*')
        and (p_rule.state = e.was or p_rule.state = '*' and e.was <> 'dead_letter')
        and not exists (select from retention r
@@ -136,7 +136,7 @@ language sql stable set search_path from current as $$
             or exists (select from workflow w where w.id = s.workflow_id and w.finished_at is not null
                           and (w.dead = 0 or s.state = 'dead_letter')))
        and not exists (select from job r join job_state t on t.id = r.id
-                        where r.retry_of = s.id and r.retry_of is not null and (p_verb = 'purge' or t.finished_at is null))
+                        where r.retry_of = s.id and r.retry_of is not null and (p_action = 'purge' or t.finished_at is null))
 $$;
 
 -- The next ids of a pass. One that names a tenant, or a tenant and a kind, walks its own index and no other's jobs.
@@ -265,7 +265,7 @@ end $$;
 
 -- One slice of the pass whose turn it is; no row when it is nobody's.
 create or replace function sweep_retention(want integer default 200, look integer default 2000, for_tenant text default '*')
-returns table (verb text, looked integer, done integer, held integer, held_by text, more boolean)
+returns table (action text, looked integer, done integer, held integer, held_by text, more boolean)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
@@ -289,7 +289,7 @@ begin
     if v_scope = '*' then
         perform from upkeep u where u.prune_at <= v_now for update skip locked;
         if found then
-            verb := 'prune';
+            action := 'prune';
             done := prune_bookkeeping(sweep_retention.want, v_now);
             looked := done;
             more := done >= sweep_retention.want;
@@ -300,13 +300,13 @@ begin
     end if;
     select p.* into v_pass from retention_pass p
      where p.again_at <= v_now and (v_scope = '*' or p.tenant = v_scope)
-     order by p.again_at, p.verb limit 1 for update skip locked;
+     order by p.again_at, p.action limit 1 for update skip locked;
     if not found then
         return;
     end if;
-    verb := v_pass.verb;
+    action := v_pass.action;
     select r.* into v_rule from retention r where (r.tenant, r.kind, r.state) = (v_pass.tenant, v_pass.kind, v_pass.state);
-    v_age := case v_pass.verb when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
+    v_age := case v_pass.action when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
     if v_pass.restart_at <= v_now then
         v_pass.reached := v_zero;
         v_pass.looked := 0;
@@ -315,15 +315,15 @@ begin
         v_pass.held_by := null;
     end if;
     v_top := id_since(v_now - span(v_age) + interval '1 ms');
-    if v_pass.verb = 'purge' then   -- never ahead of the cleaning
+    if v_pass.action = 'purge' then   -- never ahead of the cleaning
         v_top := least(v_top, (select p.reached from retention_pass p
-                                where (p.tenant, p.kind, p.state, p.verb) = (v_pass.tenant, v_pass.kind, v_pass.state, 'clean')));
+                                where (p.tenant, p.kind, p.state, p.action) = (v_pass.tenant, v_pass.kind, v_pass.state, 'clean')));
     end if;
     v_ids := retention_next(v_rule, v_pass.reached, v_top, sweep_retention.look);
     looked := coalesce(cardinality(v_ids), 0);
     -- A part at a time: mostly the first has as many as are wanted.
     for v_from in 1 .. looked by sweep_retention.want loop
-        v_found := v_found || array(select d.id from retention_due(v_rule, v_pass.verb,
+        v_found := v_found || array(select d.id from retention_due(v_rule, v_pass.action,
                                                    v_ids[v_from : v_from + sweep_retention.want - 1], v_now) d);
         exit when cardinality(v_found) >= sweep_retention.want;
     end loop;
@@ -331,10 +331,10 @@ begin
         select s.id from job_state s
          where s.id = any (v_found)
            and s.state in ('succeeded', 'failed', 'cancelled', 'dead_letter', 'cleaned')
-           and (s.state = 'cleaned') = (v_pass.verb = 'purge')
+           and (s.state = 'cleaned') = (v_pass.action = 'purge')
          order by s.id limit sweep_retention.want for update skip locked) h;
     v_go := v_due;
-    if v_pass.verb = 'clean' and v_due is not null then
+    if v_pass.action = 'clean' and v_due is not null then
         perform clean_jobs(v_due);
     elsif v_due is not null then
         select array_agg(d) filter (where u.id is null), count(u.id), min(u.reader) into v_go, held, held_by
@@ -362,13 +362,13 @@ begin
     update retention_pass p
        set reached = v_pass.reached, looked = v_pass.looked, restart_at = v_pass.restart_at, held = v_pass.held,
            held_by = v_pass.held_by, again_at = v_now + case when more then interval '0' else interval '10 s' end
-     where (p.tenant, p.kind, p.state, p.verb) = (v_pass.tenant, v_pass.kind, v_pass.state, v_pass.verb);
+     where (p.tenant, p.kind, p.state, p.action) = (v_pass.tenant, v_pass.kind, v_pass.state, v_pass.action);
     return next;
 end $$;
 
 -- What each policy would do now, looked for in no more than so many jobs; and what cleaned jobs have left behind elsewhere.
 create or replace function preview_retention(most integer default 10000, for_tenant text default null)
-returns table (tenant text, kind text, state text, verb text, due integer, capped boolean, oldest_at timestamptz,
+returns table (tenant text, kind text, state text, action text, due integer, capped boolean, oldest_at timestamptz,
                held bigint, held_by text)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -383,16 +383,16 @@ declare
 begin
     for v_pass in select p.* from retention_pass p
                    where v_scope = '*' or p.tenant in (v_scope, '*')
-                   order by p.tenant, p.kind, p.state, p.verb loop
+                   order by p.tenant, p.kind, p.state, p.action loop
         select r.* into v_rule from retention r where (r.tenant, r.kind, r.state) = (v_pass.tenant, v_pass.kind, v_pass.state);
-        v_age := case v_pass.verb when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
+        v_age := case v_pass.action when 'clean' then least(v_rule.clean_after, v_rule.purge_after) else v_rule.purge_after end;
         v_ids := retention_next(v_rule, '00000000-0000-0000-0000-000000000000',
                                 id_since(v_now - span(v_age) + interval '1 ms'), preview_retention.most);
-        select count(*), min(d.finished_at) into due, oldest_at from retention_due(v_rule, v_pass.verb, v_ids, v_now) d;
+        select count(*), min(d.finished_at) into due, oldest_at from retention_due(v_rule, v_pass.action, v_ids, v_now) d;
         tenant := v_pass.tenant;
         kind := v_pass.kind;
         state := v_pass.state;
-        verb := v_pass.verb;
+        action := v_pass.action;
         capped := coalesce(cardinality(v_ids), 0) >= preview_retention.most;
         held := v_pass.held;
         held_by := v_pass.held_by;
@@ -405,7 +405,7 @@ begin
         tenant := v_scope;
         kind := '*';
         state := '*';
-        verb := 'delete';
+        action := 'delete';
         capped := due >= preview_retention.most;
         held := 0;
         held_by := null;
@@ -485,8 +485,8 @@ language plpgsql set search_path from current as $$
 #variable_conflict use_column
 begin
     delete from retention_pass p where p_scope = '*' or p.tenant = p_scope;
-    insert into retention_pass (tenant, kind, state, verb, again_at)
-    select r.tenant, r.kind, r.state, v.verb, p_now from retention r, (values ('clean'), ('purge')) v(verb)
+    insert into retention_pass (tenant, kind, state, action, again_at)
+    select r.tenant, r.kind, r.state, v.action, p_now from retention r, (values ('clean'), ('purge')) v(action)
      where (p_scope = '*' or r.tenant = p_scope)
-       and case v.verb when 'clean' then coalesce(r.clean_after, r.purge_after) else r.purge_after end is not null;
+       and case v.action when 'clean' then coalesce(r.clean_after, r.purge_after) else r.purge_after end is not null;
 end $$;

@@ -19,7 +19,7 @@ begin
     return p_rows;
 end $$;
 
--- What is kept only to work with, and for how long: ended leases, the tokens of decided gates and sessions that are over for a
+-- What is kept only to work with, and for how long: ended leases, the tokens of decided approvals and sessions that are over for a
 -- week, what became of calls to an endpoint for a month, what became of times and of events, and reservations, bulk operations
 -- and API tokens that are over for ninety days, what applications told and groups of dead letters with nothing open for a
 -- year. Each is found by its own index, a few at a time; the tables without one hold what people have set.
@@ -236,17 +236,17 @@ begin
         select e.* from events_after(v_was, count_usage.want, '*') e
     ), told as (
         select p.tenant, (in_time(p.at) at time zone 'utc')::date as day, p.kind,
-               p.verb = 'enqueue' as enqueued, p.to_state = 'in_progress' as started, p.to_state = 'succeeded' as succeeded,
-               p.verb = 'fail' as failed, p.from_state = 'in_progress' and p.verb in ('lapse', 'crash') as crashed,
-               p.verb = 'bury' as dead, p.verb = 'cancel' as cancelled,
-               p.to_state = 'failed' and p.verb in ('expire', 'deny') as expired,
+               p.type = 'enqueue' as enqueued, p.to_state = 'in_progress' as started, p.to_state = 'succeeded' as succeeded,
+               p.type = 'fail' as failed, p.from_state = 'in_progress' and p.type in ('lapse', 'crash') as crashed,
+               p.type = 'bury' as dead, p.type = 'cancel' as cancelled,
+               p.to_state = 'failed' and p.type in ('expire', 'deny') as expired,
                case when p.from_state = 'in_progress' then (
                    select extract(epoch from in_time(p.at) - in_time(b.at)) * 1000000 from event b
                     where b.job_id = p.job_id and b.seq < p.seq and b.to_state = 'in_progress' order by b.seq desc limit 1) end as run_time,
                -- From when it could have been taken: asked for, and due by then.
                case when p.to_state = 'in_progress' then (
                    select extract(epoch from in_time(p.at) - in_time(greatest(q.at,
-                              case q.verb when 'enqueue' then (select j.process_after from job j where j.id = p.job_id)
+                              case q.type when 'enqueue' then (select j.run_at from job j where j.id = p.job_id)
                                           when 'reschedule' then case when q.meta ->> 'rescheduled' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$'
                                                then (q.meta ->> 'rescheduled')::timestamptz end end))) * 1000000
                      from event q where q.job_id = p.job_id and q.seq < p.seq and q.to_state = 'queued' order by q.seq desc limit 1) end

@@ -27,19 +27,19 @@ class Keep(Body):
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Retention])
 async def list_retention(app: TheApp) -> Page[Retention]:
-    """Those of the tenant and those of every tenant."""
+    """List the retention policies of the tenant and of all tenants."""
     return Page(items=await app.retention.alist())
 
 
 @router.get("/preview", dependencies=[allowed(Scope.READ)], response_model=Page[Preview])
 async def preview_retention(app: TheApp) -> Page[Preview]:
-    """What each policy would do now, counted up to a limit; and who holds back a purge, if anybody does."""
+    """Show what each policy would remove now, counted up to a limit, and which consumers delay a purge."""
     return Page(items=await app.retention.apreview())
 
 
 @router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=Retention)
 async def set_retention(app: TheApp, body: Keep) -> Retention:
-    """Of a kind, of a state, or of all; the most specific policy decides alone."""
+    """Set a retention policy for a kind, a state, or all jobs. The most specific policy applies."""
     return await app.retention.aset(
         kind=body.kind,
         state=body.state,
@@ -52,7 +52,7 @@ async def set_retention(app: TheApp, body: Keep) -> Retention:
 async def delete_retention(
     app: TheApp, kind: Annotated[str | None, Query(max_length=255)] = None, state: End | None = None
 ) -> None:
-    """Keep what it was about as the next wider policy says; without one for ever."""
+    """Delete a retention policy. The next wider one applies; without any, jobs are kept forever."""
     await app.retention.aremove(kind=kind, state=state)
 
 
@@ -70,15 +70,15 @@ async def show_usage(
     until: date | None = None,
     kind: Annotated[str | None, Query(max_length=255)] = None,
 ) -> Page[Usage]:
-    """Sums, by what is named (by kind and day, where nothing is). Days are UTC, both included. Workers count; the
-    first time somebody has to ask for it (`POST /usage/count`)."""
+    """Show usage, grouped by kind and day unless `by` says otherwise. Days are UTC, both inclusive. Workers update the
+    counts; request the first count with `POST /usage/count`."""
     groups: list[By] = ["kind", "day"] if by is None else by
     return Page(items=await app.usage.alist(by=groups, since=since, until=until, kind=kind, count=False))
 
 
 @usage_router.post("/count", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def count_usage(app: TheApp) -> None:
-    """Count what has not been counted yet, so much as one request may; workers go on with it."""
+    """Update the counts, as far as one request may. Workers continue."""
     for _ in range(PARTS):
         if not await app._session.arun(app._session.store.usage.count(begin=True)):
             return

@@ -42,30 +42,30 @@ _SET = (
     " AND (retention.clean_after, retention.purge_after, retention.declared)"
     " IS NOT (excluded.clean_after, excluded.purge_after, excluded.declared) RETURNING 1"
 )
-_ORPHAN = "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
+_ORPHAN = "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
 _ONE = f"SELECT {_COLUMNS} FROM retention WHERE tenant = ? AND kind = ? AND state = ?"
 _DELETE = "DELETE FROM retention WHERE tenant = ? AND kind = ? AND state = ? RETURNING 1"
 # Policies have changed: each has its passes, and they begin at the first job.
 _FORGET = "DELETE FROM retention_pass WHERE :any OR tenant = :tenant"
 _BEGIN = (
-    "INSERT INTO retention_pass (tenant, kind, state, verb, again_at) SELECT r.tenant, r.kind, r.state, v.value, :now"
+    "INSERT INTO retention_pass (tenant, kind, state, action, again_at) SELECT r.tenant, r.kind, r.state, v.value, :now"
     ' FROM retention r, json_each(\'["clean", "purge"]\') v WHERE (:any OR r.tenant = :tenant)'
     " AND CASE v.value WHEN 'clean' THEN coalesce(r.clean_after, r.purge_after) ELSE r.purge_after END IS NOT NULL"
 )
 _COUNT = "INSERT INTO usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) ON CONFLICT DO NOTHING"
 _PRUNE = "SELECT 1 FROM upkeep WHERE prune_at <= :now AND :any"
 _TURN = (
-    "SELECT tenant, kind, state, verb, reached, looked, restart_at, held, held_by FROM retention_pass"
-    " WHERE again_at <= :now AND (:any OR tenant = :tenant) ORDER BY again_at, verb LIMIT 1"
+    "SELECT tenant, kind, state, action, reached, looked, restart_at, held, held_by FROM retention_pass"
+    " WHERE again_at <= :now AND (:any OR tenant = :tenant) ORDER BY again_at, action LIMIT 1"
 )
 _PASSES = (
-    "SELECT tenant, kind, state, verb, reached, looked, restart_at, held, held_by FROM retention_pass"
-    " WHERE :any OR tenant IN (:tenant, '*') ORDER BY tenant, kind, state, verb"
+    "SELECT tenant, kind, state, action, reached, looked, restart_at, held, held_by FROM retention_pass"
+    " WHERE :any OR tenant IN (:tenant, '*') ORDER BY tenant, kind, state, action"
 )
-_REACHED = "SELECT reached FROM retention_pass WHERE tenant = ? AND kind = ? AND state = ? AND verb = 'clean'"
+_REACHED = "SELECT reached FROM retention_pass WHERE tenant = ? AND kind = ? AND state = ? AND action = 'clean'"
 _GO_ON = (
     "UPDATE retention_pass SET reached = :reached, looked = :looked, again_at = :again, restart_at = :restart,"
-    " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND verb = :verb"
+    " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
 )
 _LEFT = "SELECT count(*), min(at) FROM (SELECT at FROM leftover WHERE :any OR tenant = :tenant LIMIT :most)"
 _AHEAD = "id > :after AND id <= :upto"
@@ -82,7 +82,7 @@ _WAS = "CASE s.state WHEN 'cleaned' THEN coalesce(json_extract(s.note, '$.was'),
 _DUE = (
     f"SELECT s.id, s.finished_at FROM (SELECT *, {_WAS} AS was FROM job_state s"
     " WHERE s.id IN (SELECT value FROM json_each(:ids))) s"
-    " WHERE s.finished_at <= :cutoff AND CASE :verb WHEN 'purge' THEN s.state = 'cleaned'"
+    " WHERE s.finished_at <= :cutoff AND CASE :action WHEN 'purge' THEN s.state = 'cleaned'"
     " ELSE s.state IN ('succeeded', 'failed', 'cancelled', 'dead_letter') END"
     " AND :tenant IN (s.tenant, '*') AND :kind IN (s.kind, '*')"
     " AND (:state = s.was OR (:state = '*' AND s.was <> 'dead_letter'))"
@@ -92,7 +92,7 @@ _DUE = (
     " AND (s.workflow_id IS NULL OR EXISTS (SELECT 1 FROM workflow w WHERE w.id = s.workflow_id"
     " AND w.finished_at IS NOT NULL AND (w.dead = 0 OR s.state = 'dead_letter')))"
     " AND NOT EXISTS (SELECT 1 FROM job r JOIN job_state t ON t.n = r.n"
-    " WHERE r.retry_of = s.id AND r.retry_of IS NOT NULL AND (:verb = 'purge' OR t.finished_at IS NULL))"
+    " WHERE r.retry_of = s.id AND r.retry_of IS NOT NULL AND (:action = 'purge' OR t.finished_at IS NULL))"
     " ORDER BY s.id LIMIT :want"
 )
 # Nobody who reads the ledger is robbed of an event; and the newest of all stays, so that no number is used twice.
@@ -139,19 +139,19 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
         now = int((yield Statement("SELECT now FROM present"))[0][0])
         found = []
         for walk in (yield Statement(_PASSES, {"any": any_tenant(tenant), "tenant": tenant})):
-            key, verb = walk[:3], walk[3]
+            key, action = walk[:3], walk[3]
             found_rule = yield Statement(_ONE, key)
             if not found_rule:  # a pass without its policy has nothing to say
                 continue
             rule = _decode(found_rule[0])
-            cutoff = _cutoff(rule, verb, now)
+            cutoff = _cutoff(rule, action, now)
             ids = yield from _next(rule, "", _first_id(cutoff), most)
-            due = yield from _due(rule, verb, ids, cutoff, most)
+            due = yield from _due(rule, action, ids, cutoff, most)
             oldest = min((at for _, at in due), default=None)
             oldest_at = None if oldest is None else from_micros(oldest)
             found.append(
                 Preview(
-                    rule.tenant, rule.kind, rule.state, verb, len(due), len(ids) >= most, oldest_at, walk[7], walk[8]
+                    rule.tenant, rule.kind, rule.state, action, len(due), len(ids) >= most, oldest_at, walk[7], walk[8]
                 )
             )
         ((count, oldest),) = yield Statement(_LEFT, {"any": any_tenant(tenant), "tenant": tenant, "most": most})
@@ -202,28 +202,28 @@ def _prune(want: int, now: int) -> Steps[Swept]:
 
 
 def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
-    tenant, kind, state, verb, reached, walked, restart, held, held_by = turn
-    place: dict[str, Any] = {"tenant": tenant, "kind": kind, "state": state, "verb": verb}
+    tenant, kind, state, action, reached, walked, restart, held, held_by = turn
+    place: dict[str, Any] = {"tenant": tenant, "kind": kind, "state": state, "action": action}
     rows = yield Statement(_ONE, (tenant, kind, state))
     if not rows:  # a pass without its policy would keep the others from theirs
         yield Statement(_ORPHAN, place)
-        return Swept(verb, 0, 0, 0, None, True)
+        return Swept(action, 0, 0, 0, None, True)
     rule = _decode(rows[0])
     if restart is not None and restart <= now:
         reached, walked, restart, held, held_by = "", 0, None, 0, None
-    cutoff = _cutoff(rule, verb, now)
+    cutoff = _cutoff(rule, action, now)
     top = _first_id(cutoff)
-    if verb == "purge":  # never ahead of the cleaning
+    if action == "purge":  # never ahead of the cleaning
         top = min(top, (yield Statement(_REACHED, (tenant, kind, state)))[0][0])
     ids = yield from _next(rule, reached, top, look)
     due: list[str] = []
     for start in range(0, len(ids), want):  # a part at a time: mostly the first has as many as are wanted
-        found = yield from _due(rule, verb, ids[start : start + want], cutoff, want - len(due))
+        found = yield from _due(rule, action, ids[start : start + want], cutoff, want - len(due))
         due += [row[0] for row in found]
         if len(due) >= want:
             break
     unread: dict[str, str] = {}
-    if verb == "clean" and due:
+    if action == "clean" and due:
         yield from clean_jobs(due)
     elif due:
         for job_id, reader in (yield Statement(_UNREAD, {"ids": ids_json(due)})):
@@ -247,7 +247,7 @@ def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
         "held_by": held_by,
     }
     yield Statement(_GO_ON, place | params)
-    return Swept(verb, len(ids), len(due) - len(unread), len(unread), min(unread.values(), default=None), more)
+    return Swept(action, len(ids), len(due) - len(unread), len(unread), min(unread.values(), default=None), more)
 
 
 def _next(rule: Retention, after: str, upto: str, look: int) -> Steps[list[str]]:
@@ -263,8 +263,8 @@ def _next(rule: Retention, after: str, upto: str, look: int) -> Steps[list[str]]
     return [row[0] for row in rows]
 
 
-def _due(rule: Retention, verb: str, ids: list[str], cutoff: int, want: int) -> Steps[list[tuple[str, int]]]:
-    names = {"tenant": rule.tenant, "kind": rule.kind, "state": rule.state, "verb": verb}
+def _due(rule: Retention, action: str, ids: list[str], cutoff: int, want: int) -> Steps[list[tuple[str, int]]]:
+    names = {"tenant": rule.tenant, "kind": rule.kind, "state": rule.state, "action": action}
     rows = yield Statement(_DUE, names | {"ids": ids_json(ids), "cutoff": cutoff, "want": want})
     return [(row[0], row[1]) for row in rows]
 
@@ -272,8 +272,8 @@ def _due(rule: Retention, verb: str, ids: list[str], cutoff: int, want: int) -> 
 LONGEST = 100 * 366 * 86_400.0
 
 
-def _cutoff(rule: Retention, verb: str, now: int) -> int:
-    ages = (rule.clean_after, rule.purge_after) if verb == "clean" else (rule.purge_after,)
+def _cutoff(rule: Retention, action: str, now: int) -> int:
+    ages = (rule.clean_after, rule.purge_after) if action == "clean" else (rule.purge_after,)
     # A number that is no age keeps for a hundred years: nothing goes early for it.
     return now - in_micros(min(age if 0 <= age < LONGEST else LONGEST for age in ages if age is not None))
 
@@ -311,7 +311,7 @@ _RAN = (
     " WHERE b.job_id = e.job_id AND b.seq < e.seq AND b.to_state = 'in_progress' ORDER BY b.seq DESC LIMIT 1)"
 )
 _READY = (
-    "CASE q.verb WHEN 'enqueue' THEN (SELECT j.process_after FROM job j WHERE j.id = e.job_id)"
+    "CASE q.type WHEN 'enqueue' THEN (SELECT j.run_at FROM job j WHERE j.id = e.job_id)"
     f" WHEN 'reschedule' THEN CAST(round((julianday(nullif(json_extract({_META.format('q.meta')}, '$.rescheduled'),"
     " 'now')) - 2440587.5) * 86400000) AS INTEGER) * 1000 END"
 )
@@ -322,10 +322,10 @@ _WAITED = (
 )
 _ADD = (
     f"INSERT INTO usage (tenant, day, kind, {', '.join(_SUMS)})"
-    f" SELECT e.tenant, date({_AT.format('e.at')} / 1000000, 'unixepoch'), e.kind, sum(e.verb = 'enqueue'),"
-    " sum(e.to_state = 'in_progress'), sum(e.to_state = 'succeeded'), sum(e.verb = 'fail'),"
-    " sum(e.from_state IS 'in_progress' AND e.verb IN ('lapse', 'crash')), sum(e.verb = 'bury'),"
-    " sum(e.verb = 'cancel'), sum(e.to_state = 'failed' AND e.verb IN ('expire', 'deny')),"
+    f" SELECT e.tenant, date({_AT.format('e.at')} / 1000000, 'unixepoch'), e.kind, sum(e.type = 'enqueue'),"
+    " sum(e.to_state = 'in_progress'), sum(e.to_state = 'succeeded'), sum(e.type = 'fail'),"
+    " sum(e.from_state IS 'in_progress' AND e.type IN ('lapse', 'crash')), sum(e.type = 'bury'),"
+    " sum(e.type = 'cancel'), sum(e.to_state = 'failed' AND e.type IN ('expire', 'deny')),"
     f" sum(CASE WHEN e.from_state = 'in_progress' THEN max(0, coalesce({_RAN}, 0)) ELSE 0 END),"
     f" sum(CASE WHEN e.to_state = 'in_progress' THEN max(0, coalesce({_WAITED}, 0)) ELSE 0 END),"
     " sum(CASE WHEN e.from_state = 'in_progress'"

@@ -34,13 +34,13 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: workflows are never deleted');
 END;
 
--- A token is of no use when its gate is decided; for a week it can be told from one that never was.
+-- A token is of no use when its approval is decided; for a week it can be told from one that never was.
 DROP TRIGGER IF EXISTS judge_token_delete;
 CREATE TRIGGER judge_token_delete BEFORE DELETE ON approval_token
 WHEN EXISTS (SELECT 1 FROM approval g WHERE g.id = OLD.approval_id
                 AND (g.decided_at IS NULL OR g.decided_at > (SELECT now FROM present) - 7 * 86400000000))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a token is never deleted while its gate exists');
+    SELECT RAISE(ABORT, 'immutable: a token is never deleted while its approval exists');
 END;
 
 -- Sums are added to, and never go: they are all that is left of what was purged.

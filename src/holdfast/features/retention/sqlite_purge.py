@@ -248,7 +248,7 @@ def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
 def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
     """A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every column)."""
     these = {"ids": ids_json(jobs)}
-    gates = yield Statement(f"SELECT id FROM approval WHERE job_id {_THESE}", these)
+    approvals = yield Statement(f"SELECT id FROM approval WHERE job_id {_THESE}", these)
     flows = yield Statement(f"SELECT DISTINCT workflow_id FROM node WHERE job_id {_THESE}", these)
     fires = yield Statement(_PURGING_FIRES, these)
     for text in _KEYS:
@@ -261,11 +261,11 @@ def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", these)
     yield Statement(f"DELETE FROM redriven_as WHERE new_id {_THESE}", these)
     yield Statement(f"DELETE FROM app_event WHERE job_id {_THESE} AND {READ}", these)
-    if gates:
-        these_gates = {"ids": ids_json(row[0] for row in gates)}
-        yield Statement(f"DELETE FROM approval WHERE id {_THESE}", these_gates)
+    if approvals:
+        these_approvals = {"ids": ids_json(row[0] for row in approvals)}
+        yield Statement(f"DELETE FROM approval WHERE id {_THESE}", these_approvals)
         for table in ("vote", "approval_token"):
-            yield Statement(f"DELETE FROM {table} WHERE approval_id {_THESE}", these_gates)
+            yield Statement(f"DELETE FROM {table} WHERE approval_id {_THESE}", these_approvals)
     yield Statement(f"DELETE FROM made_from WHERE job_id {_THESE}", these)
     if fires:
         yield Statement(_DELETE_FIRE, [tuple(row) for row in fires], many=True)

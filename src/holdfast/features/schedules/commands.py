@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -27,15 +28,15 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
-from holdfast.errors import InvalidSetting, NotFound
+from holdfast.errors import InvalidSetting
 from holdfast.features.schedules import template_commands
 from holdfast.features.schedules.model import Schedule, ScheduleRun
-from holdfast.features.schedules.timing import Coming, Timing, preview
+from holdfast.features.schedules.recurrence import Coming, Timing, preview
 
-commands = Commands("When jobs are made by themselves: look, and change.")
+commands = Commands("Create, list and change schedules.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
-Count = Annotated[int, typer.Option("--count", metavar="N", min=1, max=100, help="How many times.")]
+Count = Annotated[int, typer.Option("--count", metavar="N", min=1, max=100, help="Number of times to show.")]
 COLOURS = {
     "active": "green",
     "paused": "yellow",
@@ -58,11 +59,11 @@ class State(StrEnum):
 def list_schedules(
     session: AnyTenant,
     state: Annotated[
-        State | None, typer.Option("--state", metavar="NAME", help=f"Only those: {', '.join(State)}.")
+        State | None, typer.Option("--state", metavar="NAME", help=f"Only schedules in this state: {', '.join(State)}.")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="For jobs of this kind.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only agents for this kind.")] = None,
 ) -> None:
-    """List the schedules, with their next times and what is wrong with them."""
+    """List the schedules with their next times and problems."""
     with template_commands.scheduling(session) as (_, schedules):
         found = schedules.list(state=None if state is None else state.value, kind=kind)
     session.print_list(
@@ -85,11 +86,9 @@ def list_schedules(
 
 @commands.add("show", "holdfast schedules show nightly")
 def show(session: OneTenant, name: Name) -> None:
-    """Show a schedule: what it makes and when, and what became of its last times."""
-    with template_commands.scheduling(session) as (client, schedules):
+    """Show a schedule: its job, its times and their last results."""
+    with template_commands.scheduling(session) as (_, schedules):
         found = schedules.get(name)
-        if found is None:
-            raise NotFound(f"there is no schedule {name} in tenant {client.tenant}", code="schedule_not_found")
         fires = schedules.history(name, limit=5)
     if session.as_json:
         emit({**as_data(found), "history": fires})
@@ -107,24 +106,26 @@ def show(session: OneTenant, name: Name) -> None:
 )
 def preview_schedule(
     session: OneTenant,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A schedule, or none with --timing.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The schedule's name; not needed with --timing.")
+    ] = None,
     timing: Annotated[
-        str | None, typer.Option("--timing", metavar="TEXT", help='Times to try: "0 9 * * MON-FRI", "every 90s".')
+        str | None, typer.Option("--timing", metavar="TEXT", help='Timing to preview: "0 9 * * MON-FRI", "every 90s".')
     ] = None,
     tz: template_commands.Zone = None,
     count: Count = 10,
 ) -> None:
-    """Show the next times in the schedule's zone, with a warning where a change of the clock touches one."""
+    """Show the next times in the schedule's time zone, with a warning where daylight saving time affects one."""
     if (name is None) == (timing is None):
-        raise InvalidSetting("name a schedule, or give --timing", code="conflicting_options")
-    with template_commands.scheduling(session) as (client, schedules):
-        if name is not None:
+        raise InvalidSetting("name a schedule, or pass --timing", code="conflicting_options")
+    if timing is not None:  # of a schedule that there is not yet: no database is needed
+        times, now = Timing.of(timing, tz or "UTC"), datetime.now(UTC)
+        coming = preview(times, now, now.replace(microsecond=0), count)
+    else:
+        assert name is not None
+        with template_commands.scheduling(session) as (_, schedules):
             found, coming = schedules.get(name), schedules.preview(name, count)
-            assert found is not None
-            times = found.timed
-        else:
-            times, now = Timing.of(timing, tz or "UTC"), client.run(client.store.clock.now())
-            coming = preview(times, now, now.replace(microsecond=0), count)
+        times = found.timed
     if session.as_json:
         emit({"timing": times.text, "zone": times.zone, "words": times.words, "times": coming})
         return
@@ -138,10 +139,10 @@ def history(
     name: Name,
     limit: options.Limit = 50,
     before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="Only times before: 2027-01-31T09:00Z.")
+        str | None, typer.Option("--before", metavar="TIME", help="Only times before this one: 2027-01-31T09:00Z.")
     ] = None,
 ) -> None:
-    """Show what became of its times, the latest first: fired, skipped, waiting, missed or failed."""
+    """Show a schedule's past times, newest first: fired, skipped, waiting, missed or failed."""
     earlier = None if before is None else instant(before, "--before")
     with template_commands.scheduling(session) as (_, schedules):
         fires = schedules.history(name, limit=limit, before=earlier)
@@ -243,14 +244,16 @@ def create(
         str, typer.Argument(metavar="WHEN", help='"0 9 * * MON-FRI", "@daily", "every 90s", "at 2027-01-31 09:00".')
     ],
     payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")] = "{}",
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The kind of its jobs.")] = None,
-    template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="Or the template.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Job kind to enqueue.")] = None,
+    template: Annotated[
+        str | None, typer.Option("--template", metavar="NAME", help="Template to enqueue instead of a kind.")
+    ] = None,
     *,
     times: template_commands.Timed,
     made: template_commands.Made,
     app: template_commands.FromApp = None,
 ) -> None:
-    """Create a schedule: a kind or a template, and when jobs of it are made."""
+    """Create a schedule for a kind or a template."""
     definition = {
         **_named(kind, template),
         **times.given,
@@ -269,18 +272,18 @@ def create(
 def edit(
     session: OneTenant,
     name: Name,
-    timing: Annotated[str | None, typer.Option("--timing", metavar="WHEN", help="Other times.")] = None,
+    timing: Annotated[str | None, typer.Option("--timing", metavar="WHEN", help="New times.")] = None,
     payload: Annotated[
-        str | None, typer.Option("--payload", metavar="JSON", help="Another payload: JSON, @file, or -.")
+        str | None, typer.Option("--payload", metavar="JSON", help="New payload: JSON, @file, or - for stdin.")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Another kind.")] = None,
-    template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="Another template.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="New job kind.")] = None,
+    template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="New template.")] = None,
     *,
     times: template_commands.Timed,
     made: template_commands.Made,
     app: template_commands.FromApp = None,
 ) -> None:
-    """Change what is named here. Other times count from now on; with the same ones the next time stays."""
+    """Change a schedule. New times count from now; unchanged ones keep the next time."""
     changes = {
         **_named(kind, template),
         **times.given,
@@ -294,14 +297,14 @@ def edit(
 
 @commands.add("pause", "holdfast schedules pause nightly")
 def pause(session: OneTenant, name: Name) -> None:
-    """Fire nothing until it is resumed; times that come meanwhile do not count."""
+    """Pause a schedule. Times that pass meanwhile are skipped."""
     with template_commands.scheduling(session) as (_, schedules):
         _print(schedules.pause(name), session.as_json)
 
 
 @commands.add("resume", "holdfast schedules resume nightly")
 def resume(session: OneTenant, name: Name) -> None:
-    """Fire again, from the next time on."""
+    """Resume a schedule, from its next time."""
     with template_commands.scheduling(session) as (_, schedules):
         _print(schedules.resume(name), session.as_json)
 
@@ -310,10 +313,12 @@ def resume(session: OneTenant, name: Name) -> None:
 def run(
     session: OneTenant,
     name: Name,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Also while a job of it runs.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Run even if a job of the schedule is still running.")
+    ] = False,
     app: template_commands.FromApp = None,
 ) -> None:
-    """Run it now, besides its times, and print the job's id."""
+    """Run a schedule now, outside its times, and print the job's id."""
     with template_commands.scheduling(session, app) as (_, schedules):
         job_id = schedules.run(name, anyway=anyway)
     if session.as_json:
@@ -324,7 +329,7 @@ def run(
 
 @commands.add("delete", "holdfast schedules delete nightly")
 def delete(session: OneTenant, name: Name) -> None:
-    """Delete a schedule; its jobs stay, and its name is free."""
+    """Delete a schedule. Its jobs stay; its name can be used again."""
     with template_commands.scheduling(session) as (_, schedules):
         schedules.remove(name)
     session.answer({"schedule": name, "deleted": True}, f"Schedule {name} fires no more.")

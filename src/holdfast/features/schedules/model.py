@@ -5,9 +5,7 @@ Schedules (SC-9): when jobs are made by themselves, and what becomes of times th
 A store applies a ``Decision`` complete, and only if the schedule is still as it was read, so that no second process can
 apply it once more. What is decided is in ``placing``.
 
-Templates: job definitions with a name and versions (SC-8), and the options they and schedules keep.
-
-Options are kept as JSON, in the words of ``Options``: what a job is given besides its payload.
+Templates: job definitions with a name and versions (SC-8).
 """
 
 from __future__ import annotations
@@ -22,23 +20,20 @@ from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from holdfast.engine.job import JobSpec
+from holdfast.engine.job_options import job_options, stored_options
 from holdfast.engine.names import Place, check_name, unknown_place
-from holdfast.engine.order import check_priority
 from holdfast.engine.payload import encode, own
-from holdfast.engine.retry import Backoff, Retry, as_stored_policy
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.payloads.model import HIDDEN
-from holdfast.features.schedules.timing import Timing
+from holdfast.features.schedules.recurrence import Timing
 
 PAYLOAD_LIMIT: Final = 1_048_576
-OPTIONS: Final = ("queue", "priority", "tags", "agent", "retry", "deadline", "correlation_id", "external_ref")
-"""``deadline`` is a duration here: how long after its time a job may still be begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One version of a template. ``payload`` and ``options`` are defaults; a removal is a version, too."""
+    """One version of a template. ``payload`` and ``options`` are defaults; a removal is a version as well."""
 
     tenant: str
     name: str
@@ -92,55 +87,12 @@ def version_of(place: Place) -> int:
 
 def payload_text(payload: Mapping[str, Any] | None, what: str) -> str:
     if payload is not None and not isinstance(payload, Mapping):
-        raise InvalidSetting(f"the payload of {what} is an object of names and values", code="invalid_payload")
+        raise InvalidSetting(f"the payload of {what} must be a JSON object", code="invalid_payload")
     if payload is not None and HIDDEN in payload:
         raise InvalidSetting(
-            f"the payload of {what} is what readers see of one that is restricted", code="payload_reserved"
+            f"the payload of {what} is the placeholder of a restricted payload", code="payload_reserved"
         )
     return own(encode(dict(payload or {}), limit=PAYLOAD_LIMIT, what=f"payload of {what}"))
-
-
-def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as they are kept, or ``InvalidSetting``."""
-    unknown = options.keys() - set(OPTIONS)
-    if unknown:
-        raise InvalidSetting(
-            f"unknown options: {', '.join(sorted(unknown))}",
-            code="unknown_option",
-            fix=f"There are {', '.join(OPTIONS)}.",
-        )
-    kept: dict[str, Any] = {}
-    for name, value in options.items():
-        if value is None:
-            continue
-        if name == "retry":
-            kept[name] = _stored_retry(value)
-        elif name == "deadline":
-            kept[name] = seconds(value, "deadline")
-        elif name == "priority":
-            kept[name] = check_priority(value)
-        elif name == "tags":
-            if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
-                raise InvalidSetting("tags must be a list of text", code="invalid_name")
-            kept[name] = [check_name(tag, "tag") for tag in value]
-        else:
-            kept[name] = check_name(value, name, limit=100 if name == "queue" else 255)
-    return kept
-
-
-def job_options(kept: Mapping[str, Any], due: datetime) -> dict[str, Any]:
-    """What was kept, as options of a job whose time is ``due``. What a newer release has added is passed over."""
-    options = {name: value for name, value in kept.items() if name in OPTIONS}
-    if "deadline" in options:
-        options["deadline"] = due + timedelta(seconds=float(options["deadline"]))
-    if "retry" in options:
-        policy = options["retry"]
-        options["retry"] = Retry(
-            max_attempts=policy.get("max_attempts", 5),
-            max_crashes=policy.get("max_crashes", 3),
-            backoff=Backoff.from_json(policy.get("backoff", {})),
-        )
-    return options
 
 
 def together(
@@ -150,21 +102,6 @@ def together(
     if template is None:
         return dict(payload), job_options(options, due)
     return {**template.payload, **payload}, job_options({**template.options, **options}, due)
-
-
-def _stored_retry(value: object) -> dict[str, Any]:
-    if isinstance(value, Mapping):  # as it was kept
-        value = Retry(
-            max_attempts=value.get("max_attempts", 5),
-            max_crashes=value.get("max_crashes", 3),
-            backoff=Backoff.from_json(value.get("backoff", {})),
-        )
-    policy = as_stored_policy(value)
-    return {
-        "max_attempts": policy.max_attempts,
-        "max_crashes": policy.max_crashes,
-        "backoff": policy.backoff.to_json(),
-    }
 
 
 Missed = Literal["skip", "once", "all"]
@@ -186,8 +123,8 @@ LONGEST_JITTER: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule as it is stored. ``attend_at`` is when a process must look at it next: the next fire with its jitter,
-    or sooner when something waits. ``revision`` counts the changes that people and programs made."""
+    """A schedule. ``attend_at`` is when a process must check it next: the next time plus jitter, or sooner if a
+    time waits. ``revision`` counts its changes."""
 
     id: str
     tenant: str
@@ -223,7 +160,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRun:
-    """What became of one time of a schedule. A row of missed times stands for ``count`` of them, from ``since_at``."""
+    """The result of one time of a schedule. A row of missed times stands for ``count`` times since ``since_at``."""
 
     schedule_id: str
     tenant: str
@@ -270,7 +207,7 @@ class ScheduleDraft:
     ) -> ScheduleDraft:
         spread = seconds(jitter, "jitter")
         if spread > LONGEST_JITTER:
-            raise InvalidSetting("jitter is at most a day", code="invalid_duration")
+            raise InvalidSetting("jitter must be at most one day", code="invalid_duration")
         return cls(
             name=check_name(name, "schedule"),
             timing=Timing.of(timing, tz),
@@ -328,7 +265,7 @@ def _timing(text: str, zone: str) -> Timing:
 def _one_of(value: object, choices: Any, what: str) -> Any:
     known = get_args(choices)
     if value not in known:
-        raise InvalidSetting(f"{what} is one of {', '.join(known)}, not {value!r}", code="invalid_schedule")
+        raise InvalidSetting(f"{what} must be one of {', '.join(known)}, not {value!r}", code="invalid_schedule")
     return value
 
 

@@ -25,7 +25,7 @@ from holdfast.features.schedules.model import (
     together,
     unmoved,
 )
-from holdfast.features.schedules.timing import Coming, preview
+from holdfast.features.schedules.recurrence import Coming, preview
 from holdfast.stores.flow import Steps, flow, read_together, run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
@@ -98,8 +98,8 @@ class Schedules(StoreNamespace):
     arun = awaited(run)
 
     @operation
-    def get(self, name: str) -> Program[Schedule | None]:
-        """The schedule, or None."""
+    def get(self, name: str) -> Program[Schedule]:
+        """The schedule, or ``NotFound``."""
         return (yield from run(self._get(name)))
 
     aget = awaited(get)
@@ -136,7 +136,7 @@ class Schedules(StoreNamespace):
         self._firing(draft, template, placed.next_fire_at or now)  # refused now rather than when it fires
         if not (yield from store.schedules.add(placed, self._actor, tenant).start()):
             raise Conflict(
-                f"there is a schedule {name} already", code="schedule_exists", fix="Edit it, or choose another name."
+                f"schedule {name} already exists", code="schedule_exists", fix="Edit it, or choose another name."
             )
         return (yield from self._shown((yield from self._found(name))))
 
@@ -195,12 +195,14 @@ class Schedules(StoreNamespace):
         return preview(read.timed, now, read.anchor_at, count)
 
     @flow(writes=False)
-    def _get(self, name: str) -> Steps[Schedule | None]:
+    def _get(self, name: str) -> Steps[Schedule]:
         store, tenant = self._store, self._tenant
         found, rules = yield from read_together(
             store.schedules.get(_named(name), tenant).start(), store.payload_rules.list(tenant).start()
         )
-        return None if found is None else _without(rules, found)
+        if found is None:
+            raise _missing(name)
+        return _without(rules, found)
 
     @flow(writes=False)
     def _listed(self, state: str | None, kind: str | None, page: Paging) -> Steps[_Schedules]:
@@ -220,7 +222,7 @@ class Schedules(StoreNamespace):
     def _found(self, name: str) -> Steps[Schedule]:
         found = yield from self._store.schedules.get(_named(name), self._tenant).start()
         if found is None:
-            raise NotFound(f"there is no schedule {name} in this tenant", code="schedule_not_found")
+            raise _missing(name)
         return found
 
     def _template(self, name: str | None) -> Steps[Template | None]:
@@ -228,7 +230,7 @@ class Schedules(StoreNamespace):
             return None
         found = yield from self._store.templates.get(name, self._tenant).start()
         if found is None or found.removed:
-            raise NotFound(f"there is no template {name} in this tenant", code="template_not_found")
+            raise NotFound(f"no template {name} in this tenant", code="template_not_found")
         return found
 
     def _drafted(
@@ -237,7 +239,7 @@ class Schedules(StoreNamespace):
         template = yield from self._template(definition.get("template"))
         kind = definition.get("kind")
         if (kind is None) == (template is None):
-            raise InvalidSetting("a schedule has a kind or a template", code="conflicting_options")
+            raise InvalidSetting("a schedule needs a kind or a template", code="conflicting_options")
         parts = {name: definition[name] for name in _PARTS if name in definition}
         options = {name: value for name, value in definition.items() if name not in (*_PARTS, "timing")}
         parts["kind"] = template.kind if template is not None else kind
@@ -273,8 +275,12 @@ def _without(rules: Sequence[PayloadRule], found: Schedule) -> Schedule:
 
 
 def _busy(name: str) -> Conflict:
-    return Conflict(f"schedule {name} is being changed by somebody else", code="schedule_changed")
+    return Conflict(f"schedule {name} is being changed by another caller", code="schedule_changed")
 
 
 def _named(name: str) -> str:
     return check_name(name, "schedule")
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"no schedule {name} in this tenant", code="schedule_not_found")

@@ -1,4 +1,4 @@
-"""Schedules: in words, with their next times in two zones; run, pause, edit and create them."""
+"""Schedules with their next runs in two time zones: run, pause, edit and create them. Templates of jobs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from holdfast.app import App
 from holdfast.engine.names import Place
-from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound
+from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.features.payloads.model import HIDDEN, effective
 from holdfast.features.schedules.model import Schedule
-from holdfast.features.schedules.timing import Coming, Timing, preview, zone_of
+from holdfast.features.schedules.recurrence import Coming, Timing, preview, zone_of
 from holdfast.features.tokens.model import Scope
 from holdfast.server.pages import PAGE, ask_first, chosen, document, does, fields, go, said, shows, time_of
 from holdfast.server.rendering import render, the_app
@@ -105,7 +105,7 @@ async def create(request: Request) -> Response:
         made = await the_app(request).schedules.aadd(name, **_definition(given))
     except HoldfastError as error:
         return await _form(request, given, wrong=error, tried=True)
-    return go(request, path_of(made.name), f"Schedule {made.name} is there.")
+    return go(request, path_of(made.name), f"Created schedule {made.name}.")
 
 
 async def act(request: Request) -> Response:
@@ -116,19 +116,19 @@ async def act(request: Request) -> Response:
     match given.get("do"):
         case "run":
             job = await schedules.arun(schedule.name, anyway=bool(given.get("anyway")))
-            return go(request, f"/jobs/{job}", f"Schedule {schedule.name} was run now; this is the job.")
+            return go(request, f"/jobs/{job}", f"Ran schedule {schedule.name}. This is the job.")
         case "pause":
             await schedules.apause(schedule.name)
-            return go(request, here, f"Schedule {schedule.name} is paused.")
+            return go(request, here, f"Paused schedule {schedule.name}.")
         case "resume":
             await schedules.aresume(schedule.name)
-            return go(request, here, f"Schedule {schedule.name} fires again.")
+            return go(request, here, f"Resumed schedule {schedule.name}.")
         case "delete":
             question = f"Delete schedule {schedule.name}? Its jobs and its history stay."
             if (asks := await ask_first(request, question, back=here)) is not None:
                 return asks
             await schedules.aremove(schedule.name)
-            return go(request, "/schedules", f"Schedule {schedule.name} is deleted.")
+            return go(request, "/schedules", f"Deleted schedule {schedule.name}.")
         case "preview":
             return await _form(request, given, schedule=schedule, hides=await _hides(request, schedule), tried=True)
         case "save":
@@ -137,8 +137,8 @@ async def act(request: Request) -> Response:
                 await schedules.aedit(schedule.name, **_definition(given, keep_payload=hides))
             except HoldfastError as error:
                 return await _form(request, given, schedule=schedule, hides=hides, wrong=error, tried=True)
-            return go(request, here, f"Schedule {schedule.name} is changed.")
-    raise InvalidInput("say what is to be done", code="invalid_request")
+            return go(request, here, f"Saved schedule {schedule.name}.")
+    raise InvalidInput("do is run, pause, resume, delete, preview or save", code="invalid_request")
 
 
 async def _form(
@@ -215,11 +215,7 @@ def _written(schedule: Schedule, hides: bool) -> dict[str, str]:
 
 
 async def _schedule(request: Request) -> Schedule:
-    name = request.path_params["name"]
-    found = await the_app(request).schedules.aget(name)
-    if found is None:
-        raise NotFound(f"there is no schedule {name} in this tenant", code="schedule_not_found")
-    return found
+    return await the_app(request).schedules.aget(request.path_params["name"])
 
 
 def _coming(schedule: Schedule, now: datetime) -> list[Coming]:
@@ -263,15 +259,36 @@ def in_words(schedule: Schedule) -> str:
 
 def trouble(schedule: Schedule) -> str | None:
     if schedule.problem == "unknown_kind":
-        return f"no worker that is alive knows kind {schedule.kind}"
+        return f"no running worker has a handler for {schedule.kind}"
     if schedule.problem is not None:
-        return f"the last time failed: {schedule.problem}"
+        return f"the last run failed: {schedule.problem}"
     if schedule.undeclared_at is not None:
-        return f"the code of {schedule.declared_by} does not declare it any more"
+        return f"the code of {schedule.declared_by} no longer declares it"
     return None
 
 
+async def templates(request: Request) -> Response:
+    found = await the_app(request).templates.alist(limit=LISTED + 1)
+    return await render(request, "templates.html", templates=found[:LISTED], more=len(found) > LISTED)
+
+
+async def use_template(request: Request) -> Response:
+    """Enqueue a job from a template, or remove the template."""
+    given, app = await fields(request), the_app(request)
+    name = said(given, "name") or ""
+    if given.get("do") == "remove":
+        question = f"Remove template {name}? Its versions and its jobs stay."
+        if (asks := await ask_first(request, question, back="/templates")) is not None:
+            return asks
+        await app.templates.aremove(name)
+        return go(request, "/templates", f"Removed template {name}.")
+    job = await app.templates.aenqueue(name)
+    return go(request, f"/jobs/{job.id}", f"Enqueued a job from template {name}.")
+
+
 routes = [
+    shows("/templates", templates),
+    does("/templates", use_template, Scope.OPERATE),
     shows("/schedules", index),
     shows("/new/schedule", new, Scope.OPERATE),
     does("/new/schedule", create, Scope.OPERATE),

@@ -13,7 +13,7 @@ from holdfast.engine.names import Place
 from holdfast.errors import NotFound
 from holdfast.features.jobs.routes import Accepted
 from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
-from holdfast.features.schedules.timing import Coming
+from holdfast.features.schedules.recurrence import Coming
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Instant, JobOptions, RetryPolicy, Span, Text
 from holdfast.server.json_body import Router
@@ -62,7 +62,7 @@ async def list_templates(
     after: After = None,
     limit: Limit = PAGE,
 ) -> Page[Template]:
-    """The newest version of each, by their names."""
+    """List templates in their newest versions, by name."""
     scope = app._session.tenant
     found = await app.templates.alist(after=Place.read(after, scope), limit=limit + 1)
     return paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
@@ -70,7 +70,7 @@ async def list_templates(
 
 @template_router.get("/{name:path}/versions", dependencies=[allowed(Scope.READ)], response_model=Page[Template])
 async def template_versions(app: TheApp, name: NamePath, after: After = None, limit: Limit = PAGE) -> Page[Template]:
-    """The newest first; a removal is one of them."""
+    """List the versions of a template, newest first, including removals."""
     scope = app._session.tenant
     found = await app.templates.aversions(name, after=Place.read(after, scope), limit=limit + 1)
     if not found and after is None:
@@ -87,7 +87,7 @@ class FromTemplate(JobOptions, Body):
     "/{name:path}/enqueue", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=Accepted
 )
 async def enqueue_template(app: TheApp, name: NamePath, body: FromTemplate | None = None) -> Accepted:
-    """Enqueue a job made from a template."""
+    """Enqueue a job from a template."""
     asked = body or FromTemplate()
     chosen = app.templates.using(version=asked.version, **asked.options("arguments", "version"))
     handle = await chosen.aenqueue(name, **asked.arguments)
@@ -98,27 +98,24 @@ async def enqueue_template(app: TheApp, name: NamePath, body: FromTemplate | Non
 async def show_template(
     app: TheApp, name: NamePath, version: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None
 ) -> Template:
-    """One version; without a number the newest."""
-    found = await app.templates.aget(name, version)
-    if found is None:
-        raise _missing(name)
-    return found
+    """Show a version of a template; without a number, the newest."""
+    return await app.templates.aget(name, version)
 
 
 @template_router.put("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Template)
 async def put_template(app: TheApp, name: NamePath, body: PutTemplate) -> Template:
-    """Define a template, or change it: that is a new version, and the others stay. Repeating it changes nothing."""
+    """Create a template or a new version of it. Older versions stay. Repeating the same request changes nothing."""
     return await app.templates.aset(name, body.kind, body.payload, **body.options("kind", "payload"))
 
 
 @template_router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
 async def remove_template(app: TheApp, name: NamePath) -> None:
-    """No new jobs are made from it; its versions stay."""
+    """Remove a template from use. Its versions stay readable."""
     await app.templates.aremove(name)
 
 
 def _missing(name: str) -> NotFound:
-    return NotFound(f"there is no template {name} in this tenant", code="template_not_found")
+    return NotFound(f"no template {name} in this tenant", code="template_not_found")
 
 
 router = Router(prefix="/schedules", tags=["schedules"])
@@ -157,7 +154,7 @@ async def list_schedules(
     after: After = None,
     limit: Limit = PAGE,
 ) -> Response:
-    """By their names."""
+    """List schedules by name."""
     scope = app._session.tenant
     found = await app.schedules.alist(state=state, kind=kind, after=Place.read(after, scope), limit=limit + 1)
     page = paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
@@ -166,14 +163,15 @@ async def list_schedules(
 
 @router.post("", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Schedule)
 async def create_schedule(app: TheApp, body: CreateSchedule) -> Schedule:
-    """Make a schedule of a kind or a template."""
+    """Create a schedule for a kind or a template."""
     definition = body.options("name", "timing")
     return await app.schedules.aadd(body.name, body.timing, **definition)
 
 
 @router.get("/{name:path}/next", dependencies=[allowed(Scope.READ)], response_model=Page[Coming])
 async def next_times(app: TheApp, name: NamePath, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Page[Coming]:
-    """Its next times, here and in its zone, with a warning where a change of the clock touches one."""
+    """Show the next times in UTC and in the schedule's time zone, with a warning where daylight saving time
+    affects one."""
     return Page(items=await app.schedules.apreview(name, count))
 
 
@@ -181,14 +179,14 @@ async def next_times(app: TheApp, name: NamePath, count: Annotated[int, Query(ge
 async def schedule_history(
     app: TheApp, name: NamePath, before: Annotated[Instant | None, Query()] = None, limit: Limit = PAGE
 ) -> Page[ScheduleRun]:
-    """What became of its times, the latest first; `before` is the `due_at` of the last one seen."""
+    """List a schedule's past times, newest first. `before` is the `due_at` of the last one seen."""
     found = await app.schedules.ahistory(name, limit=limit + 1, before=before)
     return paged(found, limit, lambda fire: fire.due_at.isoformat())
 
 
 @router.post("/{name:path}/pause", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
 async def pause_schedule(app: TheApp, name: NamePath) -> Schedule:
-    """Fire nothing until it is resumed."""
+    """Pause a schedule."""
     return await app.schedules.apause(name)
 
 
@@ -211,19 +209,16 @@ async def run_schedule_now(app: TheApp, name: NamePath, anyway: bool = False) ->
 
 @router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Schedule)
 async def show_schedule(app: TheApp, name: NamePath) -> Schedule:
-    found = await app.schedules.aget(name)
-    if found is None:
-        raise NotFound(f"there is no schedule {name} in this tenant", code="schedule_not_found")
-    return found
+    return await app.schedules.aget(name)
 
 
 @router.patch("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
 async def edit_schedule(app: TheApp, name: NamePath, body: Definition) -> Schedule:
-    """Change what is named; an option that is null is taken away."""
+    """Change the given fields. An option that is null is removed."""
     return await app.schedules.aedit(name, **body.changes())
 
 
 @router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
 async def delete_schedule(app: TheApp, name: NamePath) -> None:
-    """It fires no more and its name is free; jobs and history stay."""
+    """Delete a schedule. Its jobs and history stay; its name can be used again."""
     await app.schedules.aremove(name)

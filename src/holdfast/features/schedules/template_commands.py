@@ -29,11 +29,11 @@ from holdfast.stores.session import Session
 Make = Callable[[str, Any, dict[str, Any]], JobSpec]
 
 FromApp = Annotated[
-    str | None, typer.Option("--app", metavar="MODULE:APP", help="Check against its kinds, and use their defaults.")
+    str | None, typer.Option("--app", metavar="MODULE:APP", help="App to check the kind against; its defaults apply.")
 ]
 
 
-Zone = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone: Europe/Paris; else UTC.")]
+Zone = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="Time zone: Europe/Paris; default: UTC.")]
 
 
 class MissedPolicy(StrEnum):
@@ -55,19 +55,15 @@ class Timed:
     tz: Zone = None
     missed: Annotated[
         MissedPolicy | None,
-        typer.Option(
-            "--missed", metavar="HOW", help="Times missed: skip, fire once for all of them, or all (up to 100)."
-        ),
+        typer.Option("--missed", metavar="HOW", help="Missed times: skip them, fire once, or fire all (up to 100)."),
     ] = None
     overlap: Annotated[
         OverlapPolicy | None,
-        typer.Option(
-            "--overlap", metavar="HOW", help="While a job of it runs: allow another, skip the time, or queue it."
-        ),
+        typer.Option("--overlap", metavar="HOW", help="If the previous job still runs: allow another, skip, or queue."),
     ] = None
-    jitter: Annotated[
-        str | None, typer.Option("--jitter", metavar="SPAN", help="Spread each time over this: 30s, 5m.")
-    ] = None
+    jitter: Annotated[str | None, typer.Option("--jitter", metavar="SPAN", help="Random delay of up to: 30s, 5m.")] = (
+        None
+    )
 
     @property
     def given(self) -> dict[str, Any]:
@@ -85,16 +81,19 @@ class Made:
     """What the jobs that are made begin with."""
 
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="NAME", help="The queue of its jobs; else their kind's.")
+        str | None, typer.Option("--queue", metavar="NAME", help="Queue for its jobs; default: the kind's.")
     ] = None
-    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Higher goes first.")] = None
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent its jobs are for.")] = None
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be repeated.")] = None
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Priority; higher runs first.")] = None
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that owns its jobs.")] = None
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="A tag; repeatable.")] = None
     max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="Tries of a job.")
+        int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="Maximum attempts of a job.")
     ] = None
     deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="SPAN", help="Not begun later than this after its time: 5m, 2h.")
+        str | None,
+        typer.Option(
+            "--deadline", metavar="SPAN", help="Deadline: do not start a job later than this after its time: 5m, 2h."
+        ),
     ] = None
 
     @property
@@ -140,16 +139,18 @@ def _maker(client: Session, app: str | None, url: str | None) -> Make:
     return make
 
 
-commands = Commands("Job definitions with a name and versions.")
+commands = Commands("Manage templates: named, versioned job definitions.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The template's name.")]
-Version = Annotated[int | None, typer.Option("--version", metavar="N", min=1, help="This version; else the newest.")]
+Version = Annotated[
+    int | None, typer.Option("--version", metavar="N", min=1, help="Version to use; default: the newest.")
+]
 Payload = Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")]
 
 
 @commands.add("list", "holdfast templates list")
 def list_templates(session: AnyTenant) -> None:
-    """List the templates, each in its newest version."""
+    """List the templates in their newest versions."""
     with templating(session) as templates:
         found = templates.list()
     if session.as_json:
@@ -162,17 +163,15 @@ def list_templates(session: AnyTenant) -> None:
 
 @commands.add("show", "holdfast templates show monthly --version 3")
 def show(session: OneTenant, name: Name, version: Version = None) -> None:
-    """Show a template: what jobs made from it begin with."""
+    """Show a template and its defaults."""
     with templating(session) as templates:
         found = templates.get(name, version)
-    if found is None:
-        raise not_found(name)
     _print(found, session.as_json)
 
 
 @commands.add("versions", "holdfast templates versions monthly --limit 10")
 def versions(session: OneTenant, name: Name, limit: options.Limit = 50) -> None:
-    """List the versions of a template, the newest first."""
+    """List the versions of a template, newest first."""
     with templating(session) as templates:
         found = templates.versions(name, limit=limit)
     if not found:
@@ -187,20 +186,20 @@ def versions(session: OneTenant, name: Name, limit: options.Limit = 50) -> None:
 def put(
     session: OneTenant,
     name: Name,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind of its jobs.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Job kind to enqueue.")],
     payload: Payload = "{}",
     *,
     made: Made,
     app: FromApp = None,
 ) -> None:
-    """Define a template, or change it: that is a new version, and the others stay."""
+    """Create a template or a new version of it. Older versions stay."""
     with templating(session, app) as templates:
         _print(templates.set(name, kind, document(payload), **made.given), session.as_json)
 
 
 @commands.add("remove", "holdfast templates remove monthly")
 def remove(session: OneTenant, name: Name) -> None:
-    """Make no more jobs from a template; its versions stay."""
+    """Remove a template from use. Its versions stay readable."""
     with templating(session) as templates:
         templates.remove(name)
     session.answer({"template": name, "removed": True}, f"Template {name} makes no more jobs.")
@@ -210,7 +209,7 @@ def remove(session: OneTenant, name: Name) -> None:
 def enqueue(
     session: OneTenant, name: Name, payload: Payload = "{}", version: Version = None, app: FromApp = None
 ) -> None:
-    """Enqueue a job made from a template, with these arguments on top, and print its id."""
+    """Enqueue a job from a template, with these arguments added, and print its id."""
     with templating(session, app) as templates:
         handle = templates.using(version=version).enqueue(name, **document(payload))
     if session.as_json:

@@ -54,18 +54,22 @@ class Templates(StoreNamespace):
         template = yield from run(self._store.templates.set(draft, self._actor, self._tenant))
         if template is None:
             raise Conflict(
-                f"template {name} makes jobs of another kind than {kind}",
+                f"template {name} is for another kind than {kind}",
                 code="template_kind",
-                fix="Another kind is another template: give it another name.",
+                fix="Create another template for another kind.",
             )
         return template
 
     aset = awaited(set)
 
     @operation
-    def get(self, name: str, version: int | None = None) -> Program[Template | None]:
-        """One version, or the newest one without a number. None if there is none, or the template was removed."""
-        return _there((yield from run(self._get(name, version))), version)
+    def get(self, name: str, version: int | None = None) -> Program[Template]:
+        """One version, or the newest one without a number. ``NotFound`` if there is none, or the template was
+        removed."""
+        found = _there((yield from run(self._get(name, version))), version)
+        if found is None:
+            raise not_found(name)
+        return found
 
     aget = awaited(get)
 
@@ -132,7 +136,7 @@ class Templates(StoreNamespace):
     def _enqueue(self, name: str, arguments: Mapping[str, Any]) -> Steps[tuple[Any, Sequence[Enqueued]]]:
         tenant = self._options.get("tenant", self._tenant)
         if "connection" in self._options:
-            raise InvalidSetting("a template is not enqueued on a connection of yours", code="unknown_option")
+            raise InvalidSetting("a template cannot be enqueued on your own connection", code="unknown_option")
         found = yield from self._store.templates.get(_named(name), tenant, self._version).start()
         template = _there(found, self._version)
         if template is None:
@@ -148,9 +152,9 @@ class Templates(StoreNamespace):
 
 def not_found(name: str) -> NotFound:
     return NotFound(
-        f"there is no template {name} in this tenant",
+        f"no template {name} in this tenant",
         code="template_not_found",
-        fix="Make it: app.templates.set(…), or holdfast templates put",
+        fix="Create it with app.templates.set(…) or holdfast templates put.",
     )
 
 

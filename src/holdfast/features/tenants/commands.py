@@ -14,15 +14,15 @@ from holdfast.cli.tree import Commands
 from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
 from holdfast.features.tenants.operations import Tenants
 
-commands = Commands("Tenants: what they are held to, and how they share queues.")
+commands = Commands("Manage tenants, their limits and fair sharing of queues.")
 
-Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]
+Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 NONE = "none"
 
 
 @commands.add("list", "holdfast tenants list")
 def list_tenants(session: NoTenant) -> None:
-    """List the tenants that are registered or have jobs, with what they use of what they may."""
+    """List tenants that are registered or have jobs, with their usage and limits."""
     with session.connect() as client:
         found = Tenants(client).list()
     session.print_list(
@@ -58,24 +58,31 @@ def show(session: NoTenant, name: Name) -> None:
 def set_tenant(
     session: NoTenant,
     name: Name,
-    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Its name for people.")] = None,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Display name.")] = None,
     max_pending: Annotated[
-        str | None, typer.Option("--max-pending", metavar="N", help="So many may wait; more are refused. 'none': any.")
+        str | None,
+        typer.Option(
+            "--max-pending", metavar="N", help="Maximum waiting jobs; more are refused. 'none' removes the limit."
+        ),
     ] = None,
     max_running: Annotated[
-        str | None, typer.Option("--max-running", metavar="N", help="So many run at once; more wait. 'none': any.")
+        str | None,
+        typer.Option("--max-running", metavar="N", help="Maximum running jobs; more wait. 'none' removes the limit."),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option("--rate", metavar="N/SPAN", help="So many are begun in a time: 10/s. 'none': any.")
+        str | None,
+        typer.Option("--rate", metavar="N/SPAN", help="Maximum starts per period: 10/s. 'none' removes the limit."),
     ] = None,
     burst: Annotated[
-        int | None, typer.Option("--burst", metavar="N", min=1, help="So many of a rate at once; else the whole rate.")
+        int | None,
+        typer.Option("--burst", metavar="N", min=1, help="Maximum starts at the same moment (1: evenly spread)."),
     ] = None,
     weight: Annotated[
-        str | None, typer.Option("--weight", metavar="N", help="Its share against others; 'none' is 1.")
+        str | None,
+        typer.Option("--weight", metavar="N", help="Share relative to other tenants; 'none' resets it to 1."),
     ] = None,
 ) -> None:
-    """Register a tenant, or change what is said; the rest stays. The first weight has all queues shared fairly."""
+    """Register or change a tenant. Other settings stay. The first weight turns on fair sharing for all queues."""
     what = TenantOptions()
     if title is not None:
         what["title"] = None if title == NONE else title
@@ -96,7 +103,7 @@ def set_tenant(
 
 @commands.add("delete", "holdfast tenants delete acme")
 def delete(session: NoTenant, name: Name) -> None:
-    """Forget what was set for a tenant; its jobs stay."""
+    """Remove a tenant's registration and settings. Its jobs stay."""
     with session.connect() as client:
         Tenants(client).remove(name)
     session.answer({"tenant": name, "deleted": True}, f"Nothing is set for {name} any more. Its jobs are as they were.")
@@ -109,10 +116,15 @@ def delete(session: NoTenant, name: Name) -> None:
 )
 def fair(
     session: NoTenant,
-    state: Annotated[Literal["on", "off"] | None, typer.Argument(metavar="[on|off]", help="Without it: look.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="One queue instead of all.")] = None,
+    state: Annotated[
+        Literal["on", "off"] | None,
+        typer.Argument(metavar="[on|off]", help="State to set: on or off; without it, print the current setting."),
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="Only this queue; default: all queues.")
+    ] = None,
 ) -> None:
-    """Have tenants share queues fairly, or no more. While the index for it is made, those who write wait."""
+    """Turn fair sharing between tenants on or off. Writers wait while its index is built."""
     with session.connect() as client:
         tenants = Tenants(client)
         shared = tenants.fair_queues() if state is None else tenants.set_fair_queues(state == "on", queue=queue)
@@ -127,9 +139,12 @@ def fair(
 @commands.add("registered-only", "holdfast tenants registered-only on")
 def registered_only(
     session: NoTenant,
-    state: Annotated[Literal["on", "off"] | None, typer.Argument(metavar="[on|off]", help="Without it: look.")] = None,
+    state: Annotated[
+        Literal["on", "off"] | None,
+        typer.Argument(metavar="[on|off]", help="State to set: on or off; without it, print the current setting."),
+    ] = None,
 ) -> None:
-    """Refuse jobs of tenants that are not registered, or no more. What waits already runs to its end."""
+    """Turn on or off that only registered tenants may enqueue. Waiting jobs still run."""
     with session.connect() as client:
         tenants = Tenants(client)
         if state is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting
 from holdfast.features.limits.model import Rule
@@ -70,9 +70,7 @@ class TurnOf:
 
 def terms(options: TenantOptions) -> dict[str, Any]:
     """What is to be set, complete and checked, as the stores take it."""
-    unknown = options.keys() - TenantOptions.__annotations__.keys()
-    if unknown:
-        raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+    check_options(options, TenantOptions.__annotations__)
     found: dict[str, Any] = {}
     if "title" in options:
         title = options["title"]
@@ -84,7 +82,7 @@ def terms(options: TenantOptions) -> dict[str, Any]:
         running = options["max_running"]
         found["max_running"] = None if running is None else Rule.of("tenant", "t", running).concurrency
     if options.get("burst") is not None and options.get("rate") is None:
-        raise InvalidSetting("a burst belongs to a rate", code="invalid_limit")
+        raise InvalidSetting("a burst needs a rate", code="invalid_limit")
     if "rate" in options:
         rate = options["rate"]
         rule = None if rate is None else Rule.of("tenant", "t", None, rate, options.get("burst"))
@@ -96,7 +94,7 @@ def _whole(value: object, what: str, least: int, most: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidSetting(f"{what} is a number from {least} to {most:,}, not {value!r}", code="invalid_limit")
+        raise InvalidSetting(f"{what} must be a number from {least} to {most:,}, not {value!r}", code="invalid_limit")
     return value
 
 

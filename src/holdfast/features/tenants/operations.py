@@ -105,9 +105,9 @@ class Tenants(StoreNamespace):
         found = [each for each in every if each.name == name]
         if not found:
             raise NotFound(
-                f"there is no tenant {name}, nor any job of it",
+                f"no tenant {name} is registered or has jobs",
                 code="tenant_not_found",
-                fix=f"Register it: app.tenants.set({name!r}), or holdfast tenants set {name}",
+                fix=f"Register it with app.tenants.set({name!r}) or holdfast tenants set {name}.",
             )
         return found[0]
 
@@ -126,9 +126,9 @@ def _wanted(now: _Names, on: bool, queue: str) -> _Names:
         return [EVERY_QUEUE] if on else []
     if EVERY_QUEUE in now and not on:
         raise InvalidSetting(
-            "every queue is shared, and this one with them",
+            "fair sharing is on for every queue, including this one",
             code="conflicting_options",
-            fix="Switch sharing off, and on again for the queues that are to be shared.",
+            fix="Turn fair sharing off, then on again for the queues that shall be shared.",
         )
     if on:
         return now if EVERY_QUEUE in now else sorted({*now, queue})
@@ -141,5 +141,5 @@ def _patient(long: Flow[T]) -> Flow[T]:
 
 def _named(name: str) -> str:
     if check_name(name, "tenant") == EVERY_TENANT:
-        raise InvalidSetting("name one tenant; * is none", code="invalid_name")
+        raise InvalidSetting('expected one tenant, got "*"', code="invalid_name")
     return name

@@ -39,7 +39,7 @@ async def index(request: Request) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """What is left empty is taken away."""
+    """An empty field removes the limit."""
     whole(request)
     given = await fields(request)
     rate = said(given, "rate", 50)
@@ -53,7 +53,7 @@ async def change(request: Request) -> Response:
     if rate is not None:
         terms["burst"] = whole_number(given, "burst", 1, 1_000_000)
     tenant = await the_app(request).tenants.aset(said(given, "name", 255) or "", **terms)
-    return go(request, "/tenants", f"Tenant {tenant.name} is held to this from now on.")
+    return go(request, "/tenants", f"Saved the limits of tenant {tenant.name}.")
 
 
 async def share(request: Request) -> Response:
@@ -61,7 +61,7 @@ async def share(request: Request) -> Response:
     given = await fields(request)
     queues = await the_app(request).tenants.aset_fair_queues(given.get("on") == "yes", queue=said(given, "queue"))
     told = "every queue" if EVERY_QUEUE in queues else ", ".join(queues) or "no queue"
-    return go(request, "/tenants", f"Tenants share {told} fairly.")
+    return go(request, "/tenants", f"Fair sharing: {told}.")
 
 
 def _own(tenant: Tenant) -> Tenant:

@@ -65,9 +65,9 @@ begin
         v_counted := p_now;
     end if;
     if v_pending + p_jobs > v_cap and p_jobs > p_free then
-        raise exception 'tenant % is full: % of its jobs wait and % may; % of kind % refused', p_tenant, v_pending, v_cap,
+        raise exception 'tenant % has % waiting jobs and may have %: % of kind % refused', p_tenant, v_pending, v_cap,
                 p_jobs, p_kind
-            using errcode = 'ZH057', hint = 'Enqueue again when some have run, or raise the cap: set_tenant(…).';
+            using errcode = 'ZH057', hint = 'Enqueue again later, or raise the limit: set_tenant(…).';
     end if;
     update tenant_load l set pending = v_pending + p_jobs, counted_at = v_counted where l.tenant = p_tenant;
 end $$;
@@ -207,7 +207,7 @@ end $$;
 
 create or replace function refuse_unregistered(p_tenant text, p_kind text) returns void language plpgsql as $$
 begin
-    raise exception 'tenant % is not registered, and only registered ones may have jobs; one of kind % refused', p_tenant, p_kind
+    raise exception 'tenant % is not registered: job of kind % refused', p_tenant, p_kind
         using errcode = 'ZH067', hint = 'Register it: set_tenant(…), or holdfast tenants set.';
 end $$;
 
@@ -257,7 +257,7 @@ begin
     return next;
 end $$;
 
--- While a tenant has a cap the switch says so: without it nobody would count. (`ruled` stays once it is set: keep_ruled.)
+-- `dispatch.capped` is true while any tenant has a cap; without it nothing is counted. (`ruled` stays once it is set: keep_ruled.)
 create or replace function judge_rules() returns trigger language plpgsql set search_path from current as $$
 begin
     if hidden('*', 'tenant') or exists (select from tenant t where t.max_pending is not null) then

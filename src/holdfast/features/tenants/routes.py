@@ -57,7 +57,7 @@ class Shared:
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Tenant])
 async def list_tenants(app: TheApp, who: Who) -> Page[Tenant]:
-    """The registered ones and those that have jobs, by their names; of them oneself, for a tenant."""
+    """List tenants that are registered or have jobs, by name. A tenant's token sees only itself."""
     found = await app.tenants.alist()
     return Page(items=[each for each in found if who.runs_all or each.name == who.tenant])
 
@@ -69,7 +69,7 @@ async def fair_queues(app: TheApp) -> Shared:
 
 @router.post("/fair", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Shared)
 async def share_queues(app: TheApp, body: Sharing) -> Shared:
-    """Have tenants share a queue fairly, or all of them, or no more."""
+    """Turn fair sharing between tenants on or off, for one queue or all."""
     return Shared(await app.tenants.aset_fair_queues(body.on, queue=body.queue))
 
 
@@ -80,7 +80,7 @@ async def registered_only(app: TheApp) -> Registration:
 
 @router.post("/registered-only", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Registration)
 async def require_registration(app: TheApp, body: Registering) -> Registration:
-    """Refuse jobs of tenants that are not registered, or no more."""
+    """Turn on or off that only registered tenants may enqueue."""
     await app.tenants.aset_registration_required(body.on)
     return Registration(body.on)
 
@@ -88,17 +88,17 @@ async def require_registration(app: TheApp, body: Registering) -> Registration:
 @router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Tenant)
 async def show_tenant(app: TheApp, who: Who, name: NamePath) -> Tenant:
     if not who.runs_all and name != who.tenant:
-        raise NotFound(f"there is no tenant {name}, nor any job of it", code="tenant_not_found")
+        raise NotFound(f"no tenant {name} is registered or has jobs", code="tenant_not_found")
     return await app.tenants.aget(name)
 
 
 @router.put("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Tenant)
 async def set_tenant(app: TheApp, name: NamePath, body: SetTenant) -> Tenant:
-    """Register it, or change what is said."""
+    """Register a tenant or change the given settings."""
     return await app.tenants.aset(name, **body.given())
 
 
 @router.delete("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
 async def delete_tenant(app: TheApp, name: NamePath) -> None:
-    """Forget what was set for it. Its jobs stay."""
+    """Remove the tenant's settings. Its jobs stay."""
     await app.tenants.aremove(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -102,8 +103,8 @@ class TenantReads(Reader):
         running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**whose)))}
         return {name: (waiting.get(name, 0), running.get(name, 0)) for (name,) in found}
 
-    def fair_queues(self) -> Flow[list[str]]:
-        raise NotImplementedError
+    @abstractmethod
+    def fair_queues(self) -> Flow[list[str]]: ...
 
     @flow(writes=False)
     def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Steps[list[Tenant]]:

@@ -16,7 +16,7 @@ from holdfast.features.tokens.model import ApiToken, Role, Scope
 from holdfast.features.tokens.operations import Tokens
 from holdfast.stores.ids import new_id
 
-commands = Commands("Who may ask over HTTP: issue, list and revoke API tokens.")
+commands = Commands("Manage API tokens.")
 
 
 @commands.add(
@@ -27,19 +27,17 @@ commands = Commands("Who may ask over HTTP: issue, list and revoke API tokens.")
 )
 def issue(
     session: AnyTenant,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whom the ledger names: a person, or a program.")],
-    role: Annotated[
-        list[Role], typer.Option("--role", metavar="ROLE", help=f"What it may: {', '.join(Role)}. Repeat it.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name recorded in the ledger: a person or a program.")],
+    role: Annotated[list[Role], typer.Option("--role", metavar="ROLE", help=f"Role: {', '.join(Role)}; repeatable.")],
     only: Annotated[
         list[Scope] | None,
-        typer.Option("--scope", metavar="SCOPE", help=f"No more than this of it: {', '.join(Scope)}. Repeat it."),
+        typer.Option("--scope", metavar="SCOPE", help=f"Restrict it to a scope: {', '.join(Scope)}; repeatable."),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="TIME|SPAN", help="When it ends: a time, or 90d. Else never.")
+        str | None, typer.Option("--expires", metavar="TIME|SPAN", help="Expiry: a time, or 90d; default: never.")
     ] = None,
 ) -> None:
-    """Issue an API token. It is shown here, once; what is kept is a hash."""
+    """Issue an API token. It is printed once; only a hash is stored."""
     whose = session.scope
     with session.connect() as client:
         issued = Tokens(client, new_id).issue(
@@ -59,10 +57,12 @@ def issue(
 @commands.add("list", "holdfast tokens list --all-tenants")
 def list_tokens(
     session: AnyTenant,
-    sessions: Annotated[bool, typer.Option("--sessions", help="Browsers that were logged in with them, too.")] = False,
+    sessions: Annotated[
+        bool, typer.Option("--sessions", help="Include browser sessions opened with the tokens.")
+    ] = False,
     limit: options.Limit = 50,
 ) -> None:
-    """List tokens, newest first; those that are over are among them."""
+    """List tokens, newest first, including expired and revoked ones."""
     with session.connect() as client:
         found = Tokens(client, new_id).list(sessions=sessions, limit=limit)
     now = datetime.now(UTC)
@@ -83,8 +83,8 @@ def list_tokens(
 
 
 @commands.add("revoke", "holdfast tokens revoke 01a1de74-eb8c-70f1-843b-cac5f6817387")
-def revoke(session: AnyTenant, id: Annotated[str, typer.Argument(metavar="ID", help="A token's id, in full.")]) -> None:
-    """Revoke a token, and the sessions that were opened with it."""
+def revoke(session: AnyTenant, id: Annotated[str, typer.Argument(metavar="ID", help="The token's full id.")]) -> None:
+    """Revoke a token and the sessions opened with it."""
     with session.connect() as client:
         found = Tokens(client, new_id).revoke(id)
     if session.as_json:

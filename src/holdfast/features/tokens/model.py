@@ -67,14 +67,14 @@ def scopes_of(roles: Iterable[str], only: Iterable[str] = ()) -> frozenset[Scope
     for given in lists:
         if not isinstance(given, Iterable):
             raise InvalidSetting(
-                f"roles and scopes are lists of names, not {type(given).__name__}", code="unknown_role"
+                f"roles and scopes must be lists of names, not {type(given).__name__}", code="unknown_role"
             )
     try:
         allowed = frozenset[Scope]().union(*(ROLES[Role(role)] for role in roles))
         narrowed = frozenset(Scope(scope) for scope in only)
     except ValueError as error:
         raise InvalidSetting(
-            f"there is no such role or scope: {error}",
+            f"unknown role or scope: {error}",
             code="unknown_role",
             fix=f"Roles: {', '.join(Role)}. Scopes: {', '.join(Scope)}.",
         ) from None
@@ -142,13 +142,13 @@ class Issuing:
         expires: datetime | Duration | None = None,
     ) -> Issuing:
         if isinstance(roles, str) or isinstance(scopes, str):
-            raise InvalidSetting("roles and scopes are lists of names", code="unknown_role")
+            raise InvalidSetting("roles and scopes must be lists of names", code="unknown_role")
         allowed = scopes_of(roles, scopes)
         if not allowed:
             raise InvalidSetting(
-                "a token that allows nothing is not issued",
+                "the token would allow nothing",
                 code="token_without_scope",
-                fix=f"Give it a role ({', '.join(Role)}), and no scope that its roles do not have.",
+                fix=f"Pass a role ({', '.join(Role)}) and only scopes that the role has.",
             )
         at, lasting = _until(expires)
         return cls(
@@ -201,5 +201,5 @@ def _until(expires: datetime | Duration | None) -> tuple[datetime | None, float 
         return instant(expires, "expires"), None
     lasting = seconds(expires, "expires")
     if not SHORTEST <= lasting <= LONGEST:
-        raise InvalidSetting("a token lasts from a second to twenty years", code="invalid_duration")
+        raise InvalidSetting("a token must last from one second to 20 years", code="invalid_duration")
     return None, lasting

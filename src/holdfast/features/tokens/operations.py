@@ -76,9 +76,9 @@ class Tokens(StoreNamespace):
         token = yield from run(self._store.tokens.revoke(token_id, self._actor, tenant or self._tenant))
         if token is None:
             raise NotFound(
-                "there is no such token in this tenant",
+                "no such token in this tenant",
                 code="token_not_found",
-                fix="See which there are: holdfast tokens list",
+                fix="List the tokens: holdfast tokens list",
             )
         return token
 

@@ -46,11 +46,11 @@ async def issue(request: Request) -> Response:
 
 async def revoke(request: Request) -> Response:
     id_ = said(await fields(request), "id", 50) or ""
-    question = "Revoke this token? Whoever uses it is turned away from then on."
+    question = "Revoke this token? Its next request is refused."
     if (asks := await ask_first(request, question, back="/tokens")) is not None:
         return asks
     token = await the_app(request).tokens.arevoke(id_)
-    return go(request, "/tokens", f"Token {token.name} opens nothing any more.")
+    return go(request, "/tokens", f"Revoked token {token.name}.")
 
 
 routes = [

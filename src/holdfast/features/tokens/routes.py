@@ -22,11 +22,9 @@ PAGE, MOST = 50, 200
 class IssueToken(Body):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"name": "ci", "roles": ["producer"]}]})
 
-    name: str = Field(max_length=100, description="Whom the ledger names.")
+    name: str = Field(max_length=100, description="Name recorded in the ledger.")
     roles: list[Role] = Field(min_length=1, max_length=len(Role))
-    scopes: list[Scope] = Field(
-        default=[], max_length=len(Scope), description="Of what the roles allow, no more than these."
-    )
+    scopes: list[Scope] = Field(default=[], max_length=len(Scope), description="Restrict the roles to these scopes.")
     expires_at: AwareDatetime | None = None
     expires_in: float | None = Field(default=None, ge=1, le=LONGEST, allow_inf_nan=False, description="Seconds.")
 
@@ -45,10 +43,10 @@ class TokenPage(BaseModel):
 
 @router.post("", status_code=201, summary="Issue a token")
 async def issue_token(request: Request, app: TheApp, wanted: IssueToken) -> IssuedToken:
-    """For the caller's own tenant, and for no more than the caller may itself."""
+    """Issue a token for the caller's tenant, with at most the caller's own rights."""
     refuse_beyond(identity_of(request), wanted.roles, wanted.scopes)
     if wanted.expires_at is not None and wanted.expires_in is not None:
-        raise Refused("give expires_at or expires_in, not both", code="conflicting_options")
+        raise Refused("pass expires_at or expires_in, not both", code="conflicting_options")
     expires = wanted.expires_at if wanted.expires_in is None else wanted.expires_in
     issued = await app.tokens.aissue(wanted.name, roles=wanted.roles, scopes=wanted.scopes, expires=expires)
     return IssuedToken(text=issued.text, token=issued.token)

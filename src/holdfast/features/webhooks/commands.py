@@ -16,26 +16,33 @@ from holdfast.features.webhooks.model import NOTICES, Webhook, WebhookDelivery
 from holdfast.features.webhooks.operations import Changes, Looking, Webhooks
 from holdfast.webhooks import new_secret
 
-commands = Commands("Tell others of events: webhooks, and what became of them.")
+commands = Commands("Manage webhook endpoints and their deliveries.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The endpoint's name.")]
 Wants = Annotated[
     list[str] | None,
-    typer.Option("--on", metavar="EVENT", help=f"What it is told, again and again: {', '.join(NOTICES)}, order.*"),
+    typer.Option("--on", metavar="EVENT", help=f"Event types to send: {', '.join(NOTICES)}, order.*; repeatable."),
 ]
-OfKind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only of jobs of this kind; * is anything.")]
+OfKind = Annotated[
+    str | None, typer.Option("--kind", metavar="NAME", help="Only events of jobs of this kind; * matches any.")
+]
 OfQueue = Annotated[
-    str | None, typer.Option("--of-queue", metavar="NAME", help="Only of jobs that were enqueued there.")
+    str | None, typer.Option("--of-queue", metavar="NAME", help="Only events of jobs enqueued in this queue.")
 ]
-Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue of its deliveries.")]
+Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Queue for the deliveries.")]
 Secret = Annotated[
-    list[str], typer.Option("--secret", metavar="VARIABLE", help="The name of a secret, the newest first; not itself.")
+    list[str],
+    typer.Option(
+        "--secret",
+        metavar="VARIABLE",
+        help="Name of a signing secret, newest first (the name, not the secret); repeatable.",
+    ),
 ]
 
 
 @commands.add("list", "holdfast endpoints list")
 def list_endpoints(session: AnyTenant) -> None:
-    """List the endpoints: where webhooks go, and what each is told."""
+    """List the webhook endpoints with their URLs and event types."""
     with session.connect() as client:
         found = Webhooks(client).list()
     session.print_list(
@@ -55,7 +62,7 @@ def list_endpoints(session: AnyTenant) -> None:
 
 @commands.add("show", "holdfast endpoints show ops")
 def show(session: OneTenant, name: Name) -> None:
-    """Show an endpoint, and the last attempts to deliver something to it."""
+    """Show an endpoint and its last delivery attempts."""
     with session.connect() as client:
         feature = Webhooks(client)
         found, log = feature.get(name), feature.deliveries(name, limit=10)
@@ -76,14 +83,14 @@ def show(session: OneTenant, name: Name) -> None:
 def add(
     session: OneTenant,
     name: Name,
-    to: Annotated[str, typer.Argument(metavar="URL", help="Where messages are posted to.")],
+    to: Annotated[str, typer.Argument(metavar="URL", help="URL to post messages to.")],
     secret: Secret,
     wants: Wants = None,
     kind: OfKind = None,
     of_queue: OfQueue = None,
     queue: Queue = None,
 ) -> None:
-    """Tell a URL of events from now on, with signed messages (Standard Webhooks)."""
+    """Add an endpoint: post signed messages (Standard Webhooks) to a URL."""
     how = JobOptions() if queue is None else JobOptions(queue=queue)
     if of_queue is not None:
         how["of_queue"] = of_queue
@@ -95,17 +102,19 @@ def add(
 def change(
     session: OneTenant,
     name: Name,
-    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Where messages are posted to.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="URL to post messages to.")] = None,
     secret: Annotated[
         list[str] | None,
-        typer.Option("--secret", metavar="VARIABLE", help="Names of secrets, the newest first, instead of those."),
+        typer.Option(
+            "--secret", metavar="VARIABLE", help="Names of the signing secrets, newest first; replaces the old list."
+        ),
     ] = None,
     wants: Wants = None,
     kind: OfKind = None,
     of_queue: OfQueue = None,
     queue: Queue = None,
 ) -> None:
-    """Give an endpoint another URL, other secrets, another queue, or have it told of something else."""
+    """Change an endpoint's URL, secrets, queue or event types."""
     how = {name: value for name, value in (("queue", queue), ("of_queue", of_queue)) if value is not None}
     given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind, "options": how or None}
     changes = Changes(**{key: value for key, value in given.items() if value is not None})  # type: ignore[typeddict-item]
@@ -123,19 +132,19 @@ def rotate(
     name: Name,
     secret: Annotated[str, typer.Argument(metavar="VARIABLE", help="The name of the new secret.")],
     keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=0, max=4, help="How many of the old ones still sign.")
+        int, typer.Option("--keep", metavar="N", min=0, max=4, help="Number of old secrets that still sign.")
     ] = 1,
 ) -> None:
-    """Sign with a new secret as well as with the last one; with --keep 0 with the new one alone."""
+    """Add a new signing secret. The last one still signs, unless you pass --keep 0."""
     with session.connect() as client:
         _told(Webhooks(client).rotate_secret(name, secret, keep=keep), session.as_json)
 
 
 @commands.add("disable", "holdfast endpoints disable ops --reason 'it is moved'")
 def disable(
-    session: OneTenant, name: Name, reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")]
+    session: OneTenant, name: Name, reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason.")]
 ) -> None:
-    """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
+    """Disable an endpoint. Events that arrive meanwhile are kept until it is enabled."""
     with session.connect() as client:
         _told(Webhooks(client).disable(name, reason=reason), session.as_json)
 
@@ -144,9 +153,11 @@ def disable(
 def enable(
     session: OneTenant,
     name: Name,
-    skip: Annotated[bool, typer.Option("--skip", help="Without what happened meanwhile.")] = False,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Skip events that arrived while the endpoint was disabled.")
+    ] = False,
 ) -> None:
-    """Go on, with what happened meanwhile."""
+    """Enable an endpoint and send the events that arrived meanwhile."""
     with session.connect() as client:
         _told(Webhooks(client).enable(name, skip=skip), session.as_json)
 
@@ -161,7 +172,7 @@ def remove(session: OneTenant, name: Name) -> None:
 
 @commands.add("test", "holdfast endpoints test ops")
 def ping(session: OneTenant, name: Name) -> None:
-    """Send it a ping. A worker delivers it; `holdfast endpoints deliveries` shows how that went."""
+    """Send a ping to an endpoint. A worker delivers it; `holdfast endpoints deliveries` shows the result."""
     with session.connect() as client:
         _enqueued(Webhooks(client).test(name), session.as_json)
 
@@ -170,14 +181,16 @@ def ping(session: OneTenant, name: Name) -> None:
 def deliveries(
     session: OneTenant,
     name: Name,
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
-    message: Annotated[str | None, typer.Option("--message", metavar="ID", help="Only of this message.")] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="ID", help="Those before the attempt of this id: the next page.")
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed attempts.")] = False,
+    message: Annotated[
+        str | None, typer.Option("--message", metavar="ID", help="Only attempts for this message.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="How many at most.")] = 50,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="ID", help="Next page: only attempts before this id.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="Maximum number of results.")] = 50,
 ) -> None:
-    """List attempts to deliver messages to an endpoint, the newest first."""
+    """List delivery attempts of an endpoint, newest first."""
     wanted = Looking(failed=failed, limit=limit)
     if message is not None:
         wanted["message"] = message
@@ -197,16 +210,16 @@ def deliveries(
 def resend(
     session: OneTenant,
     name: Name,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message's id: msg_….")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message id: msg_….")],
 ) -> None:
-    """Send a message once more, the same under the same id."""
+    """Send a message again, unchanged and under the same id."""
     with session.connect() as client:
         _enqueued(Webhooks(client).resend(name, message), session.as_json)
 
 
 @commands.add("secret", "holdfast endpoints secret")
 def secret(as_json: options.Json = False) -> None:
-    """Make a secret to sign with. It is printed once, and stored nowhere: put it where workers and receiver find it."""
+    """Generate a signing secret. It is printed once and not stored: give it to the workers and to the receiver."""
     made = new_secret()
     if as_json:
         emit({"secret": made})

@@ -181,5 +181,8 @@ class _Attempt:
             await session.arun(session.store.webhooks.note_delivery(entry, self._ctx.tenant))
         except StoreUnavailable as error:  # what the receiver has said is true all the same
             log.warning(
-                "message %s to %s has no line in the log: %s", self._message, self._endpoint.name, error.message
+                "Delivery of message %s to %s could not be logged: %s",
+                self._message,
+                self._endpoint.name,
+                error.message,
             )

@@ -6,6 +6,7 @@ from what applications tell, by the machinery of subscriptions. Secrets are know
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.engine.job import EVERY_TENANT, JobSpec
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Backoff, Retry
 from holdfast.errors import InvalidInput, InvalidSetting
@@ -95,7 +96,7 @@ class Webhook:
     name: str
     url: str
     secrets: tuple[str, ...]
-    """Names of secrets, the newest first: each message is signed with all of them."""
+    """Names of secrets, newest first. Each message is signed with all of them."""
     wants: tuple[str, ...]
     kind: str | None
     job_options: dict[str, Any]
@@ -121,7 +122,7 @@ class Webhook:
         names = ("name", "tenant", "secrets", "wants", "kind", "disabled_reason", "disabled_by", "created_by")
         times = ("disabled_at", "created_at", "updated_at")
         shown = {name: getattr(self, name) for name in (*names, *times)}
-        return {"id": self.id, "url": self.shown_url, "enabled": self.enabled, "options": self.job_options, **shown}
+        return {"id": self.id, "url": self.shown_url, "enabled": self.enabled, "job_options": self.job_options, **shown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,7 @@ class WebhookDelivery:
         return self.error_code is None
 
     def described(self) -> dict[str, Any]:
-        names = ("id", "message", "type", "job_id", "attempt", "status", "error_code", "duration_ms", "excerpt", "at")
-        return {name: getattr(self, name) for name in names} | {"delivered": self.delivered}
+        return dataclasses.asdict(self) | {"delivered": self.delivered}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +173,11 @@ class WebhookDraft:
         options: JobOptions | None = None,
     ) -> WebhookDraft:
         if wants is not None and not isinstance(wants, str | Sequence):
-            raise InvalidSetting(f"wants is a list of events, not {type(wants).__name__}", code="invalid_endpoint")
+            raise InvalidSetting(
+                f"wants must be a list of event types, not {type(wants).__name__}", code="invalid_endpoint"
+            )
         given = (wants,) if isinstance(wants, str) else NOTICES if wants is None else tuple(wants)
-        unused = (options or {}).keys() - {"queue", "priority", "tags", "retry", "delay", "of_queue"}
-        if unused:
-            raise InvalidSetting(f"unknown options: {', '.join(sorted(unused))}", code="unknown_option")
+        check_options(options or {}, ("queue", "priority", "tags", "retry", "delay", "of_queue"))
         if isinstance(kind, str) and not kind.replace("*", ""):
             kind = None
         draft = cls(
@@ -230,7 +230,7 @@ def subscription_names(endpoint: str) -> tuple[str, str]:
 def check_endpoint_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidSetting(
-            "the name of an endpoint is up to 60 small letters, digits, dots, dashes and underscores",
+            "an endpoint's name must be at most 60 lower-case letters, digits, dots, dashes and underscores",
             code="invalid_endpoint",
         )
     return name
@@ -259,9 +259,9 @@ def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
     for name in given:
         if isinstance(name, str) and name.startswith(PREFIX):
             raise InvalidSetting(
-                "this is a secret, and not the name of one",
+                "this is a secret, not the name of one",
                 code="secret_by_name",
-                fix="Put it into the environment of the workers, HOLDFAST_SECRET_<NAME>, and say <NAME> here.",
+                fix="Set it as HOLDFAST_SECRET_<NAME> in the workers' environment and pass <NAME> here.",
             )
         if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name):
             raise _bad("the name of a secret is capital letters, digits and single underscores")
@@ -326,13 +326,13 @@ def is_ours(type: str | None) -> bool:
 
 def _of_event(event: Any) -> tuple[str, str, dict[str, Any]]:
     if not isinstance(event, dict) or not isinstance(event.get("name"), str):
-        raise InvalidInput("the event of a delivery has a name", code="webhook_malformed")
+        raise InvalidInput("the event of a delivery needs a name", code="webhook_malformed")
     name = event["name"]
     at = str(event.get("at") or event.get("sent_at") or "")
     facts = {key: _outside(key, value) for key, value in event.items() if key not in ("at", "sent_at")}
-    verb = name.removeprefix("job.")
-    if name.startswith("job.") and verb in _TYPES:
-        return f"job.{_TYPES[verb]}", at, facts
+    event_type = name.removeprefix("job.")
+    if name.startswith("job.") and event_type in _TYPES:
+        return f"job.{_TYPES[event_type]}", at, facts
     return name, at, facts
 
 

@@ -68,7 +68,7 @@ class Webhooks(StoreNamespace):
         """Send the events it ``wants`` to ``url`` from now on: ``app.webhooks.add("ops", "https://…",
         secrets="OPS_HOOK", wants=["job.dead_letter", "job.crashed"])``. A name that is taken is refused.
 
-        ``secrets`` are names, the newest first: ``HOLDFAST_SECRET_OPS_HOOK`` in the environment of the workers, or one
+        ``secrets`` are names, newest first: ``HOLDFAST_SECRET_OPS_HOOK`` in the environment of the workers, or one
         of the secret provider; a message is signed with each. ``wants`` are events of jobs and of the application,
         ``*`` is any; by default those that need attention. ``kind`` and ``of_queue`` are those of the jobs the events
         are about. The other options apply to its deliveries.
@@ -170,7 +170,7 @@ def _found(caller: Caller, name: str) -> Steps[Webhook]:
 @flow()
 def _added(caller: Caller, draft: WebhookDraft) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.add(draft, new_id(), caller.actor, caller.tenant).start()):
-        raise Conflict(f"there is an endpoint {draft.name} already", code="endpoint_exists")
+        raise Conflict(f"endpoint {draft.name} already exists", code="endpoint_exists")
     yield from _subscribe(caller, draft)
     return (yield from _found(caller, draft.name))
 
@@ -184,7 +184,7 @@ def _changed(caller: Caller, name: str, changes: Changes) -> Steps[Webhook]:
 @flow()
 def _rotated(caller: Caller, name: str, secret: str, keep: int) -> Steps[Webhook]:
     if not 0 <= check_whole(keep, "keep") < MOST_SECRETS:
-        raise InvalidInput(f"keep is from 0 to {MOST_SECRETS - 1}", code="invalid_endpoint")
+        raise InvalidInput(f"keep must be from 0 to {MOST_SECRETS - 1}", code="invalid_endpoint")
     was = yield from _found(caller, name)
     older = [each for each in was.secrets if each != secret]
     return (yield from _put(caller, was, WebhookDraft.changed(was, {"secrets": [secret, *older[:keep]]})))
@@ -212,7 +212,7 @@ def _subscribe(caller: Caller, draft: WebhookDraft) -> Steps[None]:
 def _disabled(caller: Caller, name: str, reason: str) -> Steps[Webhook]:
     why = storable(reason)
     if why is None or not why.strip():
-        raise InvalidInput("no endpoint is disabled without a reason", code="reason_required")
+        raise InvalidInput("disabling an endpoint needs a reason", code="reason_required")
     if not (yield from caller.store.webhooks.disable(name, why, caller.actor, caller.tenant).start()):
         raise _missing(name)
     return (yield from _found(caller, name))
@@ -242,7 +242,7 @@ def _log(caller: Caller, name: str, wanted: Looking) -> Steps[_Deliveries]:
     found = yield from _found(caller, name)
     limit = wanted.get("limit", 50)
     if not 1 <= limit <= PAGE:
-        raise InvalidInput(f"limit is from 1 to {PAGE}", code="invalid_limit")
+        raise InvalidInput(f"limit must be from 1 to {PAGE}", code="invalid_limit")
     before, message, failed = wanted.get("before"), wanted.get("message"), wanted.get("failed", False)
     asked = caller.store.webhooks.deliveries(found.id, found.tenant, limit, before, message, failed)
     return (yield from asked.start())
@@ -256,9 +256,9 @@ def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
     job = (yield from caller.store.jobs.get(sent[0].job_id, caller.tenant).start()) if sent else None
     if job is None or not isinstance(job.payload, dict) or "endpoint" not in job.payload:
         raise NotFound(
-            f"there is no message {message} to {name} any more",
+            f"message {message} to {name} no longer exists",
             code="message_not_found",
-            fix=f"See: holdfast endpoints deliveries {name}",
+            fix=f"List its deliveries: holdfast endpoints deliveries {name}",
         )
     payload: dict[str, Any] = {key: value for key, value in job.payload.items() if key != "endpoint"}
     if payload.get("event") is None:
@@ -276,5 +276,5 @@ def _enqueued(caller: Caller, endpoint: Webhook, payload: dict[str, Any]) -> Ste
 
 def _missing(name: str) -> NotFound:
     return NotFound(
-        f"there is no endpoint {name} in this tenant", code="endpoint_not_found", fix="See: holdfast endpoints list"
+        f"no endpoint {name} in this tenant", code="endpoint_not_found", fix="List them: holdfast endpoints list"
     )

@@ -50,7 +50,7 @@ async def add(request: Request) -> Response:
         wants=_words(given, "wants") or None,
         kind=said(given, "kind", 255),
     )
-    return go(request, f"/endpoints/{made.name}", f"{made.name} is told from now on.")
+    return go(request, f"/endpoints/{made.name}", f"Added webhook {made.name}.")
 
 
 async def set_up(request: Request) -> Response:
@@ -61,20 +61,20 @@ async def set_up(request: Request) -> Response:
     match given.get("do"):
         case "disable":
             await endpoints.adisable(endpoint.name, reason=said(given, "reason", REASON) or "")
-            return go(request, here, f"{endpoint.name} is told nothing more.")
+            return go(request, here, f"Disabled webhook {endpoint.name}.")
         case "enable":
             await endpoints.aenable(endpoint.name, skip=bool(given.get("skip")))
-            return go(request, here, f"{endpoint.name} is told again.")
+            return go(request, here, f"Enabled webhook {endpoint.name}.")
         case "rotate":
             await endpoints.arotate_secret(endpoint.name, said(given, "secret", 255) or "")
-            return go(request, here, "Messages are signed with the new secret as well.")
+            return go(request, here, "Added the signing secret.")
         case "remove":
-            question = f"Remove endpoint {endpoint.name} and the log of its deliveries?"
+            question = f"Remove webhook {endpoint.name} and its delivery log?"
             if (asks := await ask_first(request, question, back=here)) is not None:
                 return asks
             await endpoints.aremove(endpoint.name)
-            return go(request, "/endpoints", f"Endpoint {endpoint.name} is removed.")
-    raise InvalidInput("say what is to be done", code="invalid_request")
+            return go(request, "/endpoints", f"Removed webhook {endpoint.name}.")
+    raise InvalidInput("do is disable, enable, rotate or remove", code="invalid_request")
 
 
 async def send(request: Request) -> Response:
@@ -86,7 +86,7 @@ async def send(request: Request) -> Response:
         job = await endpoints.atest(endpoint.name)
     else:
         job = await endpoints.aresend(endpoint.name, message)
-    return go(request, f"/jobs/{job}", "This job sends it.")
+    return go(request, f"/jobs/{job}", "This job sends the message.")
 
 
 def _words(given: dict[str, str], name: str) -> list[str]:

@@ -17,10 +17,12 @@ from holdfast.server.parameters import PAGE, After, Limit, Name, Page, TheApp, a
 
 router = Router(prefix="/endpoints", tags=["endpoints"])
 
-Url = Annotated[str, Field(max_length=2_000, description="Where messages are posted to.")]
+Url = Annotated[str, Field(max_length=2_000, description="URL to post messages to.")]
 Secrets = Annotated[
     list[Text],
-    Field(min_length=1, max_length=5, description="Names of secrets, the newest first; none of them itself."),
+    Field(
+        min_length=1, max_length=5, description="Names of secrets, newest first (names, not the secrets themselves)."
+    ),
 ]
 Wants = Annotated[list[Text], Field(min_length=1, max_length=30, examples=[["job.dead_letter", "job.crashed"]])]
 
@@ -35,7 +37,7 @@ class ShownEndpoint(BaseModel):
     secrets: list[str]
     wants: list[str]
     kind: str | None
-    options: dict[str, Any]
+    job_options: dict[str, Any]
     enabled: bool
     disabled_at: datetime | None
     disabled_by: str | None
@@ -49,6 +51,8 @@ class ShownDelivery(BaseModel):
     """One attempt. `message` is the webhook-id: the same in every attempt, and when it is sent again."""
 
     id: str
+    tenant: str
+    endpoint_id: str
     message: str
     type: str
     job_id: str
@@ -68,8 +72,8 @@ class SentMessage(BaseModel):
 class Delivering(Body):
     """How its deliveries are enqueued, and of which jobs they are."""
 
-    of_queue: Text | None = Field(default=None, description="Only of jobs that were enqueued there.")
-    queue: Text | None = Field(default=None, description="The queue of its deliveries.")
+    of_queue: Text | None = Field(default=None, description="Only events of jobs enqueued in this queue.")
+    queue: Text | None = Field(default=None, description="Queue for the deliveries.")
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
     retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
 
@@ -82,7 +86,7 @@ class Delivering(Body):
 
 
 class AddEndpoint(Delivering):
-    """Tell a URL of events from now on, with signed messages (Standard Webhooks)."""
+    """Add an endpoint: post signed messages (Standard Webhooks) to a URL."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -113,7 +117,7 @@ class ChangeEndpoint(Delivering):
 
 class Rotate(Body):
     secret: Text = Field(description="The name of the new secret.")
-    keep: int = Field(default=1, ge=0, le=4, description="How many of the old ones still sign.")
+    keep: int = Field(default=1, ge=0, le=4, description="Number of old secrets that still sign.")
 
 
 class Disable(Body):
@@ -121,7 +125,7 @@ class Disable(Body):
 
 
 class Enable(Body):
-    skip: bool = Field(default=False, description="Without what happened meanwhile.")
+    skip: bool = Field(default=False, description="Skip events that arrived while the endpoint was disabled.")
 
 
 class Resend(Body):
@@ -130,7 +134,7 @@ class Resend(Body):
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownEndpoint])
 async def list_endpoints(app: TheApp) -> Any:
-    """By their names."""
+    """List endpoints by name."""
     return {"items": [each.described() for each in await app.webhooks.alist()]}
 
 
@@ -156,19 +160,19 @@ async def change_endpoint(app: TheApp, name: Name, body: ChangeEndpoint) -> Any:
 
 @router.delete("/{name}", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
 async def remove_endpoint(app: TheApp, name: Name) -> None:
-    """With the log of its deliveries. What was on its way to it is cancelled when its turn comes."""
+    """Remove an endpoint and its delivery log. Pending deliveries are cancelled."""
     await app.webhooks.aremove(name)
 
 
 @router.post("/{name}/rotate", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
 async def rotate_secret(app: TheApp, name: Name, body: Rotate) -> Any:
-    """Sign with another secret as well, so that receivers can change theirs when they like."""
+    """Add a signing secret. The old ones still sign, so that receivers can change theirs in time."""
     return (await app.webhooks.arotate_secret(name, body.secret, keep=body.keep)).described()
 
 
 @router.post("/{name}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
 async def disable_endpoint(app: TheApp, name: Name, body: Disable) -> Any:
-    """Tell it nothing more; what happens meanwhile is kept for when it is enabled."""
+    "Disable an endpoint. Events that arrive meanwhile are kept until it is enabled."
     return (await app.webhooks.adisable(name, reason=body.reason)).described()
 
 
@@ -179,13 +183,13 @@ async def enable_endpoint(app: TheApp, name: Name, body: Enable | None = None) -
 
 @router.post("/{name}/test", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
 async def ping_endpoint(app: TheApp, name: Name) -> Any:
-    """Send it a `ping`, also while it is disabled."""
+    """Send a `ping` to an endpoint, also while it is disabled."""
     return {"job_id": await app.webhooks.atest(name)}
 
 
 @router.post("/{name}/resend", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
 async def resend_message(app: TheApp, name: Name, body: Resend) -> Any:
-    """Send a message once more, the same under the same id."""
+    "Send a message again, unchanged and under the same id."
     return {"job_id": await app.webhooks.aresend(name, body.message)}
 
 
@@ -198,7 +202,7 @@ async def list_endpoint_deliveries(
     limit: Limit = PAGE,
     after: After = None,
 ) -> Any:
-    """Attempts, the newest first."""
+    """List delivery attempts, newest first."""
     wanted = Looking(failed=failed, limit=limit + 1)
     if message is not None:
         wanted["message"] = message

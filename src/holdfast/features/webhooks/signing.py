@@ -100,9 +100,9 @@ def sign(secrets: str | Sequence[str], id: object, timestamp: int, body: bytes) 
     if not isinstance(body, bytes | bytearray | memoryview):
         raise _malformed("the body is signed as it is sent, in bytes")
     if not isinstance(id, str) or not _ID.fullmatch(id):
-        raise InvalidInput("the id of a message is plain text without a full stop", code="webhook_malformed")
+        raise InvalidInput("a message id must be plain text without a period", code="webhook_malformed")
     if not 0 <= timestamp < 10**12:
-        raise InvalidInput("the time of a message is in seconds since 1970", code="webhook_malformed")
+        raise InvalidInput("a message's time must be in seconds since 1970", code="webhook_malformed")
     signatures = [signature(key, id, timestamp, body) for key in keys_of(secrets)]
     return {ID: id, TIMESTAMP: str(timestamp), SIGNATURE: " ".join(signatures)}
 
@@ -136,12 +136,12 @@ def verify(
         for each in given:
             fits |= hmac.compare_digest(expected, each)
     if not fits:
-        raise Refused("none of the secrets signed this message", code="webhook_signature")
+        raise Refused("the signature matches none of the secrets", code="webhook_signature")
     if abs(now - timestamp) > tolerance:
         raise Refused(
-            f"the message was signed more than {tolerance:g} s before or after now",
+            f"the message was signed more than {tolerance:g} s ago or ahead",
             code="webhook_timestamp",
-            fix="Set the clock right; a message that is sent again is signed anew.",
+            fix="Correct the clock. A message that is sent again gets a new signature.",
         )
     return Message(id, timestamp, body)
 
@@ -180,4 +180,4 @@ def _malformed(why: str) -> InvalidInput:
 
 
 def _bad_secret(why: str) -> InvalidSetting:
-    return InvalidSetting(why, code="webhook_secret", fix="Make one: holdfast endpoints secret")
+    return InvalidSetting(why, code="webhook_secret", fix="Generate one: holdfast endpoints secret")

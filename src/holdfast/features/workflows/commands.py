@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.text import Text
 
 from holdfast.cli import options
-from holdfast.cli.output import STYLES, Cell, age, emit, facts, heading, line, moment, say, table, write
+from holdfast.cli.output import STYLES, Cell, age, console, emit, facts, heading, line, moment, say, table, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.workflows.model import Edge, Graph, Node, Workflow
 from holdfast.features.workflows.operations import Workflows, accepted
 
-commands = Commands("Look at workflows, cancel them, resume them.")
+commands = Commands("List, cancel and resume workflows.")
 
 WorkflowId = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
 MOST = 1000
@@ -28,8 +30,10 @@ SHOWN = 200
 )
 def list_workflows(
     session: AnyTenant,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Of this kind.")] = None,
-    over: Annotated[bool | None, typer.Option("--over/--active", help="Only those that are over, or are not.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.")] = None,
+    over: Annotated[
+        bool | None, typer.Option("--over/--active", help="Only finished workflows, or only unfinished ones.")
+    ] = None,
     limit: options.Limit = 50,
     after: options.After = None,
 ) -> None:
@@ -60,7 +64,7 @@ def list_workflows(
 
 @commands.add("show", "holdfast workflows show 01a1de74-eb8c-70f1-843b-cac5f6817387")
 def show(session: AnyTenant, workflow: WorkflowId) -> None:
-    """Show a workflow: its status, its counts, and its jobs with what each waits for."""
+    """Show a workflow: status, counts, and its jobs with their dependencies."""
     with session.connect() as client:
         found = Workflows(client).graph(workflow)
     if session.as_json:
@@ -77,7 +81,7 @@ def show(session: AnyTenant, workflow: WorkflowId) -> None:
     "holdfast workflows graph ID --json",
 )
 def graph(session: AnyTenant, workflow: WorkflowId) -> None:
-    """Print who waits for whom: one job a line, after its arrow those it is after."""
+    """Print the dependency graph: one job per line, followed by the jobs it waits for."""
     with session.connect() as client:
         found = Workflows(client).graph(workflow)
     if session.as_json:
@@ -90,13 +94,13 @@ def graph(session: AnyTenant, workflow: WorkflowId) -> None:
             names.get(edge.parent, edge.parent) + ("" if edge.on_failure == "skip" else f" [{edge.on_failure}]")
             for edge in before.get(node.job_id, ())
         ]
-        arrow = f"  <-  {', '.join(parents)}" if parents else ""
-        write(Text.assemble(names[node.job_id], "  ", _styled(_state(node)), arrow))
+        arrow = "  <-  " if parents else ""
+        _write_wrapped(Text.assemble(names[node.job_id], "  ", _styled(_state(node)), arrow), parents)
 
 
 @commands.add("cancel", "holdfast workflows cancel ID --reason 'wrong month'")
 def cancel(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = None) -> None:
-    """Cancel all jobs of a workflow that have not ended, the running ones as well."""
+    """Cancel all unfinished jobs of a workflow, including running ones."""
     with session.connect() as client:
         swept = Workflows(client).cancel(workflow, reason=reason)
     if session.as_json:
@@ -107,13 +111,26 @@ def cancel(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = No
 
 @commands.add("resume", "holdfast workflows resume ID --reason 'the disk is back'")
 def resume(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = None) -> None:
-    """Redrive the dead letters of a workflow; what was held back behind them goes on when they have succeeded."""
+    """Resume a workflow by redriving its dead letters. Dependent jobs continue once they succeed."""
     with session.connect() as client:
         swept = Workflows(client).resume(workflow, reason=reason)
     if session.as_json:
         emit(accepted(swept))
     else:
         write(f"{swept.jobs:,} jobs redriven")
+
+
+def _write_wrapped(first: Text, names: Sequence[str]) -> None:
+    """The names after the first text, on as many lines as they need, none cut."""
+    width, said, empty = console().width, first, True
+    for place, name in enumerate(names):
+        part = name + (", " if place + 1 < len(names) else "")
+        if not empty and cell_len(said.plain) + cell_len(part.rstrip()) > width:
+            said.rstrip()
+            write(said)
+            said = Text(" " * 6)
+        said, empty = said.append(part), False
+    write(said)
 
 
 def _document(workflow: Workflow) -> dict[str, Any]:

@@ -112,7 +112,9 @@ class Swept:
 
 def check_on_failure(value: object) -> OnFailure:
     if value not in ON_FAILURE:
-        raise InvalidSetting(f"on_failure is one of {', '.join(ON_FAILURE)}, not {value!r}", code="invalid_on_failure")
+        raise InvalidSetting(
+            f"on_failure must be one of {', '.join(ON_FAILURE)}, not {value!r}", code="invalid_on_failure"
+        )
     return value
 
 

@@ -22,7 +22,7 @@ _Workflows = list[Workflow]  # inside the class the word is an operation
 
 
 def _no_kinds(*_: object) -> Prepared[Any]:
-    raise InvalidSetting("no kinds are declared here: add jobs by their kind", code="conflicting_options")
+    raise InvalidSetting("no kinds are declared: add jobs by the name of their kind", code="conflicting_options")
 
 
 class Workflows(StoreNamespace):
@@ -35,9 +35,9 @@ class Workflows(StoreNamespace):
         self._prepare = prepare
 
     @operation
-    def get(self, id: str) -> Program[Workflow | None]:
-        """The workflow, or None."""
-        return (yield from run(self._store.workflows.get(id, self._tenant)))
+    def get(self, id: str) -> Program[Workflow]:
+        """The workflow, or ``NotFound``."""
+        return found(id, (yield from run(self._store.workflows.get(id, self._tenant))))
 
     aget = awaited(get)
 

@@ -120,17 +120,17 @@ async def drawing(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     given, id_ = await fields(request), request.path_params["workflow"]
     if (
-        asks := await ask_first(request, "Cancel every job of it that has not ended?", back=f"/workflows/{id_}")
+        asks := await ask_first(request, "Cancel all unfinished jobs of this workflow?", back=f"/workflows/{id_}")
     ) is not None:
         return asks
     swept = await the_app(request).workflows.acancel(id_, reason=said(given, "reason", REASON))
-    return go(request, f"/workflows/{swept.id}", f"{swept.jobs:,} jobs are cancelled.")
+    return go(request, f"/workflows/{swept.id}", f"Cancelled {swept.jobs:,} jobs.")
 
 
 async def resume(request: Request) -> Response:
     given, id_ = await fields(request), request.path_params["workflow"]
     swept = await the_app(request).workflows.aresume(id_, reason=said(given, "reason", REASON))
-    return go(request, f"/workflows/{swept.id}", f"{swept.jobs:,} dead letters are tried again.")
+    return go(request, f"/workflows/{swept.id}", f"Redrove {swept.jobs:,} dead letters.")
 
 
 async def _graph(request: Request) -> Graph:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from holdfast.engine.bound_results import RESULT_MARK, ResultOf, rebound
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
@@ -62,7 +63,7 @@ class Part:
         self, outer: Part | None, name: str | None, mode: Mode, on_failure: OnFailure | None, links: Sequence[Link] = ()
     ) -> None:
         if mode not in ("graph", "parallel", "sequential"):
-            raise InvalidSetting(f"a group is parallel or sequential, not {mode!r}", code="invalid_mode")
+            raise InvalidSetting(f"a group must be parallel or sequential, not {mode!r}", code="invalid_mode")
         self.outer = outer
         self.name = name
         self.mode = mode
@@ -116,11 +117,19 @@ class Part:
     ) -> Planned[Any]:
         """Add a job: a kind and its arguments, or ``kind.prepare(…)`` where the arguments are to be checked by their
         types, or the name of a kind and a payload. ``on_failure``: what the failure of those before means for it.
+
+        An argument may be a planned job: ``wf.add(parse, html=fetched)`` waits for ``fetched`` and calls ``parse`` with
+        its result. A group gives the list of the results of its jobs, in the order in which they were added.
         """
+        sources = [each for each in (*args, *kwargs.values()) if isinstance(each, Planned | Part)]
+        waited = [list(each.walk()) if isinstance(each, Part) else each for each in sources]
+        if sources:
+            args = tuple(map(_result_of, args))
+            kwargs = {key: _result_of(value) for key, value in kwargs.items()}
         prepared = self.plan.prepared(call, args, kwargs)
         label = self.plan.new_name(name, prepared.spec.kind, self)
         previous = self.members[-1:] if self.mode == "sequential" else []
-        links = [*_links(previous, self.on_failure), *_links([after], on_failure)]
+        links = [*_links(previous, self.on_failure), *_links([after, *waited], on_failure)]
         planned = Planned(label, self, prepared.spec, prepared.decode, links)
         self.members.append(planned)
         return planned
@@ -141,6 +150,22 @@ class Part:
         self.members.append(part)
         for call in calls:
             part.add(call)
+        return part
+
+    def map(
+        self,
+        kind: Kind[..., R],
+        items: Iterable[Any],
+        *,
+        name: str | None = None,
+        after: Any = None,
+        on_failure: OnFailure | None = None,
+    ) -> Part:
+        """One job per item, all at once: ``pages = wf.map(render, range(10)); wf.add(bind, pages)``."""
+        label = name or self.plan.free(f"map-{kind.name}".replace(".", "-"))
+        part = self.group(label, after=after, on_failure=on_failure)
+        for item in items:
+            part.add(kind, item)
         return part
 
     def sequence(
@@ -167,6 +192,12 @@ class Part:
                 yield member
 
 
+def _result_of(value: Any) -> Any:
+    if isinstance(value, Planned):
+        return ResultOf(value.spec.id)
+    return ResultOf([job.spec.id for job in value.walk()]) if isinstance(value, Part) else value
+
+
 def _links(targets: Iterable[Any], on_failure: OnFailure | None) -> list[Link]:
     policy = None if on_failure is None else check_on_failure(on_failure)
     found: list[Link] = []
@@ -179,7 +210,7 @@ def _links(targets: Iterable[Any], on_failure: OnFailure | None) -> list[Link]:
             found += _links(target, policy)
         else:
             raise InvalidSetting(
-                f"after takes jobs and groups of the workflow, not {type(target).__name__}", code="invalid_after"
+                f"after expects jobs and groups of this workflow, got {type(target).__name__}", code="invalid_after"
             )
     return found
 
@@ -204,12 +235,23 @@ def _copy(source: Part, target: Part) -> None:
                 there.members.append(twin)
 
     copy(source, target)
+    renamed = {old.spec.id: new.spec.id for old, new in _twins(source, twins)}
+    for _, twin in _twins(source, twins):
+        if RESULT_MARK in twin.spec.payload:
+            twin.spec.payload = rebound(twin.spec.payload, renamed)
     pairs = [(m, twins[id(m)]) for m in everything(source)]
     for old, new in pairs:
         new.links = [
             Link(link.target if isinstance(link.target, str) else twins[id(link.target)], link.on_failure)
             for link in old.links
         ]
+
+
+def _twins(source: Part, twins: dict[int, Planned[Any] | Part]) -> Iterator[tuple[Planned[Any], Planned[Any]]]:
+    for old in source.walk():
+        new = twins[id(old)]
+        assert isinstance(new, Planned)
+        yield old, new
 
 
 def everything(part: Part) -> Iterator[Planned[Any] | Part]:
@@ -274,7 +316,7 @@ class Edges:
         known = self._last.get(id(part), [])
         if known is None:
             name = part.name or self._kind
-            raise InvalidSetting(f"the jobs wait for one another: {name} -> {name}", code="workflow_cycle")
+            raise InvalidSetting(f"circular dependency: {name} -> {name}", code="workflow_cycle")
         if id(part) not in self._last:
             self._last[id(part)] = None
             waited: set[str] = set()
@@ -324,12 +366,14 @@ class Plan(Part, StoreNamespace):
         spec = prepared.spec
         if spec.key is not None or spec.content_key is not None:
             raise InvalidSetting(
-                "a job of a workflow has no key of its own, and is no duplicate of another",
+                "a job of a workflow cannot have its own key or dedupe",
                 code="conflicting_options",
-                fix="Give the workflow a key: app.workflow(…, key=…).",
+                fix="Pass a key to the workflow: app.workflow(…, key=…).",
             )
         if prepared.tenant != self.tenant or prepared.connection is not None:
-            raise InvalidSetting("tenant and connection are the workflow's, not a job's", code="conflicting_options")
+            raise InvalidSetting(
+                "tenant and connection belong to the workflow, not to a job", code="conflicting_options"
+            )
         return prepared
 
     def new_name(self, name: str | None, kind: str, part: Part) -> str:
@@ -339,17 +383,17 @@ class Plan(Part, StoreNamespace):
         else:
             label = f"{prefix}{check_name(name, 'name of the job', limit=NAME_LIMIT)}"
             if label in self._names:
-                raise InvalidSetting(f"there is a job {label!r} in this workflow already", code="duplicate_name")
+                raise InvalidSetting(f"job {label!r} already exists in this workflow", code="duplicate_name")
         self._names.add(label)
         return label
 
     def new_part(self, name: str, part: Part) -> str:
         check_name(name, "name of the group", limit=NAME_LIMIT)
         if "." in name:
-            raise InvalidSetting("the name of a group has no dots: they tell what is inside", code="invalid_name")
+            raise InvalidSetting("a group's name must not contain dots", code="invalid_name")
         label = name if part.name is None else f"{part.name}.{name}"
         if label in self._parts:
-            raise InvalidSetting(f"there is a group {label!r} in this workflow already", code="duplicate_name")
+            raise InvalidSetting(f"group {label!r} already exists in this workflow", code="duplicate_name")
         self._parts.add(label)
         return label
 
@@ -370,23 +414,23 @@ class Plan(Part, StoreNamespace):
         """The nodes and edges; ``known`` has the ids of jobs that are in the workflow already, by name."""
         jobs = list(self.walk())
         if not jobs:
-            raise InvalidSetting("there is no job in it", code="empty_workflow")
+            raise InvalidSetting("it has no jobs", code="empty_workflow")
         parents = Edges(self.kind).parents(jobs)
         cycle = find_cycle({name: [p for p in found if p in parents] for name, found in parents.items()})
         if cycle is not None:
-            raise InvalidSetting(f"the jobs wait for one another: {' -> '.join(cycle)}", code="workflow_cycle")
+            raise InvalidSetting(f"circular dependency: {' -> '.join(cycle)}", code="workflow_cycle")
         if sum(map(len, parents.values())) > MOST_EDGES:
             raise InvalidSetting(
-                f"there are more than {MOST_EDGES:,} dependencies",
+                f"more than {MOST_EDGES:,} dependencies",
                 code="too_many_dependencies",
-                fix="Between two large groups put one job: all of the first before it, all of the second after it.",
+                fix="Put one job between two large groups: after the first group and before the second.",
             )
         ids = known | {job.name: job.spec.id for job in jobs}
         edges = []
         for job in jobs:
             for parent, on_failure in parents[job.name].items():
                 if parent not in ids:
-                    raise InvalidSetting(f"there is no job {parent!r} in this workflow", code="unknown_parent")
+                    raise InvalidSetting(f"no job {parent!r} in this workflow", code="unknown_parent")
                 edges.append(EdgeSpec(job.spec.id, ids[parent], on_failure))
         waited = {edge.parent for edge in edges}
         nodes = []

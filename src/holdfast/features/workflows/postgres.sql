@@ -173,7 +173,7 @@ begin
         ), released as (
             update job_state s
                set due_at = case when s.state = 'retry_waiting' then p_now
-                                 when j.process_after > p_now then j.process_after end,
+                                 when j.run_at > p_now then j.run_at end,
                    note = nullif(s.note - 'held', '{}')
               from free f join job j on j.id = f.id where s.id = f.id
             returning s.queue, s.due_at
@@ -242,7 +242,7 @@ begin
     select a.id, a.tenant, a.kind, a.queue, 'queued', a.priority, nextval('position_seq') * 100,
            a.max_retries, a.max_crashes,
            case when n.unmet > 0 or n.standing = 'skipped' then 'infinity'::timestamptz
-                when a.process_after > p_now then a.process_after end,
+                when a.run_at > p_now then a.run_at end,
            a.deadline_at, a.agent, n.workflow_id,
            case when n.unmet > 0 or n.standing = 'skipped' then '{"held": "parents"}'::jsonb end
       from unnest(p_jobs) with ordinality as o(id, ord) join job a on a.id = o.id   -- in the order in which they were sent

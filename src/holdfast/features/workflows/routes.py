@@ -79,7 +79,7 @@ class StartWorkflow(AddJobs):
     )
 
     kind: Text
-    key: Text | None = Field(default=None, description="It is started once, however often this is asked.")
+    key: Text | None = Field(default=None, description="Idempotency key: the same key starts one workflow.")
     on_failure: OnFailure | None = None
     correlation_id: Text | None = None
 
@@ -102,7 +102,7 @@ class StartedWorkflow:
     responses={200: {"model": StartedWorkflow, "description": "It was started before, under this key."}},
 )
 async def start_workflow(request: Request, response: Response, app: TheApp, body: StartWorkflow) -> StartedWorkflow:
-    """Store all its jobs in one transaction; those that wait for others are taken when these have ended."""
+    """Start a workflow: store all its jobs in one transaction. Dependent jobs start when their parents have ended."""
     how: dict[str, Any] = {name: getattr(body, name) for name in ("key", "on_failure", "correlation_id")}
     plan = app.workflow(body.kind, **{name: value for name, value in how.items() if value is not None})
     await asyncio.to_thread(_draw, app, plan, body)
@@ -121,7 +121,7 @@ def _draw(app: App, plan: WorkflowPlan | Extension, body: AddJobs) -> None:
         known[node.name] = plan.add(call, name=node.name)
     for edge in body.edges:
         if edge.child not in known:
-            raise InvalidSetting(f"there is no job {edge.child!r} among the nodes", code="unknown_parent")
+            raise InvalidSetting(f"no job {edge.child!r} among the nodes", code="unknown_parent")
         parent = known.get(edge.parent, edge.parent)
         known[edge.child].wait_for(parent, on_failure=edge.on_failure)
 
@@ -134,7 +134,7 @@ async def list_workflows(
     after: After = None,
     limit: Limit = PAGE,
 ) -> Any:
-    """Newest first: all, those that are over, or the others."""
+    """List workflows, newest first: all, only finished, or only unfinished ones."""
     found = await app.workflows.alist(kind=kind, over=over, before=after, limit=limit + 1)
     items = [_shown(each) for each in found[:limit]]
     return {"items": items, "next": found[limit - 1].id if len(found) > limit else None}
@@ -142,7 +142,7 @@ async def list_workflows(
 
 @router.get("/{workflow_id}", dependencies=[allowed(Scope.READ)], response_model=ShownGraph)
 async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
-    """The workflow, its jobs and who waits for whom."""
+    """Show a workflow, its jobs and their dependencies."""
     graph: Graph = await app.workflows.agraph(workflow_id)
     return {"workflow": _shown(graph.workflow), "nodes": graph.nodes, "edges": graph.edges, "parts": graph.parts()}
 
@@ -151,7 +151,7 @@ async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
     "/{workflow_id}/jobs", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=StartedWorkflow
 )
 async def extend_workflow(app: TheApp, workflow_id: Id, body: AddJobs) -> StartedWorkflow:
-    """More jobs for a workflow that is not over; edges may name jobs that are in it already as parents."""
+    """Add jobs to an unfinished workflow. Edges may name existing jobs as parents."""
     plan = await app.workflows.aextend(workflow_id)
     await asyncio.to_thread(_draw, app, plan, body)
     added = await plan.astart()
@@ -161,13 +161,13 @@ async def extend_workflow(app: TheApp, workflow_id: Id, body: AddJobs) -> Starte
 
 @router.post("/{workflow_id}/cancel", dependencies=[allowed(Scope.OPERATE)], response_model=Swept)
 async def cancel_workflow(app: TheApp, workflow_id: Id, body: Because | None = None) -> Swept:
-    """Cancel all its jobs that have not ended."""
+    """Cancel all unfinished jobs of the workflow."""
     return await app.workflows.acancel(workflow_id, reason=None if body is None else body.reason)
 
 
 @router.post("/{workflow_id}/resume", dependencies=[allowed(Scope.OPERATE)], response_model=Swept)
 async def resume_workflow(app: TheApp, workflow_id: Id, body: Because | None = None) -> Swept:
-    """Redrive its dead letters; what was held back behind them goes on when they have succeeded."""
+    """Resume a workflow by redriving its dead letters. Dependent jobs continue once they succeed."""
     return await app.workflows.aresume(workflow_id, reason=None if body is None else body.reason)
 
 

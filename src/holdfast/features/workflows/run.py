@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
@@ -28,7 +28,7 @@ from holdfast.features.workflows.model import (
     check_on_failure,
     plan_hash,
 )
-from holdfast.features.workflows.plan import Plan, Planned
+from holdfast.features.workflows.plan import Part, Plan, Planned
 from holdfast.stores.flow import run
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace, call
@@ -55,15 +55,29 @@ class WorkflowRun(StoreNamespace):
     _caller: Session = field(repr=False, compare=False)
     planned: dict[str, Planned[Any]] = field(default_factory=dict, repr=False, compare=False)
 
-    def __getitem__(self, job: Planned[R]) -> Handle[R]:
-        """The handle on a planned job: ``run[a].result()``."""
+    @overload
+    def __getitem__(self, job: Planned[R]) -> Handle[R]: ...
+    @overload
+    def __getitem__(self, job: str) -> Handle[Any]: ...
+    @overload
+    def __getitem__(self, job: Part) -> list[Handle[Any]]: ...
+    def __getitem__(self, job: Planned[Any] | Part | str) -> Handle[Any] | list[Handle[Any]]:
+        """The handle of a planned job, by its name as well (``run[a].result()``, ``run["fetch"]``); of a group or a
+        sequence the list of handles, in the order in which the jobs were added."""
         if not self.created:
             raise Conflict(
-                f"workflow {self.id} was started before, with jobs of its own",
+                f"workflow {self.id} was started before, with other jobs",
                 code="duplicate_key",
-                fix="app.workflows.graph(run.id) has them, by name.",
+                fix="Read them with app.workflows.graph(run.id).",
             )
-        return Handle(self.planned[job.name].spec.id, self.tenant, True, None, self._caller, job.decode)
+        if isinstance(job, Part):
+            return [self[each] for each in job.walk()]
+        name = job.name if isinstance(job, Planned) else job
+        planned = self.planned.get(name)
+        if planned is None:
+            there = ", ".join(list(self.planned)[:20])
+            raise NotFound(f"there is no job {name!r} in this workflow", fix=f"There are {there}.")
+        return Handle(planned.spec.id, self.tenant, True, None, self._caller, planned.decode)
 
     @operation
     def workflow(self) -> Program[Workflow]:
@@ -119,7 +133,7 @@ class WorkflowRun(StoreNamespace):
             stop()
 
     def _too_late(self, timeout: Duration | None) -> WaitTimeout:
-        return WaitTimeout(f"workflow {self.id} had not ended after {timeout}")
+        return WaitTimeout(f"workflow {self.id} had not finished after {timeout}")
 
 
 def _pauses(timeout: Duration | None) -> Iterator[float]:
@@ -187,7 +201,7 @@ class WorkflowPlan(Plan):
 
     def _spec(self) -> WorkflowSpec:
         if missing := self.names_used():
-            raise InvalidSetting(f"there is no job {missing[0]!r} in this workflow", code="unknown_parent")
+            raise InvalidSetting(f"no job {missing[0]!r} in this workflow", code="unknown_parent")
         flow_id = new_id()
         nodes, edges = self.compiled(flow_id, self.correlation_id, {})
         on_failure = self.on_failure or "skip"
@@ -211,7 +225,7 @@ class WorkflowPlan(Plan):
             raise Conflict(
                 f"workflow {answer.id} was started under this key with other jobs",
                 code="idempotency_conflict",
-                fix="Use another key, or plan the same.",
+                fix="Use another key, or plan the same jobs.",
             )
         planned = {job.name: job for job in self.walk()}
         return WorkflowRun(answer.id, self.tenant, answer.created, answer.reason, self._caller, planned)
@@ -257,9 +271,7 @@ def plan_workflow(
     running: Facts | None = None,
 ) -> WorkflowPlan:
     """``running`` is the job that plans it, if one does: its parent (DP-10)."""
-    unknown = options.keys() - WorkflowOptions.__annotations__.keys()
-    if unknown:
-        raise InvalidSetting(f"unknown options: {', '.join(sorted(unknown))}", code="unknown_option")
+    check_options(options, WorkflowOptions.__annotations__)
     given: dict[str, Any] = {**options}
     tenant = check_name(given.pop("tenant", running.tenant if running else client.tenant), "tenant")
     if given.get("on_failure") is not None:
@@ -282,7 +294,7 @@ def found(id: str, workflow: Workflow | None) -> Workflow:
 
 
 def missing(id: str) -> NotFound:
-    return NotFound(f"there is no workflow {id} in this tenant", code="workflow_not_found")
+    return NotFound(f"no workflow {id} in this tenant", code="workflow_not_found")
 
 
 async def aextend_workflow(
@@ -303,7 +315,7 @@ class Results(Mapping[str, Any]):
         self._parents = {parent.name or parent.job_id: parent for parent in parents}
 
     def __getitem__(self, name: str) -> Any:
-        return _value(self._parents[name])
+        return result_value(self._parents[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parents)
@@ -323,7 +335,7 @@ class Results(Mapping[str, Any]):
     def of(self, kind: Kind[..., R]) -> list[R]:
         """What the parents of this kind returned, in the order in which they were added."""
         decode, name = kind._signature.unpack_result, kind.name
-        return [decode(_value(parent)) for parent in self._parents.values() if parent.kind == name]
+        return [decode(result_value(parent)) for parent in self._parents.values() if parent.kind == name]
 
     def one(self, kind: Kind[..., R]) -> R:
         """What the only parent of this kind returned."""
@@ -331,7 +343,8 @@ class Results(Mapping[str, Any]):
         return found
 
 
-def _value(parent: ParentResult) -> Any:
+def result_value(parent: ParentResult) -> Any:
+    """What a job returned; ``JobFailed`` if it did not succeed."""
     if parent.state is not State.SUCCEEDED:
-        raise JobFailed(f"parent {parent.name or parent.job_id} is {parent.state}: there is no result")
+        raise JobFailed(f"parent {parent.name or parent.job_id} is {parent.state}: it has no result")
     return parent.value

@@ -2,7 +2,7 @@
 -- job, so that no parent has ended without its children knowing. The rules are told in the PostgreSQL store's
 -- features/workflows/postgres.sql. There is one writer at a time here, so nothing needs to be locked.
 --
--- A verb's moves are gathered and worked out together when it signs off: `failed` may have passed on by then, and a
+-- An operation's moves are gathered and worked out together when it signs off: `failed` may have passed on by then, and a
 -- thousand parents that ended in one batch are one round. By hand, every statement is a round.
 -- A statement in a trigger cannot begin with WITH, hence the views.
 
@@ -21,8 +21,8 @@ BEGIN
 END;
 
 -- Before: what it does is still signed.
-DROP TRIGGER IF EXISTS moved_by_verb;
-CREATE TRIGGER moved_by_verb BEFORE UPDATE OF now ON clock
+DROP TRIGGER IF EXISTS moved_by_operation;
+CREATE TRIGGER moved_by_operation BEFORE UPDATE OF now ON clock
 WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM moved)
 BEGIN
     INSERT INTO round (id) VALUES (1) ON CONFLICT DO NOTHING;
@@ -152,8 +152,8 @@ BEGIN
 
     UPDATE job_state
        SET due_at = CASE WHEN state = 'retry_waiting' THEN (SELECT now FROM present)
-                         ELSE (SELECT j.process_after FROM job j WHERE j.n = job_state.n
-                                  AND j.process_after > (SELECT now FROM present)) END,
+                         ELSE (SELECT j.run_at FROM job j WHERE j.n = job_state.n
+                                  AND j.run_at > (SELECT now FROM present)) END,
            note = nullif(json_remove(note, '$.held'), '{}')
      WHERE id IN (SELECT r.job_id FROM ready r CROSS JOIN node o ON o.job_id = r.job_id WHERE o.unmet = 0 AND o.standing = 'open')
        AND due_at = 9223372036854775807 AND state IN ('queued', 'retry_waiting') AND json_extract(note, '$.held') = 'parents';

@@ -1,8 +1,8 @@
-// What pages gain from JavaScript; each of them works without. No inline handlers: the policy of the pages forbids them.
+// Progressive enhancement: every page works without it. No inline handlers: the content security policy forbids them.
 (() => {
   "use strict";
 
-  // A destructive form asks first: here by a dialog, without JavaScript by a page of the service.
+  // A destructive form asks first: here in a dialog, without JavaScript on a page of the service.
   const ask = document.getElementById("ask");
   document.addEventListener("submit", (event) => {
     const form = event.target;
@@ -11,7 +11,7 @@
     event.preventDefault();
     const button = event.submitter;
     const picked = form.querySelectorAll("input[name=id]:checked").length;
-    const which = form.elements.everything?.checked ? "all jobs that match" : `${picked} selected ${picked === 1 ? "job" : "jobs"}`;
+    const which = form.elements.everything?.checked ? "all matching jobs" : `${picked} selected ${picked === 1 ? "job" : "jobs"}`;
     document.getElementById("ask-question").textContent = question.replace("{}", which);
     ask.returnValue = "";
     ask.showModal();
@@ -24,7 +24,7 @@
     }, { once: true });
   });
 
-  // Nobody sends the same thing twice by clicking twice. (A page that comes back out of the cache is usable again.)
+  // A double click submits once. (A page that is restored from the cache can be submitted again.)
   const sent = new Set();
   document.addEventListener("submit", (event) => {
     if (event.defaultPrevented || event.target.method !== "post") return;
@@ -36,7 +36,7 @@
     sent.clear();
   });
 
-  // "3 min ago" goes on counting.
+  // Relative times ("3 min ago") are updated.
   const span = (s) => s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min`
     : s < 172800 ? `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min` : `${Math.floor(s / 86400)} d`;
   const tell = () => {
@@ -47,7 +47,7 @@
   };
   setInterval(tell, 5000);
 
-  // Rows that are selected: one box for all of the page, and how many there are.
+  // Selected rows: a checkbox for the whole page, and a count.
   const count = (form) => {
     const boxes = [...form.querySelectorAll("input[name=id]")];
     const picked = boxes.filter((box) => box.checked).length;

@@ -1,8 +1,8 @@
-// Keys, for those whose hands are on them: `?` lists them. None while somebody types, and none with a modifier.
+// Keyboard shortcuts: `?` lists them. They are off while the user types, and with a modifier key.
 (() => {
   "use strict";
   const root = document.body.dataset.root;
-  const places = { o: "/", j: "/jobs", a: "/approvals", d: "/dead-letters", w: "/workflows", s: "/schedules", q: "/queues",
+  const places = { o: "/", j: "/jobs", a: "/approvals", d: "/dead-letters", w: "/workflows", s: "/schedules", q: "/queues", k: "/workers", l: "/limits",
     t: "/tenants", u: "/audit", y: "/system" };
   const typing = (at) => at.isContentEditable || at.matches("input:not([type=checkbox]), textarea, select");
   let going = 0;

@@ -1,5 +1,5 @@
-// One stream a page says that something changed; the parts of the page that are live are fetched again. Nothing is
-// drawn from the stream itself, so what is shown is what a reload would show.
+// One stream per page says that something changed; then the live parts of the page are fetched again. Nothing is drawn
+// from the stream itself, so the page shows what a reload would show.
 (() => {
   "use strict";
   const state = document.getElementById("live-state");
@@ -8,14 +8,14 @@
   const [words, button] = [state.querySelector("span"), state.querySelector("button")];
   const clock = () => new Date().toLocaleTimeString();
   const gentle = () => Math.max(...[...parts()].map((part) => Number(part.dataset.live) || 1)) * 1000;
-  const PATIENCE = 40000; // the stream says something every 15 s, if only that it is there
+  const PATIENCE = 40000; // the stream sends something every 15 s
   let source = null, timer = 0, last = 0, heard = 0, due = false, paused = sessionStorage.getItem("paused") === "yes";
 
   const show = (is, text) => { state.dataset.is = is; words.textContent = text; state.hidden = false; };
   const stale = () => { if (!paused && state.dataset.is !== "stale") show("stale", `Stale since ${clock()}`); };
 
-  // Not under somebody's hands: while they type, choose or are asked, the page stays as it is.
-  const busy = () => document.querySelector("dialog[open]") || document.hidden
+  // While the user types, chooses or sees a dialog, the page stays as it is.
+  const busy = () => document.querySelector("dialog[open], details.action[open]") || document.hidden
     || [...parts()].some((part) => part.matches(":has(input:focus:not([type=checkbox]), textarea:focus, select:focus)"));
   const refresh = () => {
     timer = 0;
@@ -27,15 +27,16 @@
   };
   const changed = () => { if (!timer) timer = setTimeout(refresh, Math.max(0, last + gentle() - Date.now())); };
   const wake = () => { if (due && !busy()) changed(); };
-  // A page that nobody sees listens to nothing: browsers have few connections for all their tabs.
+  // A hidden page closes its stream: browsers have few connections for all their tabs.
   document.addEventListener("visibilitychange", () => {
     if (paused) return;
     if (document.hidden) { source?.close(); heard = 0; } else again();
   });
   document.addEventListener("focusout", () => setTimeout(wake, 50));
   document.addEventListener("close", () => setTimeout(wake, 50), true);
+  document.addEventListener("toggle", () => setTimeout(wake, 50), true);
 
-  // What was ticked, opened or scrolled stays so.
+  // Keep checkboxes, open details and scroll positions.
   const keep = new Map();
   document.addEventListener("htmx:beforeSwap", (event) => {
     const part = event.detail.target;
@@ -47,6 +48,7 @@
       open: [...part.querySelectorAll("details")].map((each) => each.open),
       scrolled: [...part.querySelectorAll(".scroll, pre")].map((each) => [each.scrollLeft, each.scrollTop]),
       link: part.contains(focus) ? focus.getAttribute("href") : null,
+      at: [...part.querySelectorAll("button, summary")].indexOf(focus),
     });
   });
   document.addEventListener("htmx:afterSwap", (event) => {
@@ -57,6 +59,7 @@
       part.querySelectorAll("details").forEach((each, n) => { each.open = was.open[n] ?? each.open; });
       part.querySelectorAll(".scroll, pre").forEach((each, n) => { [each.scrollLeft, each.scrollTop] = was.scrolled[n] ?? [0, 0]; });
       if (was.link) part.querySelector(`a[href="${CSS.escape(was.link)}"]`)?.focus({ preventScroll: true });
+      else if (was.at >= 0) part.querySelectorAll("button, summary")[was.at]?.focus({ preventScroll: true });
     }
     keep.clear();
   });

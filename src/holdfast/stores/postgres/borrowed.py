@@ -2,8 +2,8 @@
 
 What is done on somebody else's connection, inside somebody else's transaction.
 
-Around each verb is a savepoint, so that a refusal leaves the transaction as it was; within it a single statement, all
-text, so that it means the same through every driver; and the settings that the verb makes for the rest of a
+A savepoint surrounds each operation: a refusal leaves the transaction as it was. Within it is a single statement, all
+text, so that it means the same through every driver; and the settings that the operation makes for the rest of a
 transaction (tenant and actor) are put back, because the rest of this one is not ours.
 
 A connection for a handler's own statements, in one transaction that also ends its job.
@@ -50,7 +50,7 @@ select done.answer,
   from was cross join done"""
 
 
-class PostgresBorrowedVerbs:
+class PostgresBorrowedOperations:
     def __init__(self, schema: str) -> None:
         self._enqueue = _CALL.format(
             answer="coalesce(json_agg(json_build_array(e.id, e.state, e.created, e.reason, e.detail) order by e.n),"
@@ -99,8 +99,8 @@ class PostgresBorrowing:
     schema_name: str
 
     @cached_property
-    def borrowed(self) -> PostgresBorrowedVerbs:
-        return PostgresBorrowedVerbs(self.schema_name)
+    def borrowed(self) -> PostgresBorrowedOperations:
+        return PostgresBorrowedOperations(self.schema_name)
 
     def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
         host = guest(connection)
@@ -126,9 +126,9 @@ class PostgresBorrowing:
 def _framed(flow: Flow[T], within: bool, standing: TransactionState) -> Steps[T]:
     if standing.database != POSTGRESQL:
         raise InvalidSetting(
-            f"the connection is to {standing.database}, and the jobs are in PostgreSQL",
+            f"the connection is to {standing.database}, but the jobs are in PostgreSQL",
             code="other_database",
-            fix="Give a connection to the database that the app was given.",
+            fix="Pass a connection to the app's own database.",
         )
     if within and not standing.in_transaction:
         raise ended()
@@ -163,9 +163,9 @@ def translated(error: Exception) -> Exception | None:
             message = str(each).strip().split("\n")[0]
             if state == "25P02":
                 return Conflict(
-                    "the transaction has failed already, and takes no more statements",
+                    "the transaction has already failed and accepts no more statements",
                     code="transaction_aborted",
-                    fix="Roll it back, or to a savepoint before the failure, and enqueue then.",
+                    fix="Roll back the transaction, or to a savepoint before the failure, then enqueue.",
                 )
             return refusal(state, message)
     return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_RETRY, Enqueued, JobSpec
-from holdfast.engine.retry import EXPONENTIAL
+from holdfast.engine.retry import PATIENT
 from holdfast.engine.states import state_of
 from holdfast.engine.times import FIRST, LAST
 from holdfast.errors import InvalidInput
@@ -58,7 +58,7 @@ def _policy(spec: JobSpec) -> str:
     if retry is DEFAULT_RETRY:  # which are the function's own defaults
         return whose
     text = whose + f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
-    if retry.backoff != EXPONENTIAL:
+    if retry.backoff != PATIENT:
         text += f',"backoff":{json.dumps(retry.backoff.to_json())}'
     return text
 
@@ -113,11 +113,11 @@ def is_bare(s: JobSpec) -> bool:
         and s.retry_as is None
         and s.depth is None
         and s.delay is None
-        and s.process_after is None
+        and s.run_at is None
         and s.deadline_at is None
         and not s.tags
         and not s.uses
-        and s.retry.backoff is EXPONENTIAL
+        and s.retry.backoff is PATIENT
     )
 
 
@@ -159,8 +159,8 @@ def _shared(spec: JobSpec) -> str:
         text += f',"depth":{spec.depth}'
     if spec.delay is not None:
         text += f',"delay":{spec.delay!r}'
-    if spec.process_after is not None:
-        text += f',"process_after":"{spec.process_after.isoformat()}"'
+    if spec.run_at is not None:
+        text += f',"run_at":"{spec.run_at.isoformat()}"'
     if spec.deadline_at is not None:
         text += f',"deadline_at":"{spec.deadline_at.isoformat()}"'
     return text

@@ -86,8 +86,10 @@ class AsItIs(Dumper):
         return obj
 
 
-for _kind, (_oid, _) in TYPES.items():  # classes of ours: nobody else sends such
-    adapters.register_dumper(_kind, type(f"{_kind.__name__}AsTheyAre", (AsItIs,), {"oid": _oid}))
+# For classes of ours: nobody else sends such.
+DUMPERS = {kind: type(f"{kind.__name__}AsTheyAre", (AsItIs,), {"oid": oid}) for kind, (oid, _) in TYPES.items()}
+for _kind, _dumper in DUMPERS.items():
+    adapters.register_dumper(_kind, _dumper)
 
 
 class OurConnection(Connection[Any]):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.features.health.model import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
 from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.postgres.roles import judged, logins
 from holdfast.stores.requests import Finding, SchemaStatus
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def diagnose(
         )
     )
     findings.append(_tenancy(one(BYPASSES), one(OWNS, schema)))
+    findings += judged(logins(connection, schema))
     findings.append(_connections(connection, most))
     findings.append(_pooler(connection, settings))
     if status.current:

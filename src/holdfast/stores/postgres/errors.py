@@ -19,8 +19,9 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.features.limits.model import LATER
+from holdfast.stores.postgres.roles import missing_role
 
-_OURS: dict[str, tuple[type[HoldfastError], str]] = {
+OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH001": (IllegalTransition, "illegal_transition"),
     "ZH002": (Refused, "immutable"),
     "ZH003": (StaleLease, "stale_lease"),
@@ -55,12 +56,12 @@ _OURS: dict[str, tuple[type[HoldfastError], str]] = {
 
 def refusal(state: str, message: str) -> HoldfastError | None:
     """None for a state that says nothing about us: a lost connection, a deadlock, a full disk."""
-    if state in _OURS:
-        kind, code = _OURS[state]
+    if state in OURS:
+        kind, code = OURS[state]
         return kind(message, code=code, fix=LATER if code == "paused" else None)
     if state in ("3F000", "42P01", "42883"):
         return SchemaMismatch(
-            "the tables of Holdfast are not in this database, or are older than this release",
+            "the Holdfast tables are missing or older than this release",
             code="not_migrated",
             fix="Run: holdfast migrate",
         )
@@ -68,7 +69,7 @@ def refusal(state: str, message: str) -> HoldfastError | None:
         return Refused(
             message,
             code="not_allowed",
-            fix="Grant the role one of holdfast_producer, _executor, _approver, _viewer, _admin.",
+            fix=missing_role(message),
         )
     if state in ("23502", "23514"):
         return Refused(message, code="broken_invariant")
@@ -99,11 +100,11 @@ def translate(error: Exception) -> Exception:
     if isinstance(error, psycopg.DataError):  # refused by the driver already: a character that text cannot have
         return InvalidInput(message, code="invalid_input")
     if state == "25006":
-        return StoreUnavailable(f"the server takes no writes: {message}", code="store_read_only")
+        return StoreUnavailable(f"the server is read-only: {message}", code="store_read_only")
     if isinstance(error, psycopg.OperationalError | psycopg_pool.PoolTimeout):
         if state == "08P01" and "statement pooling mode" in message:
             return StoreUnavailable(
-                f"the pooler does not let transactions through: {message}",
+                f"the pooler does not support transactions: {message}",
                 code="statement_pooling",
                 fix="Set pool_mode = transaction (or session) for this database.",
             )

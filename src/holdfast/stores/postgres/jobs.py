@@ -14,65 +14,7 @@ from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import alike, enqueue_document, enqueued, is_bare, is_plain
-from holdfast.stores.requests import OperatorVerb, Reschedule
-
-
-class PostgresOperators(Calls):
-    @flow(single=True)
-    def operate(
-        self,
-        verb: OperatorVerb,
-        ids: Sequence[str],
-        reason: str | None,
-        actor: str,
-        tenant: str,
-        max_retries: int | None = None,
-    ) -> Steps[list[Verdict]]:
-        if max_retries is None:
-            rows = yield self._call(
-                f"{verb}_many", "%s::uuid[], %s, %s, for_tenant => %s", list(ids), reason, actor, tenant
-            )
-        else:
-            rows = yield self._call(
-                "redrive_many", "%s::uuid[], %s, %s, %s, %s", list(ids), reason, actor, max_retries, tenant
-            )
-        return [_verdict(row) for row in rows]
-
-    @flow(single=True)
-    def reschedule(
-        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
-    ) -> Steps[list[Verdict]]:
-        rows = yield self._call(
-            "reschedule_many",
-            "%s::uuid[], %s::timestamptz, make_interval(secs => %s::float8), %s, %s, %s, %s",
-            list(ids),
-            when.at,
-            when.delay,
-            when.max_retries,
-            reason,
-            actor,
-            tenant,
-        )
-        return [_verdict(row) for row in rows]
-
-    @flow(single=True)
-    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
-        rows = yield self._call(
-            "move",
-            "%s, %s, %s::uuid, %s, %s, %s, %s",
-            job_id,
-            move.where,
-            move.other,
-            move.priority,
-            reason,
-            actor,
-            tenant,
-        )
-        return _verdict(rows[0])
-
-    @flow(single=True)
-    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
-        yield self._call("watch_job", "%s, %s, %s", job_id, seconds, tenant)
+from holdfast.stores.requests import OperatorAction, Reschedule
 
 
 def _verdict(row: Row) -> Verdict:
@@ -80,37 +22,9 @@ def _verdict(row: Row) -> Verdict:
     return Verdict(str(job_id), state_of(state) if state else None, refused, why)
 
 
-class PostgresCircumstances(Calls, JobReads):
-    @flow(single=True, writes=False)
-    def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
-        text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"
-        rows = yield Statement(text, (parse_id(job_id), tenant), alone=True)
-        return [self._job(row) for row in rows]
+class PostgresJobs(Calls, JobReads):
+    """``store.jobs``."""
 
-    @flow(single=True)
-    def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
-        rows = yield self._look("circumstances", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
-        if not rows:
-            return None
-        now, note, holder, label, until, held, ahead, workers = rows[0]
-        time = self.dialect.codec.time
-        seen = tuple(
-            WorkerSeen(
-                w["label"],
-                w["holder"],
-                w["tenant"],
-                None if w["kinds"] is None else tuple(w["kinds"]),
-                None if w["queues"] is None else tuple(w["queues"]),
-                w["slots"],
-                w["busy"],
-            )
-            for w in workers or ()
-        )
-        ends = None if until is None else time(until)
-        return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen)
-
-
-class PostgresEnqueue(Calls):
     @cached_property
     def _enqueue_one(self) -> str:
         """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
@@ -158,6 +72,87 @@ class PostgresEnqueue(Calls):
             return [Enqueued(spec.id, True) for spec in specs]
         return enqueued(rows)
 
+    @flow(single=True)
+    def operate(
+        self,
+        action: OperatorAction,
+        ids: Sequence[str],
+        reason: str | None,
+        actor: str,
+        tenant: str,
+        max_retries: int | None = None,
+    ) -> Steps[list[Verdict]]:
+        if max_retries is None:
+            rows = yield self._call(
+                f"{action}_many", "%s::uuid[], %s, %s, for_tenant => %s", list(ids), reason, actor, tenant
+            )
+        else:
+            rows = yield self._call(
+                "redrive_many", "%s::uuid[], %s, %s, %s, %s", list(ids), reason, actor, max_retries, tenant
+            )
+        return [_verdict(row) for row in rows]
 
-class PostgresJobs(PostgresEnqueue, PostgresOperators, PostgresCircumstances):
-    """``store.jobs``."""
+    @flow(single=True)
+    def reschedule(
+        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
+    ) -> Steps[list[Verdict]]:
+        rows = yield self._call(
+            "reschedule_many",
+            "%s::uuid[], %s::timestamptz, make_interval(secs => %s::float8), %s, %s, %s, %s",
+            list(ids),
+            when.at,
+            when.delay,
+            when.max_retries,
+            reason,
+            actor,
+            tenant,
+        )
+        return [_verdict(row) for row in rows]
+
+    @flow(single=True)
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        rows = yield self._call(
+            "move",
+            "%s, %s, %s::uuid, %s, %s, %s, %s",
+            job_id,
+            move.where,
+            move.other,
+            move.priority,
+            reason,
+            actor,
+            tenant,
+        )
+        return _verdict(rows[0])
+
+    @flow(single=True)
+    def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
+        yield self._call("watch_job", "%s, %s, %s", job_id, seconds, tenant)
+
+    @flow(single=True, writes=False)
+    def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
+        text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"
+        rows = yield Statement(text, (parse_id(job_id), tenant), alone=True)
+        return [self._job(row) for row in rows]
+
+    @flow(single=True)
+    def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
+        rows = yield self._look("circumstances", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
+        if not rows:
+            return None
+        now, note, holder, label, until, held, ahead, workers, renewed = rows[0]
+        time = self.dialect.codec.time
+        seen = tuple(
+            WorkerSeen(
+                w["label"],
+                w["holder"],
+                w["tenant"],
+                None if w["kinds"] is None else tuple(w["kinds"]),
+                None if w["queues"] is None else tuple(w["queues"]),
+                w["slots"],
+                w["busy"],
+            )
+            for w in workers or ()
+        )
+        ends = None if until is None else time(until)
+        beat = None if renewed is None else time(renewed)
+        return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen, beat)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from holdfast.engine.job import EVERY_TENANT, Claim, Exchange, Holding, Lease, Sweep
+from holdfast.engine.job import EVERY_TENANT, Claim, Exchange, Holding, Lease, Renewal, StopMode, Sweep
 from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import Record, texts
 from holdfast.stores.due import DueWork
@@ -17,86 +17,7 @@ from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import Ids, Numbers, PostgresCodec, Words, ids, numbers, words
 from holdfast.stores.requests import ClaimRequest
 
-
-class PostgresLeaseRows(Calls, Reader):
-    @flow(single=True)
-    def open(
-        self,
-        holder: str,
-        ttl: float,
-        tenant: str,
-        name: str = "worker",
-        kinds: Sequence[str] | None = None,
-        queues: Sequence[str] | None = None,
-        slots: int | None = None,
-    ) -> Steps[Lease]:
-        known, served = (None if names is None else list(names) for names in (kinds, queues))
-        facts = (holder, ttl, name, tenant, known, served, slots)
-        rows = yield self._call(
-            "open_lease", "%s, make_interval(secs => %s), %s, %s, null, %s::text[], %s::text[], %s", *facts
-        )
-        return Lease(str(rows[0][0]), self.dialect.codec.time(rows[0][1]))
-
-    @flow(single=True)
-    def renew(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
-        rows = yield self._call("renew_lease", "%s, make_interval(secs => %s), %s", lease, ttl, tenant)
-        return bool(rows[0][0])
-
-    @flow(single=True)
-    def end(self, lease: str, why: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("end_lease", "%s, %s, %s", lease, why, tenant)
-        return bool(rows[0][0])
-
-    @flow(single=True)
-    def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:
-        rows = yield self._call("recalls", "%s, %s", lease, tenant)
-        return rows[0][0]  # type: ignore[no-any-return]
-
-    @flow(writes=False, single=True)
-    def holdings(self, lease: str, tenant: str) -> Steps[list[Holding]]:
-        rows = yield self._call("holdings", "%s, %s", lease, tenant)
-        return [Holding(str(job_id), attempt, begun) for job_id, attempt, begun in rows]
-
-    @flow(single=True)
-    def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:
-        rows = yield self._call("start_many", "%s, %s::uuid[], %s", lease, list(ids), tenant)
-        return {str(job_id): attempt for job_id, attempt in rows}
-
-    @flow(single=True)
-    def release(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[list[str]]:
-        rows = yield self._call("release_many", "%s, %s::uuid[], %s", lease, list(ids), tenant)
-        return [str(row[0]) for row in rows]
-
-
-VERB_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
-
-
-class PostgresSettle(Calls):
-    def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
-        """What is stale now may be so because our first try came through. The ledger knows: nobody but the holder of
-        an attempt can make it succeed, fail or snooze."""
-        stale = yield from self.settle(lease, settlements, tenant).start()
-        if not stale:
-            return []
-        rows = yield Statement(
-            f"select job_id, attempt, verb from {self._s}event"
-            " where job_id = any(%s::uuid[]) and from_state = 'in_progress'",
-            (list(stale),),
-        )
-        ended = {(str(job_id), attempt, verb) for job_id, attempt, verb in rows}
-        ours = {item.id for item in settlements if (item.id, item.attempt, VERB_OF.get(item.ending, "fail")) in ended}
-        return [job_id for job_id in stale if job_id not in ours]
-
-    @flow(single=True, repeat=_settle_again)
-    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
-        rows = yield self._call(
-            "settle_many",
-            "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s",
-            lease,
-            *endings(settlements),
-            tenant,
-        )
-        return [str(row[0]) for row in rows]
+TYPE_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "pause": "snooze", "ask": "ask"}
 
 
 def endings(settlements: Sequence[Settlement]) -> tuple[Ids, Numbers, Words, list[str | None] | None]:
@@ -137,12 +58,94 @@ def detail_of(item: Settlement) -> str | None:
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-class PostgresTurn(Calls):
+def _readable(row: Row, lease: str) -> Claim:
+    """Of a batch in which one cannot be read: that one says so, the others are as ever."""
+    return Record.decoder(Claim, PostgresCodec(), raw=("payload", "lease"))((row[0], lease, *row[1:]))
+
+
+def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
+    """By hand, since there are thousands a second: the columns are ``CLAIM_COLUMNS``, the last one the tags."""
+    backoff = row[_BACKOFF]
+    if backoff is not None and type(backoff) is not dict:
+        raise ValueError("not a backoff")
+    facts: Any = (row[0], lease, *row[1:tags], texts(row[tags]) if row[tags] else ())
+    return Claim(*facts)
+
+
+_BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff")
+
+
+@flow(writes=False, single=True, hot=True)
+def due_work(schema: str, lease: str | None, tenant: str) -> Steps[DueWork]:
+    text = f'select tasks, leads, next_in, notifies from "{schema}".due_work(%s::uuid, %s)'
+    rows = yield Statement(text, (lease or None, tenant))
+    tasks, leads, next_in, notifies = rows[0]
+    return DueWork(frozenset(tasks), leads, next_in, notifies)
+
+
+class PostgresLeases(Calls, Reader):
+    """``store.leases``."""
+
+    @flow(single=True)
+    def open(
+        self,
+        holder: str,
+        ttl: float,
+        tenant: str,
+        name: str = "worker",
+        kinds: Sequence[str] | None = None,
+        queues: Sequence[str] | None = None,
+        slots: int | None = None,
+        version: str | None = None,
+    ) -> Steps[Lease]:
+        known, served = (None if names is None else list(names) for names in (kinds, queues))
+        facts = (holder, ttl, name, tenant, known, served, slots, version)
+        rows = yield self._call(
+            "open_lease", "%s, make_interval(secs => %s), %s, %s, null, %s::text[], %s::text[], %s, %s", *facts
+        )
+        return Lease(str(rows[0][0]), self.dialect.codec.time(rows[0][1]))
+
+    @flow(single=True)
+    def renew(self, lease: str, ttl: float, tenant: str) -> Steps[Renewal]:
+        rows = yield self._call("heartbeat", "%s, make_interval(secs => %s), %s", lease, ttl, tenant)
+        answer: Renewal | None = rows[0][0]
+        return answer or False
+
+    @flow(single=True)
+    def request_stop(self, worker: str, mode: StopMode, actor: str | None, tenant: str) -> Steps[bool]:
+        rows = yield self._call("request_stop", "%s, %s, %s, %s", worker, mode, tenant, actor)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def end(self, lease: str, why: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("end_lease", "%s, %s, %s", lease, why, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
+    def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:
+        rows = yield self._call("recalls", "%s, %s", lease, tenant)
+        return rows[0][0]  # type: ignore[no-any-return]
+
+    @flow(writes=False, single=True)
+    def holdings(self, lease: str, tenant: str) -> Steps[list[Holding]]:
+        rows = yield self._call("holdings", "%s, %s", lease, tenant)
+        return [Holding(str(job_id), attempt, begun) for job_id, attempt, begun in rows]
+
+    @flow(single=True)
+    def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:
+        rows = yield self._call("start_many", "%s, %s::uuid[], %s", lease, list(ids), tenant)
+        return {str(job_id): attempt for job_id, attempt in rows}
+
+    @flow(single=True)
+    def release(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[list[str]]:
+        rows = yield self._call("release_many", "%s, %s::uuid[], %s", lease, list(ids), tenant)
+        return [str(row[0]) for row in rows]
+
     @cached_property
     def _turn_text(self) -> str:
         """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
         return (
-            f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us from {self._s}exchange("
+            f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us, c.next_in from {self._s}exchange("
             "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c"
         )
 
@@ -163,16 +166,16 @@ class PostgresTurn(Calls):
                 request.tenant,
             ),
         )
-        stale, live, pick_us = rows.pop()[-3:]
+        stale, live, pick_us, next_in = rows.pop()[-4:]
         lease = request.lease
         claims: list[Any] = rows
         # In its place: each row goes as its claim comes, so the collector has half as many to look at.
         try:
             for place, row in enumerate(rows):
-                claims[place] = _claim(row, lease, -4)
+                claims[place] = _claim(row, lease, -5)
         except Exception:
-            claims = [each if isinstance(each, Claim) else _readable(each[:-3], lease) for each in claims]
-        return Exchange(claims, [str(job_id) for job_id in stale or ()], live, pick_us)
+            claims = [each if isinstance(each, Claim) else _readable(each[:-4], lease) for each in claims]
+        return Exchange(claims, [str(job_id) for job_id in stale or ()], live, pick_us, next_in)
 
     @flow(single=True)
     def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
@@ -186,25 +189,32 @@ class PostgresTurn(Calls):
         except Exception:
             return [_readable(row, request.lease) for row in rows]
 
+    def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
+        """What is stale now may be so because our first try came through. The ledger knows: nobody but the holder of
+        an attempt can make it succeed, fail or snooze."""
+        stale = yield from self.settle(lease, settlements, tenant).start()
+        if not stale:
+            return []
+        rows = yield Statement(
+            f"select job_id, attempt, type from {self._s}event"
+            " where job_id = any(%s::uuid[]) and from_state = 'in_progress'",
+            (list(stale),),
+        )
+        ended = {(str(job_id), attempt, event_type) for job_id, attempt, event_type in rows}
+        ours = {item.id for item in settlements if (item.id, item.attempt, TYPE_OF.get(item.ending, "fail")) in ended}
+        return [job_id for job_id in stale if job_id not in ours]
 
-def _readable(row: Row, lease: str) -> Claim:
-    """Of a batch in which one cannot be read: that one says so, the others are as ever."""
-    return Record.decoder(Claim, PostgresCodec(), raw=("payload", "lease"))((row[0], lease, *row[1:]))
+    @flow(single=True, repeat=_settle_again)
+    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
+        rows = yield self._call(
+            "settle_many",
+            "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s",
+            lease,
+            *endings(settlements),
+            tenant,
+        )
+        return [str(row[0]) for row in rows]
 
-
-def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
-    """By hand, since there are thousands a second: the columns are ``CLAIM_COLUMNS``, the last one the tags."""
-    backoff = row[_BACKOFF]
-    if backoff is not None and type(backoff) is not dict:
-        raise ValueError("not a backoff")
-    facts: Any = (row[0], lease, *row[1:tags], texts(row[tags]) if row[tags] else ())
-    return Claim(*facts)
-
-
-_BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff")
-
-
-class PostgresDuties(Calls):
     @flow(single=True)
     def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         rows = yield self._call("promote_due", "%s, %s", want, tenant)
@@ -218,7 +228,8 @@ class PostgresDuties(Calls):
     @flow(single=True)
     def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
         rows = yield self._call("reap_lapsed", "%s, %s", want, tenant)
-        return Sweep(*rows[0])
+        leases, requeued, crashed, dead = rows[0]
+        return Sweep(leases, requeued, crashed, tuple(map(str, dead)))
 
     @flow()
     def set_aside(
@@ -233,15 +244,3 @@ class PostgresDuties(Calls):
         call = "%s::uuid, %s::text[], %s::text[], %s, %s"
         rows = yield self._call("set_aside", call, lease, list(queues), known, want, tenant)
         return [str(row[0]) for row in rows]
-
-
-@flow(writes=False, single=True, hot=True)
-def due_work(schema: str, lease: str | None, tenant: str) -> Steps[DueWork]:
-    text = f'select tasks, leads, next_in, notifies from "{schema}".due_work(%s::uuid, %s)'
-    rows = yield Statement(text, (lease or None, tenant))
-    tasks, leads, next_in, notifies = rows[0]
-    return DueWork(frozenset(tasks), leads, next_in, notifies)
-
-
-class PostgresLeases(PostgresLeaseRows, PostgresTurn, PostgresSettle, PostgresDuties):
-    """``store.leases``."""

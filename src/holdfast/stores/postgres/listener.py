@@ -111,9 +111,9 @@ class PostgresListener(Listener):
             return
         self._in_vain = True
         log.warning(
-            "not listening: the connection goes through a pooler that hands it on between transactions, as PgBouncer"
-            " does with pool_mode = transaction. Whatever waits here looks by itself, again and again. A worker that is"
-            " not to try is started with --no-notify; over a direct connection it is told at once."
+            "Notifications are unavailable: the connection goes through a transaction pooler such as PgBouncer "
+            "with pool_mode = transaction. The worker polls instead. Start it with --no-notify to silence this "
+            "message, or use a direct connection for immediate pickup"
         )
 
     def _sit(self, bell: int, closing: threading.Event) -> None:

@@ -124,6 +124,13 @@ def _apply(connection: Connection[Any], plan: Plan, schema: str, *, yields: bool
         connection.execute(*_mark(script))
 
 
+def migrate_within(connection: Any, plan: Plan, schema: str) -> None:
+    """The transaction's own search path is put back: the caller goes on in it."""
+    path = connection.execute("select current_setting('search_path')").fetchall()[0][0]
+    _apply(connection, plan, schema, yields=False)
+    connection.execute("select set_config('search_path', %s, true)", (path,))
+
+
 def migration_script(plan: Plan, schema: str) -> str:
     parts = ["begin;", f"{_create(schema)};", f"{_search_path(schema)};"]
     plan = plan.for_roles(ROLES)  # which the script itself creates

@@ -9,7 +9,11 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import Connection
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting, StoreUnavailable
@@ -18,34 +22,26 @@ from holdfast.stores.action_triggers import postgres_triggers
 from holdfast.stores.due import DueWork, maintaining
 from holdfast.stores.flow import Flow, patience_of
 from holdfast.stores.listener import Names
-from holdfast.stores.migrations import Plan, Script
+from holdfast.stores.migrations import Execute, Plan, Script
 from holdfast.stores.outage import Outage
-from holdfast.stores.postgres.borrowed import PostgresBorrowing
+from holdfast.stores.postgres.borrowed import PostgresBorrowing, PostgresLending
+from holdfast.stores.postgres.connections import CONNECTION, prepare_connection
 from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
+from holdfast.stores.postgres.errors import lost, translate
 from holdfast.stores.postgres.leases import due_work
-from holdfast.stores.postgres.migrations import CODE_FILES, status
-from holdfast.stores.requests import Finding, SchemaStatus
-
-try:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
-    from holdfast.stores.postgres.borrowed import PostgresLending
-    from holdfast.stores.postgres.connections import CONNECTION, prepare_connection
-    from holdfast.stores.postgres.errors import lost, translate
-    from holdfast.stores.postgres.listener import PostgresListener
-    from holdfast.stores.postgres.migrations import migrate_on, migration_script, status_on
-    from holdfast.stores.postgres.pools import CONNECT_WITHIN, Pools, take_now
-    from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, only_once, pause, run_on, tried_again
-except ImportError as missing:
-    raise InvalidSetting(
-        "PostgreSQL support is not installed",
-        code="missing_extra",
-        fix="Install it with: pip install 'holdfast[postgres-binary]'",
-    ) from missing
-
-if TYPE_CHECKING:
-    from psycopg import Connection
+from holdfast.stores.postgres.listener import PostgresListener
+from holdfast.stores.postgres.migrations import (
+    CODE_FILES,
+    migrate_on,
+    migrate_within,
+    migration_script,
+    status,
+    status_on,
+)
+from holdfast.stores.postgres.pools import CONNECT_WITHIN, Pools, take_now
+from holdfast.stores.postgres.roles import logins
+from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, only_once, pause, run_on, tried_again
+from holdfast.stores.requests import Finding, Login, SchemaStatus
 
 __all__ = ["ANSWER_WITHIN", "PostgresDatabase", "prepare_connection", "run_on"]
 
@@ -102,7 +98,7 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
             raise InvalidSetting(
                 f"{schema!r} cannot be a schema name",
                 code="invalid_schema",
-                fix="Use small letters, digits and _, and none of PostgreSQL's own: jobs, not public.",
+                fix="Use lower-case letters, digits and _, and no schema of PostgreSQL itself: jobs, not public.",
             )
         _check_url(url)
         self.url = url
@@ -214,6 +210,10 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
         with self._connected() as connection:
             return migrate_on(connection, self._plan, self.schema_name)
 
+    def migrate_within(self, connection: Execute) -> None:
+        """Create or update the schema in the transaction that is open on a connection of the caller's."""
+        migrate_within(connection, self._plan, self.schema_name)
+
     def check_writable(self) -> None:
         """By its settings: a server whose disk is full stops by itself, a standby or a read-only one answers reads."""
         with self._connected() as connection:
@@ -245,6 +245,10 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
             settings = CONNECTION | {"conninfo": self.url}
             found = status_on(connection, self._plan, self.schema_name)
             return diagnose(connection, settings, self.schema_name, found, self.most_connections)
+
+    def logins(self) -> list[Login]:
+        with self._connected() as connection:
+            return logins(connection, self.schema_name)
 
     @property
     def most_connections(self) -> int:

@@ -59,6 +59,8 @@ _WAKE = (
     "UPDATE rate_meter SET wake_at = :wake WHERE tenant = :tenant AND scope = :scope AND name = :name"
     " AND (wake_at IS NULL OR wake_at <= :now)"
 )
+_NEXT_WAKE = "SELECT min(wake_at) FROM rate_meter WHERE wake_at IS NOT NULL"
+ROUNDED = 100
 _PARK = (
     "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', :bucket), held_by = :bucket"
     " WHERE n IN (SELECT value FROM json_each(:numbers))"
@@ -95,10 +97,12 @@ class Candidate(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """How far a queue is open to a claim: for how many (None: any number), and to which tenants' jobs not."""
+    """How far a queue is open to a claim: for how many (None: any number), and to which tenants' jobs not. ``rates``
+    are the limits with a rate on the queue as a whole."""
 
     room: int | None
     barred: list[str]
+    rates: tuple[tuple[Bucket, Rule], ...] = ()
 
 
 def dispatch() -> Steps[tuple[bool, list[str]]]:
@@ -126,7 +130,8 @@ def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
     rooms = []
     for bucket, rule in rules.items():
         rooms.append((yield from room_in(bucket, rule, now)))
-    return Opening(min(rooms, default=None), barred)
+    rates = tuple((bucket, rule) for bucket, rule in rules.items() if rule.rate is not None)
+    return Opening(min(rooms, default=None), barred, rates)
 
 
 def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
@@ -207,12 +212,38 @@ def go_on(bucket: Bucket, want: int, now: int) -> Steps[int]:
     return len(rows)
 
 
-def wake_later(bucket: Bucket, rule: Rule, now: int) -> Steps[None]:
-    """Somebody waits for the next token: have it remembered when that will be."""
+def token_at(bucket: Bucket, rule: Rule, now: int, promised: int = 0) -> Steps[int]:
+    """When the next token comes in; ``promised`` ones are for jobs that go on already. A little later than computed:
+    times are rounded, and nobody would come again for the rest."""
+    left = yield from _tokens(bucket, rule, now)
+    return now + ROUNDED + in_micros(max(1.0 + promised - left, 0.0) * (rule.per or 1.0) / (rule.rate or 1))
+
+
+def next_token_at() -> Steps[int | None]:
+    """When the next token comes in that jobs wait for."""
+    rows = yield Statement(_NEXT_WAKE)
+    at: int | None = rows[0][0]
+    return at
+
+
+def wake_queue_later(rates: Sequence[tuple[Bucket, Rule]], now: int) -> Steps[None]:
+    """The room of a whole queue is used up, and more may wait in it: record when there is room again."""
+    for bucket, rule in rates:
+        if (yield from token_at(bucket, rule, now)) > now + ROUNDED:
+            yield from wake_later(bucket, rule, now)
+
+
+def next_in(now: int) -> Steps[float | None]:
+    """After how many seconds a rate limit that holds jobs back has room again."""
+    at = yield from next_token_at()
+    return None if at is None else max(at - now, 0) / SECOND
+
+
+def wake_later(bucket: Bucket, rule: Rule, now: int, promised: int = 0) -> Steps[None]:
+    """Jobs wait for the next token: record when it comes in, which is when a worker claims again."""
     if rule.rate is None:
         return
-    left = yield from _tokens(bucket, rule, now)
-    wake = now + in_micros(max(1.0 - left, 0.0) * (rule.per or 1.0) / rule.rate)
+    wake = yield from token_at(bucket, rule, now, promised)
     yield Statement(_WAKE, {**bucket._asdict(), "wake": wake, "now": now})
 
 

@@ -44,19 +44,19 @@ def act_under(lease: str, tenant: str) -> Steps[int]:
     """Sign as the holder of a lease, which must be known in this very scope."""
     rows = yield Statement("SELECT holder FROM lease WHERE id = ? AND tenant = ?", (lease, tenant))
     if not rows:
-        raise StaleLease(f"lease {lease} is not known here")
+        raise StaleLease(f"unknown lease {lease}")
     now = yield from sign(rows[0][0])
     return now
 
 
 def note_action(
-    tenant: str, verb: str, subject: str, name: str, changed: str | None, span: tuple[int, int] | None = None
+    tenant: str, event_type: str, subject: str, name: str, changed: str | None, span: tuple[int, int] | None = None
 ) -> Steps[None]:
     """Record what no trigger can tell from the rows; ``span`` has the first and the last number of purged events."""
     yield Statement(
-        "INSERT INTO action (tenant, at, actor, verb, subject, name, changed, first_seq, last_seq)"
+        "INSERT INTO action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)"
         " VALUES (?, (SELECT now FROM present), (SELECT actor FROM present), ?, ?, ?, ?, ?, ?)",
-        (tenant, verb, subject, name, changed, *(span or (None, None))),
+        (tenant, event_type, subject, name, changed, *(span or (None, None))),
     )
 
 

@@ -2,8 +2,8 @@
 
 What is done on somebody else's connection to the very same file, inside somebody else's transaction.
 
-Around each verb is a savepoint: a refusal leaves the transaction as it was, and where none is open the few statements
-of a verb are still all done or none. The connection keeps every setting it has.
+A savepoint surrounds each operation: a refusal leaves the transaction as it was, and outside a transaction the
+statements of an operation still all succeed or all fail. The connection keeps every setting it has.
 
 A connection for a handler's own statements, in one transaction that also ends its job.
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SqliteBorrowedVerbs:
+class SqliteBorrowedOperations:
     def __init__(self, jobs: JobStore, leases: LeaseStore, workflows: WorkflowStore) -> None:
         self._jobs, self._leases, self._workflows = jobs, leases, workflows
 
@@ -72,8 +72,8 @@ class SqliteBorrowing(abc.ABC):
     """The tables were seen, as this release has them."""
 
     @property
-    def borrowed(self) -> SqliteBorrowedVerbs:
-        return SqliteBorrowedVerbs(self.jobs, self.leases, self.workflows)
+    def borrowed(self) -> SqliteBorrowedOperations:
+        return SqliteBorrowedOperations(self.jobs, self.leases, self.workflows)
 
     @abc.abstractmethod
     def migrate(self) -> SchemaStatus:
@@ -149,7 +149,7 @@ class SqliteBorrowing(abc.ABC):
         self._plan.check_supported(dict(applied))  # type: ignore[arg-type]
         if self._plan.pending(dict(applied)):  # type: ignore[arg-type]
             raise behind(
-                "the tables of Holdfast are not in this database, or are older than this release",
+                "the Holdfast tables are missing or older than this release",
                 code="not_migrated",
                 fix="Run: holdfast migrate",
             )
@@ -175,7 +175,7 @@ def _undo(standing: TransactionState) -> Steps[None]:
 
 
 def _elsewhere(message: str) -> InvalidSetting:
-    return InvalidSetting(message, code="other_database", fix="Give a connection to the file that the app was given.")
+    return InvalidSetting(message, code="other_database", fix="Pass a connection to the app's own database file.")
 
 
 def _translated(error: Exception) -> Exception | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from holdfast.engine.job import Claim, Holding, Lease
+from holdfast.engine.job import Claim, Holding, Lease, Renewal, StopMode
 from holdfast.errors import Refused, StaleLease
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
@@ -20,22 +20,28 @@ from holdfast.stores.sqlite.admission import (
     dispatch,
     hold_back,
     is_limited,
+    next_in,
     opening,
     park_paused,
+    wake_queue_later,
 )
 from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.fair_shares import Share, move_on, pick_fairly, share_of
 
 _OPEN = (
-    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots, version)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _RENEW = (
     # A clock that was set back leaves an end that is too far away.
     "UPDATE lease SET until = CASE WHEN renewed_at > :now + 5000000 THEN :until ELSE max(until, :until) END,"
     " renewed_at = :now"
-    " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
+    " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING coalesce(stop_request, 'kept')"
+)
+_REQUEST_STOP = (
+    "UPDATE lease SET stop_request = :mode, stop_requested_at = :now, stop_requested_by = (SELECT actor FROM present)"
+    " WHERE holder = :worker AND ended_at IS NULL AND until > :now AND (:any OR tenant = :tenant) RETURNING 1"
 )
 _END = (
     "UPDATE lease SET ended_at = :now, ended_why = :why"
@@ -77,7 +83,7 @@ OPEN = Opening(None, [])
 ROUNDS = 8
 EXTRA = 50
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
-_SWITCHED = Statement("SELECT 1 FROM pause LIMIT 1")
+_ANY_PAUSE = Statement("SELECT 1 FROM pause LIMIT 1")
 _RECALLS = (
     "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
 )
@@ -123,14 +129,14 @@ def live(request: ClaimRequest, now: int) -> Steps[tuple[bool, bool]]:
 
 def refused() -> Refused:
     return Refused(
-        "the label of this lease is not, or not any more, on the list of those that may execute",
+        "the executor label of this lease is not on the allowlist",
         code="executor_refused",
-        fix="holdfast executors add LABEL",
+        fix="Add it: holdfast executors add LABEL",
     )
 
 
-def anything_for(request: ClaimRequest, now: int) -> Steps[bool]:
-    """Whether a claim would find something."""
+def anything_for(request: ClaimRequest, now: int) -> Steps[tuple[bool, float | None]]:
+    """Whether a claim would find something, and when a rate limit that holds jobs back has room again."""
     limited = yield from is_limited()
     for queue in request.queues:
         open_to = (yield from opening(queue, request.tenant, now)) if limited else OPEN
@@ -138,8 +144,8 @@ def anything_for(request: ClaimRequest, now: int) -> Steps[bool]:
             continue
         rows = yield Statement(_PEEK, _picking(request, queue, now, open_to.barred))
         if rows:
-            return True
-    return False
+            return True, None
+    return False, (yield from next_in(now)) if limited else None
 
 
 def _picking(request: ClaimRequest, queue: str, now: int, barred: Sequence[str] = ()) -> dict[str, Any]:
@@ -170,12 +176,12 @@ def _pick_within(request: ClaimRequest, queue: str, now: int, want: int, share: 
     """The same where something is limited or reserved: what has no room is parked, and the rest is looked for again."""
     open_to = yield from opening(queue, request.tenant, now)
     want = want if open_to.room is None else min(want, open_to.room)
-    switched = bool((yield _SWITCHED))
+    paused = bool((yield _ANY_PAUSE))
     got: dict[int, Row] = {}
     extra = 0
     for _ in range(ROUNDS if want > 0 else 0):
         found = yield from _next(request, queue, now, want + extra, share, open_to.barred)
-        if switched and (yield from park_paused([row[0] for row in found], queue, now)):
+        if paused and (yield from park_paused([row[0] for row in found], queue, now)):
             continue
         able = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
         new = [row for row in able if row[0] not in got]
@@ -184,6 +190,8 @@ def _pick_within(request: ClaimRequest, queue: str, now: int, want: int, share: 
         if len(got) >= want or len(got) == len(found):
             break
         extra = EXTRA  # somebody was in the way, and more of the same may be
+    if open_to.room is not None and len(got) >= open_to.room:  # used up, and more may wait
+        yield from wake_queue_later(open_to.rates, now)
     return list(got.values())
 
 
@@ -239,19 +247,29 @@ class SqliteLeaseRows:
         kinds: Sequence[str] | None = None,
         queues: Sequence[str] | None = None,
         slots: int | None = None,
+        version: str | None = None,
     ) -> Steps[Lease]:
         now = yield from sign(None)
         lease, until = str(uuid.uuid4()), now + in_micros(ttl)
         known, served = (None if names is None else ids_json(names) for names in (kinds, queues))
-        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, known, served, slots))
+        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, known, served, slots, version))
         yield from unsign()
         return Lease(lease, from_micros(until))
 
     @flow()
-    def renew(self, lease: str, ttl: float, tenant: str) -> Steps[bool]:
+    def renew(self, lease: str, ttl: float, tenant: str) -> Steps[Renewal]:
         now = yield from sign(None)
         params = {"until": now + in_micros(ttl), "now": now, "lease": lease, "tenant": tenant}
         rows = yield Statement(_RENEW, params)
+        yield from unsign()
+        answer: Renewal = rows[0][0] if rows else False
+        return answer
+
+    @flow()
+    def request_stop(self, worker: str, mode: StopMode, actor: str | None, tenant: str) -> Steps[bool]:
+        now = yield from sign(actor)
+        params = {"mode": mode, "now": now, "worker": worker, "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_REQUEST_STOP, params)
         yield from unsign()
         return bool(rows)
 
@@ -270,12 +288,13 @@ class SqliteLeaseRows:
             raise StaleLease(f"lease {request.lease} is not live")
         if not may:
             raise refused()
-        claims = yield from self.take(request, now)
+        claims, _ = yield from self.take(request, now)
         yield from unsign()
         return claims
 
-    def take(self, request: ClaimRequest, now: int) -> Steps[list[Claim]]:
-        """The claim itself, inside a flow that has signed and that saw the lease to be live."""
+    def take(self, request: ClaimRequest, now: int) -> Steps[tuple[list[Claim], float | None]]:
+        """The claim itself, inside a flow that has signed and that saw the lease to be live; and after how many seconds
+        a rate limit that holds jobs back has room again."""
         picked: list[Row] = []
         limited, fair = yield from dispatch()
         pick = _pick_within if limited else _pick
@@ -293,7 +312,7 @@ class SqliteLeaseRows:
                 yield Statement(_TAKE, (request.lease, now, numbers))
             else:
                 yield Statement(_CLAIM, (request.lease, numbers))
-        return claims_of(picked)
+        return claims_of(picked), (yield from next_in(now)) if limited else None
 
     @flow(writes=False)
     def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.payload import look_at
-from holdfast.engine.retry import EXPONENTIAL, Retry
+from holdfast.engine.retry import PATIENT, Retry
 from holdfast.stores.codecs import from_micros, in_micros, micros, texts
 from holdfast.stores.flow import Statement
 
@@ -36,13 +36,13 @@ class SqliteCodec:
 
 
 def _backoff(retry: Retry) -> str | None:
-    usual = retry.backoff is EXPONENTIAL or retry.backoff == EXPONENTIAL
+    usual = retry.backoff is PATIENT or retry.backoff == PATIENT
     return None if usual else json.dumps(retry.backoff.to_json())
 
 
 USUAL = "id, tenant, kind, queue, payload, priority, max_retries, max_crashes, enqueued_by, source_system, created_at"
 SPECIAL = (
-    "process_after, deadline_at, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id,"
+    "run_at, deadline_at, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id,"
     " parent_id, workflow_id, external_ref, uses, retry_as, depth"
 )
 
@@ -81,11 +81,11 @@ _NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", None, None, Non
 
 
 def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
-    process_after = None if spec.delay is None else now + in_micros(spec.delay)
-    if spec.process_after is not None:
-        process_after = micros(spec.process_after)
+    run_at = None if spec.delay is None else now + in_micros(spec.delay)
+    if spec.run_at is not None:
+        run_at = micros(spec.run_at)
     values = (
-        process_after,
+        run_at,
         None if spec.deadline_at is None else micros(spec.deadline_at),
         _backoff(spec.retry),
         spec.key,

@@ -93,9 +93,9 @@ def abandon(connection: sqlite3.Connection) -> None:
 
 def gone(path: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"the database file {path} is not there any more",
+        f"the database file {path} was removed",
         code="database_gone",
-        fix="Put it back, or restart what uses it if there is to be a new one.",
+        fix="Restore the file, or restart the processes if it shall be created again.",
     )
 
 
@@ -152,7 +152,7 @@ class Connections:
             raise InvalidSetting(
                 f"SQLite {sqlite3.sqlite_version} is too old",
                 code="sqlite_too_old",
-                fix="Holdfast needs 3.38 or newer; a newer Python brings one.",
+                fix="Use a newer Python: Holdfast needs SQLite 3.38 or newer.",
             )
         self.path = path
         self.patience = BUSY_SECONDS
@@ -229,7 +229,7 @@ class Connections:
                 abandon(connection)
             if file is None:
                 raise gone(self.path)
-            log.warning("%s is another file now: it is opened anew", self.path)
+            log.warning("%s was replaced by another file; opening it again", self.path)
             self._file = file
 
     def is_current(self, connection: OurConnection) -> bool:
@@ -305,12 +305,15 @@ class Connections:
         except (OSError, sqlite3.Error) as error:
             if time.monotonic() > self._warned:
                 self._warned = time.monotonic() + 60.0
-                log.warning("the log of %s cannot be moved into the file, and grows: %s", self.path, error)
+                log.warning("The write-ahead log of %s cannot be checkpointed and grows: %s", self.path, error)
 
     def __del__(self) -> None:
-        # From 3.13 on Python complains of a connection that was dropped and not closed.
-        with contextlib.suppress(Exception):
+        # From 3.13 on Python complains of a connection that was dropped and not closed. At interpreter exit the
+        # modules that `close` uses may already be gone, so any error here is ignored.
+        try:  # noqa: SIM105 - contextlib is one of those modules
             self.close()
+        except Exception:
+            pass
 
     def close(self) -> None:
         with self._guard:

@@ -16,8 +16,7 @@ from holdfast.engine.payload import canonical, decode
 from holdfast.engine.states import ACTIVE, State, state_of
 from holdfast.features.agents.model import objection, under
 from holdfast.stores.codecs import from_micros
-from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.base import sign_enqueue, unsign
+from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.insert_checks import agents_of, hold_to_cap, is_ruled, judge_payloads, refuse_paused
 
@@ -42,15 +41,6 @@ _PUT_KEY = (
 )
 _ADD_REFERENCE = "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
 _PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? AND tenant = ?"
-
-
-class SqliteEnqueue:
-    @flow(tells=True)
-    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
-        now, ruled = yield from sign_enqueue()
-        answers = yield from add(specs, tenant, now, ruled)
-        yield from unsign()
-        return answers
 
 
 def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = None) -> Steps[list[Enqueued]]:
@@ -152,7 +142,7 @@ SAME = (
 )
 # What was counted is carried over by the trigger that makes its state.
 _SUCCEED = (
-    f"INSERT INTO job (id, {SAME}, queue, priority, max_retries, process_after, enqueued_by, created_at, retry_of)"
+    f"INSERT INTO job (id, {SAME}, queue, priority, max_retries, run_at, enqueued_by, created_at, retry_of)"
     f" SELECT :new, j.{SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :due, 'retry of ' || j.id,"
     " :now, j.id FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
 )

@@ -76,7 +76,7 @@ def translate(error: sqlite3.Error) -> Exception:
         return Conflict(message, code="already_exists")
     if message.startswith("no such table"):
         return SchemaMismatch(
-            "the tables of Holdfast are not in this database",
+            "the Holdfast tables are not in this database",
             code="not_migrated",
             fix="Run: holdfast migrate",
         )
@@ -84,16 +84,16 @@ def translate(error: sqlite3.Error) -> Exception:
         return StoreUnavailable("another process kept the database locked", code="database_locked")
     # The index of the log is beside it in a file of its own, and of that one SQLite says only that it cannot grow.
     if primary == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return StoreUnavailable("there is no space left for the database", code="disk_full")
+        return StoreUnavailable("no space left for the database", code="disk_full")
     if primary == sqlite3.SQLITE_READONLY:
         return StoreUnavailable(
             f"the database file cannot be written: {message}",
-            fix="Let this user write to the file and to its folder (SQLite makes two more files beside it).",
+            fix="Allow this user to write to the file and its folder (SQLite creates two more files beside it).",
         )
     if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
         return StoreUnavailable(f"the database file cannot be used: {message}")
     if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StoreUnavailable(f"the file is not a sound SQLite database: {message}", code="not_a_database")
+        return StoreUnavailable(f"the file is not a valid SQLite database: {message}", code="not_a_database")
     if primary in (sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE):
         return InvalidInput(message, code="invalid_input")
     return StoreError(message)

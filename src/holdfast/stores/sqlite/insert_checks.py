@@ -54,7 +54,7 @@ def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None
     ((ruled, registered),) = yield Statement(_RULED)
     if registered and not (yield Statement(_KNOWN, (tenant,))):
         return Refused(
-            f"tenant {tenant} is not registered, and only registered ones may have jobs; one of kind {kind} refused",
+            f"tenant {tenant} is not registered: job of kind {kind} refused",
             code="tenant_unregistered",
             fix=f"Register it: holdfast tenants set {tenant}",
         )
@@ -66,10 +66,9 @@ def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None
     if pending + coming + jobs <= caps[0][0]:
         return None
     return Refused(
-        f"tenant {tenant} is full: {pending + coming} of its jobs wait and {caps[0][0]} may;"
-        f" {jobs} of kind {kind} refused",
+        f"tenant {tenant} has {pending + coming} waiting jobs and may have {caps[0][0]}: {jobs} of kind {kind} refused",
         code="tenant_full",
-        fix=f"Enqueue again when some have run, or raise the cap: holdfast tenants set {tenant} --max-pending N",
+        fix=f"Enqueue again later, or raise the limit: holdfast tenants set {tenant} --max-pending N",
     )
 
 
@@ -93,17 +92,17 @@ _REFUSING = f"SELECT {Record.columns(Pause)} FROM pause WHERE refuse_enqueue AND
 def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None]:
     """Raise if one of them is not accepted. Asked only where something is ruled at all."""
     decode = Record.decoder(Pause, SqliteCodec())
-    for switch in [decode(row) for row in (yield Statement(_REFUSING, (now,)))]:
+    for pause in [decode(row) for row in (yield Statement(_REFUSING, (now,)))]:
         for spec in specs:
-            if switch.holds(tenant, spec.queue, spec.kind, spec.agent):
-                raise refused(switch, spec.kind)
+            if pause.holds(tenant, spec.queue, spec.kind, spec.agent):
+                raise refused(pause, spec.kind)
 
 
 _OF = f"SELECT {Record.columns(Agent, skip=('waiting',))}, 0 FROM agent WHERE tenant = ? AND id = ?"
 
 
 def agents_of(specs: Iterable[JobSpec], tenant: str) -> Steps[dict[str, Agent]]:
-    """The agents of a batch that are registered, by their ids. Approval gates read ``requires_approval`` here."""
+    """The agents of a batch that are registered, by their ids. Approvals read ``requires_approval`` here."""
     found: dict[str, Agent] = {}
     decode = Record.decoder(Agent, SqliteCodec())
     for name in {spec.agent for spec in specs if spec.agent is not None}:

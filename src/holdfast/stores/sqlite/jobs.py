@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import Job, Verdict
+from holdfast.engine.job import Enqueued, Job, JobSpec, Verdict
+from holdfast.engine.order import Move
 from holdfast.engine.states import ACTIVE, State, state_of
 from holdfast.errors import InvalidInput
 from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads
-from holdfast.stores.requests import OperatorVerb, Reschedule
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
+from holdfast.stores.requests import OperatorAction, Reschedule
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, sign_enqueue, unsign
 from holdfast.stores.sqlite.codec import NEVER
-from holdfast.stores.sqlite.enqueue import SqliteEnqueue
-from holdfast.stores.sqlite.order import SqliteOrder
+from holdfast.stores.sqlite.enqueue import add
+from holdfast.stores.sqlite.order import move_job
 
 _FIND = (
     "SELECT id, state, retries, due_at FROM job_state"
@@ -49,11 +50,98 @@ _RECALL = (
 )
 
 
-class SqliteOperators:
+def apply(
+    action: OperatorAction,
+    ids: Sequence[str],
+    reason: str | None,
+    tenant: str,
+    now: int,
+    max_retries: int | None = None,
+    operation: str | None = None,
+) -> Steps[list[Verdict]]:
+    """Inside a flow that has signed; ``operation`` is the bulk operation that it is part of."""
+    scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
+    found = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
+    open_to = ACTIVE if action == "cancel" else {State.DEAD_LETTER}
+    willing = [job_id for job_id, state in found.items() if state in open_to]
+    said = {"reason": reason or None, "max_retries": max_retries, "operation": operation}
+    note = {name: value for name, value in said.items() if value is not None}
+    params = {"ids": ids_json(willing), "note": json.dumps(note) if note else None}
+    if action == "cancel":  # whoever runs them is told that they are no longer theirs
+        yield Statement(_RECALL, {"ids": ids_json(willing)})
+    if action == "redrive":
+        yield Statement(_REDRIVE, {**params, "limit": max_retries})
+    else:
+        yield Statement(_STOP, {**params, "now": now})
+    done = set(willing)
+    return [_verdict(action, job_id, found.get(job_id), job_id in done) for job_id in ids]
+
+
+def _reason_against(state: State, retries: int, due_at: int | None, when: Reschedule) -> str | None:
+    if state not in (State.QUEUED, State.RETRY_WAITING):
+        return "not_waiting"
+    if due_at == NEVER:
+        return "job_held"
+    return "limit_too_low" if when.max_retries is not None and retries > when.max_retries else None
+
+
+def _check_limit(max_retries: int | None) -> None:
+    if max_retries is not None and not 0 <= max_retries <= 100:
+        raise InvalidInput(f"max_retries must be from 0 to 100, not {max_retries}")
+
+
+def _verdict(action: OperatorAction, job_id: str, was: State | None, done: bool) -> Verdict:
+    if was is None:
+        return Verdict(job_id, None, True, "not_found")
+    if not done:
+        return Verdict(job_id, was, True, "already_finished" if action == "cancel" else "not_dead")
+    return Verdict(job_id, State.QUEUED if action == "redrive" else State.CANCELLED, False, None)
+
+
+_LONGEST = 500
+_AROUND = (
+    "SELECT p.now, s.note, l.holder, l.name, l.until, l.ended_at IS NULL AND l.until > p.now, s.lease, s.state,"
+    " s.due_at, s.queue, s.priority, s.position, l.renewed_at"
+    " FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
+    " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
+)
+_CLAIMABLE = "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
+_AHEAD = (
+    "SELECT count(*) FROM (SELECT 1 FROM job_state s INDEXED BY claimable"
+    f" WHERE {_CLAIMABLE} AND s.priority > :priority"
+    f" UNION ALL SELECT 1 FROM job_state s INDEXED BY claimable"
+    f" WHERE {_CLAIMABLE} AND s.priority = :priority AND s.position < :position LIMIT :most)"
+)
+_WORKERS = (
+    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM job_state s"
+    " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')) FROM lease l"
+    " WHERE l.ended_at IS NULL AND l.until > :now AND (:any OR l.tenant = :tenant OR l.tenant = '*')"
+    " AND (l.kinds IS NOT NULL OR l.queues IS NOT NULL) ORDER BY l.until DESC LIMIT 200"
+)
+# Back to the first try and on to the last: one of a kind, so each step is one look at a key.
+_CHAIN = (
+    "WITH RECURSIVE back(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.retry_of, b.n - 1 FROM back b JOIN job j"
+    f" ON j.id = b.id WHERE j.retry_of IS NOT NULL AND b.n > -{_LONGEST}),"
+    " forth(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.id, f.n + 1 FROM forth f JOIN job j ON j.retry_of = f.id"
+    f" WHERE j.retry_of IS NOT NULL AND f.n < {_LONGEST}),"
+    " tries(id, n) AS (SELECT id, n FROM back UNION SELECT id, n FROM forth)"
+    f" SELECT {JOB_COLUMNS} FROM tries t CROSS JOIN jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER BY t.n"
+)
+
+
+def _seen(row: Row) -> WorkerSeen:
+    label, holder, tenant, kinds, queues, slots, busy = row
+    known, served = (None if names is None else tuple(json.loads(names)) for names in (kinds, queues))
+    return WorkerSeen(label, holder, tenant, known, served, slots, busy)
+
+
+class SqliteJobs(SqlitePart, JobReads):
+    """``store.jobs``."""
+
     @flow(tells=True)
     def operate(
         self,
-        verb: OperatorVerb,
+        action: OperatorAction,
         ids: Sequence[str],
         reason: str | None,
         actor: str,
@@ -61,12 +149,12 @@ class SqliteOperators:
         max_retries: int | None = None,
     ) -> Steps[list[Verdict]]:
         _check_limit(max_retries)
-        if verb == "discard" and not (reason or "").strip():
+        if action == "discard" and not (reason or "").strip():
             return [Verdict(job_id, None, True, "reason_required") for job_id in ids]
         now = yield from sign(actor)
-        verdicts = yield from apply(verb, ids, reason, tenant, now, max_retries)
+        verdicts = yield from apply(action, ids, reason, tenant, now, max_retries)
         yield from unsign()
-        if verb == "discard" and any(verdict.refused for verdict in verdicts):
+        if action == "discard" and any(verdict.refused for verdict in verdicts):
             # What was skipped behind a dead letter of a workflow may have been cancelled with it.
             scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
             now_is = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
@@ -103,86 +191,6 @@ class SqliteOperators:
         """Nothing to arrange: whoever listens hears of every commit."""
         yield from ()
 
-
-def apply(
-    verb: OperatorVerb,
-    ids: Sequence[str],
-    reason: str | None,
-    tenant: str,
-    now: int,
-    max_retries: int | None = None,
-    operation: str | None = None,
-) -> Steps[list[Verdict]]:
-    """Inside a flow that has signed; ``operation`` is the bulk operation that it is part of."""
-    scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-    found = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
-    open_to = ACTIVE if verb == "cancel" else {State.DEAD_LETTER}
-    willing = [job_id for job_id, state in found.items() if state in open_to]
-    said = {"reason": reason or None, "max_retries": max_retries, "operation": operation}
-    note = {name: value for name, value in said.items() if value is not None}
-    params = {"ids": ids_json(willing), "note": json.dumps(note) if note else None}
-    if verb == "cancel":  # whoever runs them is told that they are no longer theirs
-        yield Statement(_RECALL, {"ids": ids_json(willing)})
-    if verb == "redrive":
-        yield Statement(_REDRIVE, {**params, "limit": max_retries})
-    else:
-        yield Statement(_STOP, {**params, "now": now})
-    done = set(willing)
-    return [_verdict(verb, job_id, found.get(job_id), job_id in done) for job_id in ids]
-
-
-def _reason_against(state: State, retries: int, due_at: int | None, when: Reschedule) -> str | None:
-    if state not in (State.QUEUED, State.RETRY_WAITING):
-        return "not_waiting"
-    if due_at == NEVER:
-        return "job_held"
-    return "limit_too_low" if when.max_retries is not None and retries > when.max_retries else None
-
-
-def _check_limit(max_retries: int | None) -> None:
-    if max_retries is not None and not 0 <= max_retries <= 100:
-        raise InvalidInput(f"max_retries is from 0 to 100, not {max_retries}")
-
-
-def _verdict(verb: OperatorVerb, job_id: str, was: State | None, done: bool) -> Verdict:
-    if was is None:
-        return Verdict(job_id, None, True, "not_found")
-    if not done:
-        return Verdict(job_id, was, True, "already_finished" if verb == "cancel" else "not_dead")
-    return Verdict(job_id, State.QUEUED if verb == "redrive" else State.CANCELLED, False, None)
-
-
-_LONGEST = 500
-_AROUND = (
-    "SELECT p.now, s.note, l.holder, l.name, l.until, l.ended_at IS NULL AND l.until > p.now, s.lease, s.state,"
-    " s.due_at, s.queue, s.priority, s.position FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
-    " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
-)
-_CLAIMABLE = "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
-_AHEAD = (
-    "SELECT count(*) FROM (SELECT 1 FROM job_state s INDEXED BY claimable"
-    f" WHERE {_CLAIMABLE} AND s.priority > :priority"
-    f" UNION ALL SELECT 1 FROM job_state s INDEXED BY claimable"
-    f" WHERE {_CLAIMABLE} AND s.priority = :priority AND s.position < :position LIMIT :most)"
-)
-_WORKERS = (
-    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM job_state s"
-    " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')) FROM lease l"
-    " WHERE l.ended_at IS NULL AND l.until > :now AND (:any OR l.tenant = :tenant OR l.tenant = '*')"
-    " AND (l.kinds IS NOT NULL OR l.queues IS NOT NULL) ORDER BY l.until DESC LIMIT 200"
-)
-# Back to the first try and on to the last: one of a kind, so each step is one look at a key.
-_CHAIN = (
-    "WITH RECURSIVE back(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.retry_of, b.n - 1 FROM back b JOIN job j"
-    f" ON j.id = b.id WHERE j.retry_of IS NOT NULL AND b.n > -{_LONGEST}),"
-    " forth(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.id, f.n + 1 FROM forth f JOIN job j ON j.retry_of = f.id"
-    f" WHERE j.retry_of IS NOT NULL AND f.n < {_LONGEST}),"
-    " tries(id, n) AS (SELECT id, n FROM back UNION SELECT id, n FROM forth)"
-    f" SELECT {JOB_COLUMNS} FROM tries t CROSS JOIN jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER BY t.n"
-)
-
-
-class SqliteCircumstances(SqlitePart, JobReads):
     @flow(writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
         scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
@@ -195,7 +203,7 @@ class SqliteCircumstances(SqlitePart, JobReads):
         rows = yield Statement(_AROUND, {"job": parse_id(job_id)} | scope)
         if not rows:
             return None
-        now, note, holder, label, until, held, lease, state, due, queue, priority, position = rows[0]
+        now, note, holder, label, until, held, lease, state, due, queue, priority, position, beat = rows[0]
         ahead = None
         if state == "queued" and due is None:
             place = {"queue": queue, "priority": priority, "position": position, "most": AHEAD}
@@ -210,14 +218,16 @@ class SqliteCircumstances(SqlitePart, JobReads):
             None if lease is None else bool(held),
             ahead,
             tuple(_seen(row) for row in workers),
+            None if beat is None else from_micros(beat),
         )
 
+    @flow(tells=True)
+    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
+        now, ruled = yield from sign_enqueue()
+        answers = yield from add(specs, tenant, now, ruled)
+        yield from unsign()
+        return answers
 
-def _seen(row: Row) -> WorkerSeen:
-    label, holder, tenant, kinds, queues, slots, busy = row
-    known, served = (None if names is None else tuple(json.loads(names)) for names in (kinds, queues))
-    return WorkerSeen(label, holder, tenant, known, served, slots, busy)
-
-
-class SqliteJobs(SqliteEnqueue, SqliteOperators, SqliteOrder, SqliteCircumstances):
-    """``store.jobs``."""
+    @flow(tells=True)
+    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        return (yield from move_job(job_id, move, reason, actor, tenant))

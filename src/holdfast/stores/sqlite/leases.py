@@ -21,7 +21,7 @@ from holdfast.stores.sqlite.admission import duty
 from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.claim import SqliteLeaseRows, anything_for, live, refused
 from holdfast.stores.sqlite.enqueue import retry_anew
-from holdfast.stores.sqlite.settle import SqliteSettle, end_attempts
+from holdfast.stores.sqlite.settle import end_attempts
 
 _PROMOTE = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
@@ -89,6 +89,7 @@ _BURY = (
     "UPDATE job_state SET state = 'dead_letter', crashes = min(crashes, 32766) + 1, due_at = NULL, finished_at = :now,"
     " note = json_object('fingerprint', :group) WHERE n = :n"
 )
+_DEAD = "SELECT id FROM job_state WHERE state = 'dead_letter' AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
 _ANEW = (
     "SELECT s.n, s.id FROM job_state s JOIN job j ON j.n = s.n WHERE s.n IN (SELECT value FROM json_each(?))"
     " AND j.retry_as IS NOT NULL AND s.crashes < s.max_crashes"
@@ -108,40 +109,6 @@ def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
         return None if rows else answer
 
     return look
-
-
-class SqliteDuties:
-    @duty(0, _nothing(_IS_DUE, 0))
-    def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign("promoter")
-        rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
-        yield from unsign()
-        return len(rows)
-
-    @duty(0, _nothing(_IS_OVERDUE, 0))
-    def expire(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign("promoter")
-        rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
-        yield from unsign()
-        return len(rows)
-
-    @duty(Sweep(0, 0, 0), _nothing(_IS_LAPSED, Sweep(0, 0, 0)))
-    def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
-        now = yield from sign("reaper")
-        scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}
-        yield Statement(_ANCHOR, {"now": now, **scope})
-        lapsed = yield Statement(_LAPSE, {"now": now, **scope})
-        unswept = yield Statement(_UNSWEPT, scope)
-        leased: list[int] = []
-        begun: list[int] = []
-        if unswept:
-            leases = ids_json(row[0] for row in unswept)
-            held = yield Statement(_HELD, {"leases": leases, "want": want, "now": now})
-            leased, begun = yield from free(held, now)
-            yield Statement("DELETE FROM recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
-            yield Statement(_SWEPT, (now, leases))
-        yield from unsign()
-        return Sweep(len(lapsed), len(leased), len(begun))
 
 
 def free(held: Sequence[Row], now: int) -> Steps[tuple[list[int], list[int]]]:
@@ -172,21 +139,12 @@ def _look(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -
     alive, may = yield from live(request, rows[0][0])
     if alive and not may and request.want > 0:
         raise refused()
-    if alive and request.want > 0 and (yield from anything_for(request, rows[0][0])):
-        return None
-    return Exchange([], [], alive)
-
-
-class SqliteTurn(SqliteLeaseRows):
-    @flow(peek=_look)
-    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange]:
-        now = yield from act_under(request.lease, request.tenant)
-        stale = (yield from end_attempts(request.lease, settlements, now)) if settlements else []
-        alive, may = yield from live(request, now)
-        # Taken off the list after it had opened its lease: what it has ended is kept, and it takes nothing more.
-        claims = (yield from self.take(request, now)) if alive and may and request.want > 0 else []
-        yield from unsign()
-        return Exchange(claims, stale, alive)
+    next_in: float | None = None
+    if alive and request.want > 0:
+        found, next_in = yield from anything_for(request, rows[0][0])
+        if found:
+            return None
+    return Exchange([], [], alive, next_in=next_in)
 
 
 LASTS = 600 * 1_000_000
@@ -234,7 +192,73 @@ _NOTE = (
 _PASSING = ("stale lease", "paused", "executor", "generator only", "database is", "disk")
 
 
-class SqliteQuarantine:
+def _one(statement: Statement) -> Steps[None]:
+    yield statement
+
+
+def _refusal(steps: Steps[Any]) -> Steps[str | None]:
+    """What the database says against moving a row alone; nothing of it stays."""
+    why = None
+    yield Statement("SAVEPOINT alone")
+    try:
+        yield from steps
+    except (sqlite3.Error, ValueError) as error:
+        why = str(error)
+        if why.startswith(_PASSING):
+            raise
+    yield Statement("ROLLBACK TO alone")
+    yield Statement("RELEASE alone")
+    return why
+
+
+class SqliteLeases(SqliteLeaseRows):
+    """``store.leases``."""
+
+    @flow(peek=_look)
+    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange]:
+        now = yield from act_under(request.lease, request.tenant)
+        stale = (yield from end_attempts(request.lease, settlements, now)) if settlements else []
+        alive, may = yield from live(request, now)
+        # Taken off the list after it had opened its lease: what it has ended is kept, and it takes nothing more.
+        claims, next_in = (yield from self.take(request, now)) if alive and may and request.want > 0 else ([], None)
+        yield from unsign()
+        return Exchange(claims, stale, alive, next_in=next_in)
+
+    @duty(0, _nothing(_IS_DUE, 0))
+    def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        yield from unsign()
+        return len(rows)
+
+    @duty(0, _nothing(_IS_OVERDUE, 0))
+    def expire(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from sign("promoter")
+        rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        yield from unsign()
+        return len(rows)
+
+    @duty(Sweep(0, 0, 0), _nothing(_IS_LAPSED, Sweep(0, 0, 0)))
+    def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
+        now = yield from sign("reaper")
+        scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}
+        yield Statement(_ANCHOR, {"now": now, **scope})
+        lapsed = yield Statement(_LAPSE, {"now": now, **scope})
+        unswept = yield Statement(_UNSWEPT, scope)
+        leased: list[int] = []
+        begun: list[int] = []
+        dead: list[Row] = []
+        if unswept:
+            leases = ids_json(row[0] for row in unswept)
+            held = yield Statement(_HELD, {"leases": leases, "want": want, "now": now})
+            leased, begun = yield from free(held, now)
+            yield Statement("DELETE FROM recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
+            yield Statement(_SWEPT, (now, leases))
+            if begun:
+                dead = yield Statement(_DEAD, (ids_json(begun),))
+        yield from unsign()
+        return Sweep(len(lapsed), len(leased), len(begun), tuple(row[0] for row in dead))
+
     @flow()
     def set_aside(
         self,
@@ -262,25 +286,9 @@ class SqliteQuarantine:
         yield from unsign()
         return found
 
-
-def _one(statement: Statement) -> Steps[None]:
-    yield statement
-
-
-def _refusal(steps: Steps[Any]) -> Steps[str | None]:
-    """What the database says against moving a row alone; nothing of it stays."""
-    why = None
-    yield Statement("SAVEPOINT alone")
-    try:
-        yield from steps
-    except (sqlite3.Error, ValueError) as error:
-        why = str(error)
-        if why.startswith(_PASSING):
-            raise
-    yield Statement("ROLLBACK TO alone")
-    yield Statement("RELEASE alone")
-    return why
-
-
-class SqliteLeases(SqliteTurn, SqliteSettle, SqliteDuties, SqliteQuarantine):
-    """``store.leases``."""
+    @flow()
+    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
+        now = yield from act_under(lease, tenant)
+        stale = yield from end_attempts(lease, settlements, now)
+        yield from unsign()
+        return stale

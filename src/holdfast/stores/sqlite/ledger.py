@@ -105,7 +105,7 @@ def _place(cursor: str | None) -> tuple[int, int]:
 
 _CLEANED = (
     "SELECT e.job_id, e.seq, e.kind, e.from_state, e.attempt, e.at, e.actor, e.meta FROM event e"
-    " WHERE e.job_id IN (SELECT value FROM json_each(?)) AND e.verb = 'clean' ORDER BY e.job_id, e.seq"
+    " WHERE e.job_id IN (SELECT value FROM json_each(?)) AND e.type = 'clean' ORDER BY e.job_id, e.seq"
 )
 
 
@@ -115,7 +115,7 @@ def record_removed(job_ids: Sequence[str]) -> Steps[int]:
     check compares it with its seal. One action for each tenant, with the number through which consumers that keep their
     own place must have read. Answers how many events there were."""
     rows = yield Statement(
-        "SELECT tenant, seq, verb, job_id FROM event WHERE job_id IN (SELECT value FROM json_each(?))"
+        "SELECT tenant, seq, type, job_id FROM event WHERE job_id IN (SELECT value FROM json_each(?))"
         " ORDER BY tenant, seq",
         (ids_json(job_ids),),
     )
@@ -123,7 +123,7 @@ def record_removed(job_ids: Sequence[str]) -> Steps[int]:
     for tenant, those in groupby(rows, itemgetter(0)):
         events = list(those)
         numbers = [seq for _, seq, _, _ in events]
-        through = max((seq for _, seq, verb, _ in events if verb != "clean"), default=0)
+        through = max((seq for _, seq, event_type, _ in events if event_type != "clean"), default=0)
         jobs = {job: cleaned[job] for *_, job in events}
         told = {"events": Ranges.text(numbers), "count": len(numbers), "through": through, "jobs": jobs}
         name = f"{len(jobs)} jobs"

@@ -21,7 +21,7 @@ _SET = (
     " IS NOT (excluded.concurrency, excluded.rate, excluded.per, excluded.burst)"
 )
 _ONE = f"SELECT {COLUMNS} FROM job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name"
-_SWITCH_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
+_LIMITED_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
 # What runs already counts.
 _COUNT_RUNNING = (
     "INSERT INTO occupied_slot (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
@@ -54,11 +54,11 @@ RULE = (
 def put_limit(rule: Rule, actor: str, tenant: str, now: int) -> Steps[Row]:
     """As part of a write that is signed."""
     per = None if rule.rate is None else (rule.per or 1.0)
-    burst = None if rule.rate is None else (rule.burst or rule.rate)
+    burst = None if rule.rate is None else (rule.burst or 1)
     facts = {"tenant": tenant, "scope": rule.scope, "name": rule.name}
     limits = {"concurrency": rule.concurrency, "rate": rule.rate, "per": per, "burst": burst}
     yield Statement(_SET, {**facts, **limits, "actor": actor, "now": now})
-    yield _SWITCH_ON
+    yield _LIMITED_ON
     if rule.concurrency is not None:
         yield Statement(_COUNT_RUNNING, facts)
     yield from sweep(now, 1000, beginning_of(tenant, rule.scope))

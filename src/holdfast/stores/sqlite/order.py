@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast.engine.job import Verdict
 from holdfast.engine.order import GAP, WINDOW, Move, needed
 from holdfast.engine.states import State, state_of
-from holdfast.stores.flow import Statement, Steps, flow
+from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.base import any_tenant, sign, unsign
 
 WAITING = (State.QUEUED, State.RETRY_WAITING)
@@ -55,27 +55,25 @@ _MOVE = (
     "UPDATE job_state SET priority = :priority, position = :position,"
     " note = json_set(coalesce(note, '{}'), '$.moved', json_patch('{}', json_object('to', :to, 'other', :other,"
     " 'priority', :priority, 'reason', :reason,"
-    " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.verb = 'move')))) WHERE n = :job"
+    " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.type = 'move')))) WHERE n = :job"
 )
 
 
-class SqliteOrder:
-    @flow(tells=True)
-    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
-        job = yield from _find(job_id, tenant)
-        other = None if move.other is None else (yield from _find(move.other, tenant))
-        if job is None:
-            return Verdict(job_id, None, True, "not_found")
-        refusal = _reason_against(job, other, move)
-        if refusal is not None:
-            return Verdict(job_id, job.state, True, refusal)
-        yield from sign(actor)
-        line = Line(job, move.priority if move.priority is not None else (other or job).priority)
-        position = yield from line.place(move, other)
-        params = {"job": job.n, "priority": line.priority, "position": position, "to": move.where}
-        yield Statement(_MOVE, {**params, "other": move.other, "reason": reason or None})
-        yield from unsign()
-        return Verdict(job_id, job.state, False, None)
+def move_job(job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+    job = yield from _find(job_id, tenant)
+    other = None if move.other is None else (yield from _find(move.other, tenant))
+    if job is None:
+        return Verdict(job_id, None, True, "not_found")
+    refusal = _reason_against(job, other, move)
+    if refusal is not None:
+        return Verdict(job_id, job.state, True, refusal)
+    yield from sign(actor)
+    line = Line(job, move.priority if move.priority is not None else (other or job).priority)
+    position = yield from line.place(move, other)
+    params = {"job": job.n, "priority": line.priority, "position": position, "to": move.where}
+    yield Statement(_MOVE, {**params, "other": move.other, "reason": reason or None})
+    yield from unsign()
+    return Verdict(job_id, job.state, False, None)
 
 
 class Line:

@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import in_micros
-from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.base import act_under, ids_json, unsign
+from holdfast.stores.flow import Statement, Steps
+from holdfast.stores.sqlite.base import ids_json
 from holdfast.stores.sqlite.enqueue import retry_anew
 from holdfast.stores.sqlite.steps import due, suspend
 
@@ -22,7 +22,7 @@ _SUCCEED = (
 )
 _END = (
     "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
-    " error_code = :code, error_message = :message, note = :note, approval_id = :gate,"
+    " error_code = :code, error_message = :message, note = :note, approval_id = :approval,"
     " crashes = min(crashes, 32766) + :crashed"
     " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress'"
     " RETURNING CASE WHEN crashes <= max_crashes THEN (SELECT j.retry_as FROM job j WHERE j.n = job_state.n) END"
@@ -44,15 +44,6 @@ _RESULT = (
 )
 
 ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved WHERE job_id > '')")
-
-
-class SqliteSettle:
-    @flow()
-    def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
-        now = yield from act_under(lease, tenant)
-        stale = yield from end_attempts(lease, settlements, now)
-        yield from unsign()
-        return stale
 
 
 def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Steps[list[str]]:
@@ -131,7 +122,7 @@ def _ending(item: Settlement, lease: str, now: int) -> dict[str, Any]:
         "state": _WAITING.get(item.ending) or _ENDED.get(item.ending, "failed"),
         "finished": None if waits else now,
         "due": _again(item, now),
-        "gate": item.pause["gate"]["id"] if item.ending == "ask" and item.pause else None,
+        "approval": item.pause["approval"]["id"] if item.ending == "ask" and item.pause else None,
         "code": item.code,
         "message": item.message,
         "note": None if item.note is None else json.dumps(item.note),

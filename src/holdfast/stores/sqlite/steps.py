@@ -109,7 +109,7 @@ class SqliteSending:
     @flow(tells=True)
     def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         if any_tenant(tenant):
-            raise InvalidInput("an event is sent in one tenant")
+            raise InvalidInput("an event must be sent in one tenant")
         now = yield from sign(actor)
         name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
         before = [] if event.key is None else (yield Statement(_TOLD_BEFORE, (tenant, name, event.key)))
@@ -155,8 +155,8 @@ def suspend(item: Settlement, now: int) -> Steps[None]:
     yield Statement(_PAUSE, params)
     if wanted is not None:
         yield from _look_back(item.id, pause, now)
-    if pause.get("gate") is not None:
-        yield from open_gate(item.id, pause, now)
+    if pause.get("approval") is not None:
+        yield from open_approval(item.id, pause, now)
 
 
 def _look_back(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
@@ -203,7 +203,7 @@ def _written(at: int) -> str:
     return from_micros(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-_OPEN_GATE = (
+_OPEN_APPROVAL = (
     "INSERT INTO approval (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester,"
     " not_requester, on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at,"
     " escalate_to, notify, content_hash, opened_at)"
@@ -212,33 +212,33 @@ _OPEN_GATE = (
     " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM job WHERE id = :job"
 )
 # The kind of job that tells people, a child of the job that asked and in its queue. No token is part of it.
-GATE_NOTICE = (
+APPROVAL_NOTICE = (
     "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by,"
     " source_system, created_at)"
     " SELECT g.tenant, g.notify, j.queue, json_object('notice',"
-    " json_object('gate_id', g.id, 'what', :what, 'number', g.reminders)),"
-    " g.job_id, coalesce(j.correlation_id, j.id), j.workflow_id, 'gate ' || g.name, 'holdfast', :now"
-    " FROM approval g JOIN job j ON j.id = g.job_id WHERE g.id = :gate AND g.notify IS NOT NULL"
+    " json_object('approval_id', g.id, 'what', :what, 'number', g.reminders)),"
+    " g.job_id, coalesce(j.correlation_id, j.id), j.workflow_id, 'approval ' || g.name, 'holdfast', :now"
+    " FROM approval g JOIN job j ON j.id = g.job_id WHERE g.id = :approval AND g.notify IS NOT NULL"
 )
 
 
-def open_gate(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
+def open_approval(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
     """The job has just been put into waiting_for_approval by its own handler."""
-    gate = pause["gate"]
-    spans = {name: gate.get(name) for name in ("expires_in", "remind_every", "escalate_after")}
+    approval = pause["approval"]
+    spans = {name: approval.get(name) for name in ("expires_in", "remind_every", "escalate_after")}
     params = {
         "job": job_id,
         "n": pause["n"],
         "name": pause["name"],
         "now": now,
-        **{name: gate.get(name) for name in ("id", "summary", "notify", "content_hash")},
-        **{name: None if gate.get(name) is None else json.dumps(gate[name]) for name in ("data", "form")},
-        **{name: json.dumps(gate.get(name, [])) for name in ("approvers", "escalate_to")},
+        **{name: approval.get(name) for name in ("id", "summary", "notify", "content_hash")},
+        **{name: None if approval.get(name) is None else json.dumps(approval[name]) for name in ("data", "form")},
+        **{name: json.dumps(approval.get(name, [])) for name in ("approvers", "escalate_to")},
         **{name: None if span is None else in_micros(span) for name, span in spans.items()},
-        "quorum": gate.get("quorum", 1),
-        "not_requester": int(gate.get("not_requester", False)),
-        "on_deny": gate.get("on_deny", "fail"),
-        "on_expire": gate.get("on_expire", "deny"),
+        "quorum": approval.get("quorum", 1),
+        "not_requester": int(approval.get("not_requester", False)),
+        "on_deny": approval.get("on_deny", "fail"),
+        "on_expire": approval.get("on_expire", "deny"),
     }
-    yield Statement(_OPEN_GATE, params)
-    yield Statement(GATE_NOTICE, {"gate": gate["id"], "what": "asked", "now": now})
+    yield Statement(_OPEN_APPROVAL, params)
+    yield Statement(APPROVAL_NOTICE, {"approval": approval["id"], "what": "asked", "now": now})

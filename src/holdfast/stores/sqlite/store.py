@@ -21,9 +21,9 @@ from holdfast.stores.action_triggers import sqlite_triggers
 from holdfast.stores.due import DueWork
 from holdfast.stores.flow import Flow, Rows, Statement, drive, in_thread
 from holdfast.stores.listener import Names
-from holdfast.stores.migrations import CodeFiles, Plan, Script
+from holdfast.stores.migrations import CodeFiles, Execute, Plan, Script
 from holdfast.stores.outage import Outage
-from holdfast.stores.requests import Finding, SchemaStatus
+from holdfast.stores.requests import Finding, Login, SchemaStatus
 from holdfast.stores.sqlite.borrowed import SqliteBorrowing, SqliteLending
 from holdfast.stores.sqlite.connections import Connections, database_path
 from holdfast.stores.sqlite.errors import is_busy, translate
@@ -245,21 +245,29 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
             if status.current:
                 return status  # without the lock, which may be held by whoever is asking: a handler in its transaction
             connection.execute("BEGIN IMMEDIATE")
-            applied = _applied(connection)
-            self._plan.check_supported(applied)
-            for script in self._plan.pending(applied):
-                try:
-                    for statement in split(script.sql):
-                        connection.execute(statement)
-                except sqlite3.Error as error:
-                    raise script.failure(translate(error), str(error)) from error
-                connection.execute(
-                    "INSERT INTO migration (name, digest) VALUES (?, ?)"
-                    " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
-                    (script.name, script.digest),
-                )
+            self._apply(connection, _applied(connection))
             connection.execute("COMMIT")
             return self._plan.status(_applied(connection))
+
+    def migrate_within(self, connection: Execute) -> None:
+        """Create or update the tables in the transaction that is open on a connection of the caller's."""
+        there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchall()
+        rows = connection.execute("SELECT name, digest FROM migration").fetchall() if there else []
+        self._apply(connection, {row[0]: row[1] for row in rows})
+
+    def _apply(self, connection: Execute, applied: dict[str, str]) -> None:
+        self._plan.check_supported(applied)
+        for script in self._plan.pending(applied):
+            try:
+                for statement in split(script.sql):
+                    connection.execute(statement)
+            except sqlite3.Error as error:
+                raise script.failure(translate(error), str(error)) from error
+            connection.execute(
+                "INSERT INTO migration (name, digest) VALUES (?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
+                (script.name, script.digest),
+            )
 
     def check_writable(self) -> None:
         """By the room that is left for a small job, and by a commit on a connection of its own: what is rolled back
@@ -269,7 +277,7 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
         with contextlib.suppress(OSError):
             if shutil.disk_usage(self._connections.path).free < PROBE_BYTES:
                 raise StoreUnavailable(
-                    "There is no space left for the database.", code="disk_full", fix="Free space on its disk."
+                    "No space is left for the database.", code="disk_full", fix="Free space on its disk."
                 )
         try:
             with self._connections.own() as connection:
@@ -292,6 +300,9 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
     def diagnose(self) -> list[Finding]:
         with self._borrowed() as connection:
             return diagnose(connection, self._connections.path, self._plan.status(_applied(connection)))
+
+    def logins(self) -> list[Login]:
+        return []
 
     def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
         with self._borrowed() as connection:

@@ -31,9 +31,9 @@ create table job (
     queue            text        not null default 'default',
     payload          json        not null default '{}',  -- as it was sent: jsonb would turn 1e23 into digits
     priority         smallint    not null default 0,
-    process_after    timestamptz,
+    run_at           timestamptz,
     deadline_at      timestamptz,
-    max_retries      smallint    not null default 4,
+    max_retries      smallint    not null default 9,
     max_crashes      smallint    not null default 3,
     backoff          jsonb,
     idempotency_key  text,
@@ -128,7 +128,7 @@ create table event (
     job_id   uuid        not null,
     tenant   text        not null,
     kind     text        not null,
-    verb     text        not null,
+    type     text        not null,
     from_state state,
     to_state   state     not null,
     attempt  integer     not null,
@@ -204,6 +204,10 @@ create table lease (
     kinds      text[],                          -- that the worker has handlers for; null: any
     queues     text[],                          -- that it serves; null: not known
     slots      integer,                         -- how many jobs it runs at a time; null: not known
+    version    text,                            -- the Holdfast release of the worker; null: not known
+    stop_request      text check (stop_request in ('drain', 'stop')),   -- an operator asks the worker to end
+    stop_requested_at timestamptz,
+    stop_requested_by text,
     constraint name_named check (ascii(name) > 32),
     constraint holder_named check (ascii(holder) > 32),
     constraint why_iff_ended check ((ended_at is null) = (ended_why is null))
@@ -795,7 +799,7 @@ create table subscription (
     id            uuid        not null primary key,
     tenant        text        not null,            -- whose events; '*' is every tenant's, and the job is the event's tenant's
     name          text        not null,
-    pattern       text        not null,            -- job.<verb>, or the name of an application event; * is anything
+    pattern       text        not null,            -- job.<type>, or the name of an application event; * is anything
     kind          text,                            -- of the job whose event it is
     match         json,                            -- values that the event must have
     job_kind      text        not null,
@@ -996,19 +1000,19 @@ create table action (
     tenant    text        not null,
     at        timestamptz not null,
     actor     text        not null,
-    verb      text        not null,
+    type      text        not null,
     subject   text        not null,   -- what kind of thing: limit, agent, schedule, …
     name      text        not null,   -- which
     changed   jsonb,                  -- {"column": value}, or [before, after]
     first_seq bigint,                 -- of a purge: the smallest and the greatest number of the events that went
     last_seq  bigint,
-    constraint range_of_purge check ((verb = 'purge') = (first_seq is not null) and (first_seq is null) = (last_seq is null))
+    constraint range_of_purge check ((type = 'purge') = (first_seq is not null) and (first_seq is null) = (last_seq is null))
 );
 create index action_by_tenant on action (tenant, seq);
 create index action_by_xid on action (xid);
 create index action_of_purge on action (last_seq, first_seq) where first_seq is not null;
 -- Re-encryptions are found by their job.
-create index action_of_reseal on action (name) where verb = 'reseal';
+create index action_of_reseal on action (name) where type = 'reseal';
 
 -- A block of committed events and actions, hashed together with the block before. What is sealed so far: every event up to
 -- `floor` that `snapshot` sees (and all up to `base`, where the database was moved to another server), actions likewise.
@@ -1087,7 +1091,7 @@ create index dead_letter_by_queue on dead_letter (tenant, queue, fingerprint);
 create table operation (
     id           uuid        not null primary key,
     tenant       text        not null,            -- '*': of every tenant
-    verb         text        not null,
+    action       text        not null,
     wanted       text        not null,            -- which jobs, as JSON
     reason       text,
     max_retries  integer,
@@ -1108,9 +1112,9 @@ create table operation (
     cancelled_reason text,
     constraint tenant_named   check (ascii(tenant) > 32 and length(tenant) <= 100),
     constraint created_named  check (ascii(created_by) > 32),
-    constraint verb_known     check (verb in ('cancel', 'redrive', 'discard')),
-    constraint reason_given   check (verb <> 'discard' or reason ~ '\S'),
-    constraint limit_bounded  check (max_retries is null or max_retries between 0 and 100 and verb = 'redrive'),
+    constraint action_known     check (action in ('cancel', 'redrive', 'discard')),
+    constraint reason_given   check (action <> 'discard' or reason ~ '\S'),
+    constraint limit_bounded  check (max_retries is null or max_retries between 0 and 100 and action = 'redrive'),
     constraint rate_bounded   check (rate between 0.001 and 1000000),
     constraint state_known    check (state in ('running', 'done', 'cancelled')),
     constraint ended_iff_over check ((state = 'running') = (finished_at is null)),
@@ -1209,15 +1213,15 @@ create table retention_pass (
     tenant   text        not null,
     kind     text        not null,
     state    text        not null,
-    verb     text        not null,
+    action   text        not null,
     reached  uuid        not null default '00000000-0000-0000-0000-000000000000',
     looked   bigint      not null default 0,   -- since it began at the first job
     again_at timestamptz not null,
     restart_at timestamptz,                    -- when it begins at the first job again: some end long after they were made
     held     bigint      not null default 0,   -- since it began: due, and their ledger not read by all who read it
     held_by  text,
-    primary key (tenant, kind, state, verb),
-    constraint verb_known check (verb in ('clean', 'purge'))
+    primary key (tenant, kind, state, action),
+    constraint action_known check (action in ('clean', 'purge'))
 );
 create index retention_next on retention_pass (again_at);
 

@@ -75,9 +75,11 @@ begin
        and r.uses = p.uses;
 end $$;
 
+-- What is in a bucket now. Besides `burst` it keeps what comes in during a tenth of a second: a worker comes a few
+-- milliseconds after a token does, and what came in meanwhile would be lost each time.
 create or replace function tokens_now(p_tokens double precision, p_at timestamptz, p_rate integer, p_per double precision,
                                       p_burst integer, p_now timestamptz) returns double precision language sql immutable
-return least(p_burst, coalesce(p_tokens + greatest(extract(epoch from p_now - p_at)::float8, 0) * p_rate / p_per, p_burst));
+return least(p_burst + 0.1 * p_rate / p_per, coalesce(p_tokens + greatest(extract(epoch from p_now - p_at)::float8, 0) * p_rate / p_per, p_burst));
 
 -- How many more may be taken: null without a limit.
 create or replace function room_in(p_tenant text, p_scope text, p_name text, p_concurrency integer, p_rate integer,
@@ -143,15 +145,36 @@ begin
     return v_room;
 end $$;
 
--- Somebody waits for the next token: have it remembered when that will be.
+-- Jobs wait for the next token: record when it comes in, which is when a worker claims again. `p_promised` tokens are for
+-- jobs that go on already. A little later than computed: times are rounded, and nobody would come again for the rest.
 create or replace function wake_later(p_tenant text, p_scope text, p_name text, p_rate integer, p_per double precision,
-                                      p_burst integer, p_now timestamptz) returns void
+                                      p_burst integer, p_now timestamptz, p_promised integer default 0) returns void
 language plpgsql set search_path from current as $$
 begin
-    update rate_meter m set wake_at = p_now + make_interval(secs =>
-               greatest(1 - tokens_now(m.tokens, m.at, p_rate, p_per, p_burst, p_now), 0) * p_per / p_rate)
+    update rate_meter m set wake_at = p_now + make_interval(secs => 0.0001 +
+               greatest(1 + p_promised - tokens_now(m.tokens, m.at, p_rate, p_per, p_burst, p_now), 0) * p_per / p_rate)
      where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
        and (m.wake_at is null or m.wake_at <= p_now);
+end $$;
+
+-- The room of a whole queue is used up, and more may wait in it: record when there is room again.
+create or replace function wake_queue_later(p_queue text, p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    perform wake_later(m.tenant, m.scope, m.name, l.rate, l.per, l.burst, p_now)
+       from rate_meter m
+      cross join lateral (select * from job_limit l where l.tenant = m.tenant and l.scope = m.scope
+                             and l.name in (m.name, '*') order by l.name = '*' limit 1) l
+      where (m.scope, m.name) in (('all', '*'), ('queue', p_queue)) and l.rate is not null
+        and tokens_now(m.tokens, m.at, l.rate, l.per, l.burst, p_now) < 1;
+end $$;
+
+-- Seconds until the next token that jobs wait for; null if none do.
+create or replace function next_token_in(p_now timestamptz) returns double precision
+language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
+begin
+    return (select greatest(extract(epoch from m.wake_at - p_now), 0) from rate_meter m
+             where m.wake_at is not null order by m.wake_at limit 1);
 end $$;
 
 -- What is left of a limit, by count and by tokens; null without a number of either.
@@ -269,6 +292,7 @@ declare
     v_by      text[] := '{}';
     v_busy    bigint[] := '{}';
     v_taken   integer := 0;
+    v_room    integer;
     v_full    text;
 begin
     if cardinality(p_rows) <= p_most and admit_alike(p_rows, p_now, p_wait) then
@@ -290,7 +314,17 @@ begin
                                                        max(u.burst), p_now) as room
           from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
          group by u.bucket, u.tenant, u.scope, u.name) r;
-    if not v_fits or cardinality(p_rows) > p_most then
+    if v_not_got is null and cardinality(v_ords) = cardinality(p_rows) and v_rooms - v_buckets[1] = '{}' then
+        -- All under the same one limit, as with a backlog of one kind: the first have room, the others do not.
+        v_room := greatest((v_rooms ->> v_buckets[1])::integer, 0);
+        v_taken := least(v_room, p_most, cardinality(p_rows));
+        if v_room < p_most then
+            v_put_off := array(select generate_series(v_taken + 1, cardinality(p_rows))::bigint);
+            v_by := array_fill(v_buckets[1], array[cardinality(v_put_off)]);
+        else
+            v_busy := array(select generate_series(v_taken + 1, cardinality(p_rows))::bigint);   -- not wanted
+        end if;
+    elsif not v_fits or cardinality(p_rows) > p_most then
         for v_row in
             select r.ord, array_agg(u.bucket) filter (where u.bucket is not null) as buckets
               from generate_series(1, cardinality(p_rows)) r(ord) left join unnest(v_ords, v_buckets) u(ord, bucket) on u.ord = r.ord

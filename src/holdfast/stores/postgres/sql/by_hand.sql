@@ -1,26 +1,65 @@
--- One job at a time, for psql and for other languages. A refusal is an answer, never an exception (DP-3):
+-- One job at a time, for psql and for other languages. A refusal is an answer, not an exception: it leaves the caller's
+-- transaction as it was.
 --   select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}');
 --   select * from holdfast.claim('default', 'my-worker');
 --   select * from holdfast.succeed(job, lease);
 
+-- The reason that stands for an SQLSTATE with which the database refuses a new job or a lease; null for any other error.
+create or replace function refusal_reason(p_state text) returns text
+language sql immutable set search_path from current as $$
+    select case p_state
+        when 'ZH020' then 'agent_disabled'      when 'ZH021' then 'agent_kind_mismatch'
+        when 'ZH022' then 'agent_payload_limit' when 'ZH023' then 'agent_wait_limit'
+        when 'ZH033' then 'generator_only'      when 'ZH041' then 'executor_refused'
+        when 'ZH050' then 'payload_forbidden'   when 'ZH051' then 'payload_over_limit'
+        when 'ZH057' then 'tenant_full'         when 'ZH060' then 'paused'
+        when 'ZH067' then 'tenant_unregistered' when 'ZH091' then 'payload_too_deep'
+        when '23514' then 'broken_invariant'    when '23502' then 'broken_invariant'
+    end;
+$$;
+
+-- With `strict`, what a trigger or a constraint refuses is raised, which costs no subtransaction.
 create or replace function enqueue(kind text, payload json default '{}', queue text default 'default',
-    key text default null, priority integer default 0, process_after timestamptz default null,
+    key text default null, priority integer default 0, run_at timestamptz default null,
     deadline_at timestamptz default null, tags text[] default '{}', parent_id uuid default null,
     correlation_id text default null, external_ref text default null, agent text default null,
     max_retries integer default null, backoff jsonb default null, enqueued_by text default null,
-    source_system text default 'sql', for_tenant text default null)
+    source_system text default 'sql', for_tenant text default null, causation_id text default null,
+    source_ref text default null, target_ref text default null, payload_ref text default null,
+    strict boolean default false)
 returns table (id uuid, state state, created boolean, refused boolean, reason text, detail text)
-language sql security definer set search_path from current as $$
-    select e.id, e.state, e.created, not e.created and e.reason not in ('duplicate_key', 'duplicate_content'), e.reason, e.detail
-      from enqueue_many(json_build_array(json_build_object(
-               'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'process_after', $6, 'deadline_at', $7,
-               'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_retries', $13,
-               'backoff', $14, 'enqueued_by', $15, 'source_system', $16)), $17) e;
-$$;
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_job    json := json_build_array(json_build_object(
+        'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'run_at', $6, 'deadline_at', $7,
+        'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_retries', $13,
+        'backoff', $14, 'enqueued_by', $15, 'source_system', $16, 'causation_id', $18,
+        'source_ref', $19, 'target_ref', $20, 'payload_ref', $21));
+    v_reason text;
+begin
+    if $22 then
+        return query
+        select e.id, e.state, e.created, not e.created and e.reason not in ('duplicate_key', 'duplicate_content'), e.reason, e.detail
+          from enqueue_many(v_job, $17) e;
+        return;
+    end if;
+    begin
+        return query
+        select e.id, e.state, e.created, not e.created and e.reason not in ('duplicate_key', 'duplicate_content'), e.reason, e.detail
+          from enqueue_many(v_job, $17) e;
+    exception when others then
+        v_reason := refusal_reason(sqlstate);
+        if v_reason is null then
+            raise;
+        end if;
+        return query select null::uuid, null::state, false, true, v_reason, sqlerrm;
+    end;
+end $$;
 
--- Claim and begin one job under a lease of its own.
+-- Claim and begin one job under a lease of its own. `executor` is the label that the list of executors is compared with.
 create or replace function claim(queue text, holder text, ttl interval default '30 s', kinds text[] default null,
-                                 for_tenant text default null)
+                                 for_tenant text default null, executor text default 'worker')
 returns table (id uuid, lease uuid, attempt integer, kind text, payload json, until timestamptz, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -28,7 +67,12 @@ declare
     v_scope text := enter(for_tenant);
     v_lease record;
 begin
-    select * into v_lease from open_lease(claim.holder, claim.ttl, 'job', v_scope);
+    if not executes(claim.executor) then
+        return query select null::uuid, null::uuid, null::integer, null::text, null::json, null::timestamptz, true, 'executor_refused';
+        return;
+    end if;
+    select * into v_lease from open_lease(claim.holder, claim.ttl, claim.executor, v_scope, kinds => claim.kinds,
+                                          queues => array[claim.queue], slots => 1);
     return query
     select c.id, v_lease.lease, c.attempt, c.kind, c.payload::json, v_lease.until, false, null::text
       from claim_many(v_lease.lease, array[claim.queue], 1, true, claim.kinds, v_scope) c;
@@ -55,7 +99,7 @@ begin
         return query select p_job, s.state, true, 'stale_lease' from job_state s where s.id = p_job;
     else
         update lease l set ended_at = clock_now(), ended_why = 'settled', swept_at = clock_now()
-         where l.id = p_lease and l.name = 'job' and l.ended_at is null;
+         where l.id = p_lease and l.slots = 1 and l.version is null and l.ended_at is null;   -- one that claim() opened
         return query select p_job, s.state, false, null::text from job_state s where s.id = p_job;
     end if;
 end $$;
@@ -135,10 +179,22 @@ create or replace function cancel(job uuid, reason text default null, actor text
 returns table (id uuid, state state, refused boolean, refusal text)
 language sql security definer set search_path from current as $$ select * from cancel_many(array[$1], $2, $3, $4) $$;
 
+-- With `at` or `delay` it starts not before that time: both in one transaction, so no worker sees it in between.
 create or replace function redrive(job uuid, reason text default null, actor text default null,
-                                   max_retries integer default null, for_tenant text default null)
+                                   max_retries integer default null, for_tenant text default null,
+                                   at timestamptz default null, delay interval default null)
 returns table (id uuid, state state, refused boolean, refusal text)
-language sql security definer set search_path from current as $$ select * from redrive_many(array[$1], $2, $3, $4, $5) $$;
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_answer record;
+begin
+    select * into v_answer from redrive_many(array[$1], $2, $3, $4, $5);
+    if not v_answer.refused and ($6 is not null or $7 is not null) then
+        perform from reschedule_many(array[$1], $6, $7, null, $2, $3, $5);
+    end if;
+    return query select v_answer.id, v_answer.state, v_answer.refused, v_answer.refusal;
+end $$;
 
 create or replace function reschedule(job uuid, at timestamptz default null, delay interval default null,
                                       max_retries integer default null, reason text default null,
@@ -157,22 +213,29 @@ declare v_scope text := enter(for_tenant);
 begin return query select j.* from jobs j where j.id = get_job.job and (v_scope = '*' or j.tenant = v_scope); end $$;
 
 create or replace function list_jobs(in_state state default null, of_kind text default null, before uuid default null,
-                                     want integer default 50, for_tenant text default null) returns setof jobs
+                                     want integer default 50, for_tenant text default null, in_queue text default null,
+                                     with_tag text default null, created_from timestamptz default null,
+                                     created_until timestamptz default null, with_correlation text default null)
+returns setof jobs
 language plpgsql set search_path from current as $$
 declare v_scope text := enter(for_tenant);
 begin
     return query select j.* from jobs j
      where (v_scope = '*' or j.tenant = v_scope) and (in_state is null or j.state = in_state)
        and (of_kind is null or j.kind = of_kind) and (before is null or j.id < before)
+       and (in_queue is null or j.queue = in_queue) and (with_correlation is null or j.correlation_id = with_correlation)
+       and (created_from is null or j.created_at >= created_from) and (created_until is null or j.created_at < created_until)
+       and (with_tag is null or j.id in (select t.job_id from job_tag t
+                                          where t.tag = with_tag and (v_scope = '*' or t.tenant = v_scope)))
      order by j.id desc limit list_jobs.want;
 end $$;
 
 create or replace function history(job uuid, for_tenant text default null)
-returns table (seq bigint, at timestamptz, verb text, from_state state, to_state state, attempt integer, actor text, meta jsonb)
+returns table (seq bigint, at timestamptz, type text, from_state state, to_state state, attempt integer, actor text, meta jsonb)
 language plpgsql set search_path from current as $$
 declare v_scope text := enter(for_tenant);
 begin
-    return query select e.seq, e.at, e.verb, e.from_state, e.to_state, e.attempt, e.actor, e.meta from event e
+    return query select e.seq, e.at, e.type, e.from_state, e.to_state, e.attempt, e.actor, e.meta from event e
      where e.job_id = history.job and (v_scope = '*' or e.tenant = v_scope) order by e.seq;
 end $$;
 
@@ -194,16 +257,16 @@ begin
                      and s.state not in ('leased', 'in_progress') and (v_scope = '*' or s.tenant = v_scope) limit v_cap) c),
         'oldest_queued_age_s', (select extract(epoch from v_now - min(
                          -- A job that has run before waits since it came back, not since it was made.
-                         case when s.attempt = 0 then greatest(j.created_at, j.process_after)
+                         case when s.attempt = 0 then greatest(j.created_at, j.run_at)
                               else (select e.at from event e where e.job_id = s.id order by e.seq desc limit 1) end))::float8
                      from (select s.id, s.attempt from job_state s
                             where s.state = 'queued' and s.due_at is null and (v_scope = '*' or s.tenant = v_scope)
                             limit v_cap) s join job j on j.id = s.id),
         'lease_active', (select count(*) from lease l where l.ended_at is null and l.until > v_now
                      and (v_scope = '*' or l.tenant in (v_scope, '*'))),
-        'gate_open', (select count(*) from (select from approval g
+        'approvals_open', (select count(*) from (select from approval g
                      where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope) limit v_cap) c),
-        'oldest_gate_age_s', (select extract(epoch from v_now - min(g.opened_at))::float8
+        'oldest_approval_age_s', (select extract(epoch from v_now - min(g.opened_at))::float8
                      from approval g where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope)),
         'paused', coalesce((select jsonb_agg(pause_says(w) order by w.scope, w.name, w.tenant) from pause w
                      where (w.until is null or w.until > v_now) and (v_scope = '*' or w.tenant in (v_scope, '*'))), '[]'));

@@ -3,7 +3,8 @@
 --
 -- The jobs come first, one row each. The last row has no id: `stale` are the settlements whose attempt was no longer this
 -- lease's; `live` is whether the lease is (one that has lapsed settles, but takes nothing); `pick_us` is how long finding
--- the jobs took. `after_*`, one entry per queue, start the search behind that position: for a worker that has seen the
+-- the jobs took; `next_in` is the number of seconds after which a rate limit that holds jobs back has room again.
+-- `after_*`, one entry per queue, start the search behind that position: for a worker that has seen the
 -- jobs before it and found that walking past them is slow.
 --
 -- The rows are picked and locked first, then updated by ctid: a locked row cannot move, and LIMIT holds whatever plan is
@@ -19,7 +20,8 @@ create or replace function exchange(
 returns table (id uuid, tenant text, kind text, queue text, payload text, attempt integer, retries smallint,
                crashes smallint, max_retries smallint, max_crashes smallint, backoff jsonb, priority smallint,
                "position" bigint, deadline_at timestamptz, created_at timestamptz, correlation_id text, parent_id uuid,
-               workflow_id uuid, agent text, tags text[], stale uuid[], live boolean, pick_us integer)
+               workflow_id uuid, agent text, tags text[], stale uuid[], live boolean, pick_us integer,
+               next_in double precision)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
@@ -52,7 +54,7 @@ begin
       into v_limited, v_fair, v_holder, v_label, live, v_may, v_aside
       from dispatch d left join lease l on l.id = exchange.lease and l.tenant = v_scope;
     if v_holder is null then
-        raise exception 'lease % is not known here', exchange.lease
+        raise exception 'unknown lease %', exchange.lease
             using errcode = 'ZH003', hint = 'Use the lease you were given, in the tenant it was opened for.';
     end if;
     if v_label = 'generator' then
@@ -125,12 +127,15 @@ begin
         )
         select j.id, j.tenant, j.kind, j.queue, j.payload::text, t.attempt, t.retries, t.crashes,
                t.max_retries, j.max_crashes, j.backoff, t.priority, t.position, j.deadline_at, j.created_at,
-               j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags, null::uuid[], null::boolean, null::integer
+               j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags, null::uuid[], null::boolean, null::integer, null::double precision
           -- Sorted before they are wide: the join keeps the order.
           from (select t.* from taken t order by t.priority desc, t.position, t.id) t join job j on j.id = t.id
          order by t.priority desc, t.position, t.id;
         v_left := v_left - cardinality(v_rows);
     end loop;
-    -- The out parameters are null but for the last three.
+    if v_limited and exchange.want > 0 then
+        next_in := next_token_in(clock_now());
+    end if;
+    -- The out parameters are null but for the last four.
     return next;
 end $$;

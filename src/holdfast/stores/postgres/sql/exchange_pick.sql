@@ -150,6 +150,9 @@ begin
     end loop;
     if p_limited then
         v_rows := nullif(v_admitted, '{}');
+        if v_room is not null and cardinality(v_admitted) >= v_room then
+            perform wake_queue_later(p_queue, p_now);
+        end if;
     end if;
     if v_rows is not null and p_shared and v_priority is null and v_mine then
         if not locked then

@@ -1,11 +1,12 @@
--- The rule of engine/retry.py for callers that have only SQL. A test compares the two over the whole range.
+-- The rule of engine/retry.py for callers that have only SQL. A test compares the two over the whole range. A job without
+-- a backoff of its own has the default one (PATIENT); a field that is missing in one has the field's default.
 create or replace function backoff_delay(backoff jsonb, retry integer) returns interval language sql volatile
 return make_interval(secs =>
     least(
-        coalesce((backoff ->> 'cap')::float8, 300),
+        coalesce((backoff ->> 'cap')::float8, case when backoff is null then 7200 else 300 end),
         -- exp(ln) overflows past 700; no cap is that far away.
         coalesce((backoff ->> 'base')::float8, 1) * exp(least(700,
-            ln(coalesce((backoff ->> 'factor')::float8, 2))
+            ln(coalesce((backoff ->> 'factor')::float8, case when backoff is null then 4 else 2 end))
             * greatest(0, retry - 1 - coalesce((backoff ->> 'head')::integer, 0))))
     ) * case when coalesce((backoff ->> 'jitter')::boolean, true) then random() else 1 end);
 

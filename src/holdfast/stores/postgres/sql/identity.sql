@@ -35,7 +35,7 @@ begin atomic
     select coalesce(stopped, clock_timestamp() + shift) from clock;
 end;
 
--- The first line of every gated function: bind this transaction to a tenant (or '*') and an actor, and answer
+-- The first line of every public function: bind this transaction to a tenant (or '*') and an actor, and answer
 -- the scope. The functions compare it with each row themselves, so that tenants stay apart even where the
 -- schema belongs to a superuser, for whom row-level security does not hold.
 create or replace function enter(p_tenant text, p_actor text default null) returns text
@@ -65,7 +65,7 @@ declare
 begin
     select l.holder into v_holder from lease l where l.id = p_lease and l.tenant = v_scope;
     if not found then
-        raise exception 'lease % is not known here', p_lease
+        raise exception 'unknown lease %', p_lease
             using errcode = 'ZH003', hint = 'Use the lease you were given, in the tenant it was opened for.';
     end if;
     perform set_config('holdfast.actor', v_holder, true);

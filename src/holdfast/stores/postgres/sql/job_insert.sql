@@ -27,7 +27,7 @@ begin
            bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes)
                    or a.uses is not null or a.retry_as is not null or a.depth is not null
                    or a.tags <> '{}' or a.agent is not null or a.workflow_id is not null
-                   or a.retry_of is not null or a.process_after is not null or a.deadline_at is not null or a.backoff is not null),
+                   or a.retry_of is not null or a.run_at is not null or a.deadline_at is not null or a.backoff is not null),
            min(a.queue), bool_or(length(a.payload::text) > 200)
       into v_ruled, v_key, v_now, v_special, v_queue, v_long from added a;
     if v_long then   -- shorter ones cannot be deep
@@ -39,13 +39,13 @@ begin
     end if;
     if v_special then
         select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
-               bool_or(a.retry_of is not null), bool_or(a.process_after is not null),
+               bool_or(a.retry_of is not null), bool_or(a.run_at is not null),
                bool_or(broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes,
-                                   a.uses, a.retry_as, a.depth, a.tags, a.process_after, a.deadline_at, a.backoff) is not null)
+                                   a.uses, a.retry_as, a.depth, a.tags, a.run_at, a.deadline_at, a.backoff) is not null)
           into v_tagged, v_agented, v_flowing, v_retried, v_later, v_broken from added a;
         if v_broken then
             perform refuse_row('job', b.rule) from added a, broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by,
-                    a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth, a.tags, a.process_after, a.deadline_at,
+                    a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth, a.tags, a.run_at, a.deadline_at,
                     a.backoff) as b(rule) where b.rule is not null;
         end if;
     end if;
@@ -56,12 +56,12 @@ begin
         insert into job_state (id, tenant, kind, queue, state, priority,
                                max_retries, max_crashes, due_at, deadline_at, agent)
         select id, tenant, kind, queue, 'queued', priority,
-               max_retries, max_crashes, case when process_after > v_now then process_after end, deadline_at, agent
+               max_retries, max_crashes, case when run_at > v_now then run_at end, deadline_at, agent
           from added;
     else
         perform workflows_on_insert(array(select a.id from added a), v_now);
     end if;
-    insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
+    insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)
     select v_xid, id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
       from added;
     get diagnostics v_count = row_count;
@@ -83,7 +83,7 @@ begin
     end if;
     if v_count > 1 or v_later then
         perform notify_listeners(q.queue) from (select distinct a.queue from added a
-                                      where a.process_after is null or a.process_after <= v_now) q;
+                                      where a.run_at is null or a.run_at <= v_now) q;
     elsif v_count = 1 and current_setting('holdfast.notify', true) is distinct from 'off' then
         v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- as notify_listeners(v_queue) does, and no statement of its own
     end if;

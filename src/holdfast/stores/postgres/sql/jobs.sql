@@ -3,7 +3,7 @@
 -- of the claim index that are read are those of the whole queue, and bounded.
 create or replace function circumstances(job uuid, most integer default 1000, for_tenant text default null)
 returns table (now timestamptz, note jsonb, holder text, label text, held_until timestamptz, held boolean, ahead integer,
-               workers jsonb)
+               workers jsonb, renewed_at timestamptz)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
@@ -23,7 +23,8 @@ begin
         perform set_config('holdfast.tenant', v_scope, true);
     end if;
     if v_job.lease is not null then
-        select l.holder, l.name, l.until, l.ended_at is null and l.until > now into holder, label, held_until, held
+        select l.holder, l.name, l.until, l.ended_at is null and l.until > now, l.renewed_at
+          into holder, label, held_until, held, renewed_at
           from lease l where l.id = v_job.lease;
     end if;
     if v_job.state = 'queued' and v_job.due_at is null then
@@ -49,10 +50,11 @@ begin
     return next;
 end $$;
 
--- Who works, and how much each has in hand. Tokens are not shown; of jobs of other tenants nothing but how many.
+-- Live workers and their running jobs. Lease tokens are not returned; of other tenants' jobs only the number is.
 create or replace function worker_standings(most integer default 200, for_tenant text default null)
 returns table (label text, holder text, tenant text, kinds text[], queues text[], slots integer, busy bigint,
-               opened_at timestamptz, renewed_at timestamptz, until timestamptz)
+               opened_at timestamptz, renewed_at timestamptz, until timestamptz, version text, stop_request text,
+               stop_requested_at timestamptz, stop_requested_by text, job_ids text[])
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
@@ -67,7 +69,9 @@ begin
     return query
         select w.name, w.holder, w.tenant, w.kinds, w.queues, w.slots,
                (select count(*) from job_state s where s.lease = w.id and s.state in ('leased', 'in_progress')),
-               w.opened_at, w.renewed_at, w.until
+               w.opened_at, w.renewed_at, w.until, w.version, w.stop_request, w.stop_requested_at, w.stop_requested_by,
+               array(select s.id::text from job_state s where s.lease = w.id and s.state in ('leased', 'in_progress')
+                        and (v_scope = '*' or s.tenant = v_scope) order by s.id limit 20)
           from (select l.* from lease l where l.ended_at is null and l.until > v_now
                    and (v_scope = '*' or l.tenant in (v_scope, '*'))
                  order by l.renewed_at desc limit greatest(1, least(worker_standings.most, 1000))) w

@@ -3,7 +3,7 @@
 create or replace function open_lease(holder text, ttl interval default '30 s', name text default 'worker',
                                       for_tenant text default null, token uuid default null,
                                       kinds text[] default null, queues text[] default null,
-                                      slots integer default null)
+                                      slots integer default null, version text default null)
 returns table (lease uuid, until timestamptz)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -13,25 +13,51 @@ declare
     v_scope text := enter(open_lease.for_tenant);
 begin
     return query
-    insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots)
+    insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots,
+                            version)
     values (v_id, v_scope, open_lease.name, open_lease.holder, v_now + open_lease.ttl, v_now, v_now, open_lease.kinds,
-            open_lease.queues, open_lease.slots)
+            open_lease.queues, open_lease.slots, open_lease.version)
     returning l.id, l.until;
 end $$;
 
--- False: the lease has ended, its jobs are somebody else's, stop.
+-- Renew a lease. Null: it has ended, and its jobs belong to other workers. 'drain' or 'stop': an operator asked the worker
+-- to end (request_stop); 'kept' otherwise.
+create or replace function heartbeat(lease uuid, ttl interval default '30 s', for_tenant text default null)
+returns text
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := clock_now();
+    v_scope   text := enter(heartbeat.for_tenant);
+    v_request text;
+begin
+    -- A clock that was set back leaves an end that is too far away.
+    update lease l set until = case when l.renewed_at > v_now + interval '5 s' then v_now + heartbeat.ttl
+                                    else greatest(l.until, v_now + heartbeat.ttl) end, renewed_at = v_now
+     where l.id = heartbeat.lease and l.ended_at is null and l.tenant = v_scope
+    returning coalesce(l.stop_request, 'kept') into v_request;
+    return v_request;
+end $$;
+
+-- False: the lease has ended, and its jobs belong to other workers: stop.
 create or replace function renew_lease(lease uuid, ttl interval default '30 s', for_tenant text default null)
+returns boolean
+language sql security definer set search_path from current as $$
+    select heartbeat(renew_lease.lease, renew_lease.ttl, renew_lease.for_tenant) is not null;
+$$;
+
+-- Ask a worker to end: 'drain' lets its running jobs finish, 'stop' gives them its grace period. The worker reads the
+-- request with its next heartbeat. `worker` is the holder of its lease. A later request replaces an earlier one.
+create or replace function request_stop(worker text, mode text default 'drain', for_tenant text default null, actor text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
-    v_scope text := enter(renew_lease.for_tenant);
+    v_scope text := enter(request_stop.for_tenant, request_stop.actor);
 begin
-    -- A clock that was set back leaves an end that is too far away.
-    update lease l set until = case when l.renewed_at > v_now + interval '5 s' then v_now + renew_lease.ttl
-                                    else greatest(l.until, v_now + renew_lease.ttl) end, renewed_at = v_now
-     where l.id = renew_lease.lease and l.ended_at is null and l.tenant = v_scope;
+    update lease l set stop_request = request_stop.mode, stop_requested_at = v_now, stop_requested_by = actor()
+     where l.holder = request_stop.worker and l.ended_at is null and l.until > v_now and (v_scope = '*' or l.tenant = v_scope);
     return found;
 end $$;
 

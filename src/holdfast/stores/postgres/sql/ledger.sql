@@ -13,7 +13,7 @@
 -- the last transaction that had ended, so those from there on may long have begun.) The index on xid finds these;
 -- `seq + 0` keeps the planner from walking up to the floor along the primary key instead.
 create or replace function events_after(cursor text default null, want integer default 100, for_tenant text default null)
-returns table (seq bigint, job_id uuid, tenant text, kind text, verb text, from_state state, to_state state,
+returns table (seq bigint, job_id uuid, tenant text, kind text, type text, from_state state, to_state state,
                attempt integer, at timestamptz, actor text, meta jsonb, next_cursor text)
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
@@ -58,7 +58,7 @@ begin
             select p.*, row_number() over (order by p.seq) as n, count(*) over () as total from page p
              order by p.seq limit events_after.want
         )
-        select p.seq, p.job_id, p.tenant, p.kind, p.verb, p.from_state, p.to_state, p.attempt, p.at, p.actor, p.meta,
+        select p.seq, p.job_id, p.tenant, p.kind, p.type, p.from_state, p.to_state, p.attempt, p.at, p.actor, p.meta,
                case when p.n = p.total and p.total < events_after.want
                     then greatest(v_floor, p.seq, v_last) || ';' || v_next::text
                     else v_floor || ';' || coalesce(v_past::text, '') || ';' || v_next::text || ';' || p.seq end

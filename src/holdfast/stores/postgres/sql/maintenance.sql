@@ -100,7 +100,7 @@ end $$;
 -- as a crash, and either wait to be taken up again or, past the crash limit, are buried. A lease is swept when
 -- nothing names it any more; until then every sweep comes back to it, so a sweep may die half-way.
 create or replace function reap_lapsed(want integer default 1000, for_tenant text default '*')
-returns table (leases integer, requeued integer, crashed integer)
+returns table (leases integer, requeued integer, crashed integer, dead uuid[])
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
@@ -113,6 +113,7 @@ begin
     leases := 0;
     requeued := 0;
     crashed := 0;
+    dead := '{}';
     if halted() then
         return next;
         return;
@@ -144,6 +145,9 @@ begin
            and not exists (select from quarantine q where q.job_id = s.id and q.until > v_now)
          order by s.id limit reap_lapsed.want for update skip locked) h;
     select f.requeued, f.crashed into requeued, crashed from free_jobs(v_jobs, v_now) f;
+    if crashed > 0 then
+        dead := array(select s.id from job_state s where s.id = any (v_jobs) and s.state = 'dead_letter' order by s.id);
+    end if;
 
     delete from recall r where r.lease = any (v_lost);
     update lease l set swept_at = v_now
@@ -196,7 +200,7 @@ begin
             and (v_scope = '*' or s.tenant = v_scope) order by s.deadline_at limit 1),
         (select least(g.expires_at, g.remind_at, g.escalate_at) from approval g where g.state = 'open'
             and (v_scope = '*' or g.tenant = v_scope) order by least(g.expires_at, g.remind_at, g.escalate_at) limit 1)];
-    tasks := tasks || array(select t.task from unnest(v_times, array['promote', 'schedules', 'expire', 'gates']) t(at, task)
+    tasks := tasks || array(select t.task from unnest(v_times, array['promote', 'schedules', 'expire', 'approvals']) t(at, task)
                              where t.at <= v_now);
     next_in := (select extract(epoch from min(t) - v_now) from unnest(v_times[1:2]) t where t > v_now and t < 'infinity');
     if exists (select from subscription s where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope)) then

@@ -3,11 +3,11 @@
 create or replace function check_limit(max_retries integer) returns void language plpgsql immutable as $$
 begin
     if check_limit.max_retries not between 0 and 100 then
-        raise exception 'max_retries is from 0 to 100, not %', check_limit.max_retries using errcode = 'ZH010';
+        raise exception 'max_retries must be from 0 to 100, not %', check_limit.max_retries using errcode = 'ZH010';
     end if;
 end $$;
 
-create or replace function operate(p_verb text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
+create or replace function operate(p_action text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
                                    p_max_retries integer default null, p_operation uuid default null)
 returns table (id uuid, state state, refused boolean, reason text)
 language plpgsql set search_path from current
@@ -25,7 +25,7 @@ begin
     select array_agg(h.id) into v_done from (
         select s.id from job_state s
          where s.id = any (p_jobs) and (v_scope = '*' or s.tenant = v_scope)
-           and case when p_verb = 'cancel'
+           and case when p_action = 'cancel'
                     then s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
                     else s.state = 'dead_letter' end
          order by s.id for update) h;
@@ -38,24 +38,24 @@ begin
     select array_agg(lease) into v_leases from recalled;
     perform notify_listeners(l::text) from unnest(v_leases) l;
     update job_state s
-       set state = case p_verb when 'redrive' then 'queued' else 'cancelled' end::state,
+       set state = case p_action when 'redrive' then 'queued' else 'cancelled' end::state,
            lease = null, due_at = null, approval_id = null, note = nullif(v_note, '{}'),
-           finished_at = case p_verb when 'redrive' then null else v_now end,
+           finished_at = case p_action when 'redrive' then null else v_now end,
            -- A redriven job has its full number of tries before it again.
-           retries = case p_verb when 'redrive' then 0 else s.retries end,
+           retries = case p_action when 'redrive' then 0 else s.retries end,
            max_retries = coalesce(p_max_retries, s.max_retries),
-           crashes = case p_verb when 'redrive' then 0 else s.crashes end,
-           error_code = case p_verb when 'redrive' then null else s.error_code end,
-           error_message = case p_verb when 'redrive' then null else s.error_message end
+           crashes = case p_action when 'redrive' then 0 else s.crashes end,
+           error_code = case p_action when 'redrive' then null else s.error_code end,
+           error_message = case p_action when 'redrive' then null else s.error_message end
      where s.id = any (v_done);
-    if p_verb = 'redrive' then
+    if p_action = 'redrive' then
         perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;
     end if;
     return query
     select o.id, s.state, not coalesce(o.id = any (v_done), false),
            case when s.id is null then 'not_found'
                 when not coalesce(o.id = any (v_done), false) then
-                    case p_verb when 'cancel' then 'already_finished' else 'not_dead' end end
+                    case p_action when 'cancel' then 'already_finished' else 'not_dead' end end
       from unnest(p_jobs) with ordinality as o(id, ord)
       left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)
      order by o.ord;

@@ -181,7 +181,7 @@ begin
                note = case when s.id <> move.job then s.note else
                    coalesce(s.note, '{}') || jsonb_build_object('moved', jsonb_strip_nulls(jsonb_build_object(
                        'to', v_where, 'other', move.other, 'priority', v_priority, 'reason', nullif(move.reason, ''),
-                       'times', 1 + (select count(*) from event e where e.job_id = s.id and e.verb = 'move')))) end
+                       'times', 1 + (select count(*) from event e where e.job_id = s.id and e.type = 'move')))) end
           from unnest(v_ids) with ordinality w(id, n)
          where s.id = w.id and (s.state is not distinct from 'queued' or s.state is not distinct from 'retry_waiting');
         perform notify_listeners(' ' || v_job.queue);

@@ -25,7 +25,7 @@ begin
       from unnest(v_old, v_new, v_how) as o(old, new, how)
      where s.id = o.old;
     -- The trigger on `job` carries over what has been counted.
-    insert into job (id, tenant, kind, queue, payload, priority, process_after, deadline_at, max_retries, max_crashes, backoff,
+    insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_retries, max_crashes, backoff,
                      idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
                      external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth)
     select o.new, j.tenant, j.kind, s.queue, j.payload, s.priority,

@@ -57,7 +57,7 @@ begin
                    due_at = case o.outcome when 'snooze' then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0))
                             when 'pause' then coalesce((o.detail -> 'pause' ->> 'until')::timestamptz,
                                                        v_now + make_interval(secs => (o.detail -> 'pause' ->> 'delay')::float8)) end,
-                   approval_id = case when o.outcome = 'ask' then (o.detail -> 'pause' -> 'gate' ->> 'id')::uuid end,
+                   approval_id = case when o.outcome = 'ask' then (o.detail -> 'pause' -> 'approval' ->> 'id')::uuid end,
                    error_code = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'code' end,
                    error_message = case when o.outcome not in ('succeeded', 'snooze', 'pause', 'ask', 'cancel') then o.detail ->> 'message' end,
                    crashes = s.crashes + case o.outcome when 'crash' then 1 else 0 end,

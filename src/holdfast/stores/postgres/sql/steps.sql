@@ -195,7 +195,7 @@ begin
 end $$;
 
 -- The attempts of these jobs have just ended by waiting for something: write down what for. `details`: {"steps": steps
--- to be remembered with it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "gate"}}.
+-- to be remembered with it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "approval"}}.
 create or replace function suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -254,7 +254,7 @@ begin
         perform notify_listeners(v_wait.queue);
     end loop;
 
-    if exists (select from unnest(suspend.details) d where d -> 'pause' -> 'gate' is not null) then
+    if exists (select from unnest(suspend.details) d where d -> 'pause' -> 'approval' is not null) then
         perform approvals_on_suspend(suspend.jobs, suspend.tenants, suspend.details, p_now);
     end if;
 end $$;
@@ -283,11 +283,11 @@ declare
     v_queues text[];
 begin
     if v_tenant = '*' then
-        raise exception 'an event is sent in one tenant' using errcode = 'ZH010';
+        raise exception 'an event must be sent in one tenant' using errcode = 'ZH010';
     end if;
     -- Receivers of webhooks go by the name: nobody but the database tells of jobs, schedules and endpoints.
     if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'endpoint.disabled') then
-        raise exception 'events called job.…, schedule.missed and endpoint.disabled are told by Holdfast alone'
+        raise exception 'events named job.…, schedule.missed and endpoint.disabled are reserved for Holdfast'
             using errcode = 'ZH010';
     end if;
     insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)
@@ -364,14 +364,14 @@ end $$;
 create or replace function judge_step() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'INSERT' then
-        raise exception 'job %: an approval is over when its gate is decided', new.job_id using errcode = 'ZH002';
+        raise exception 'job %: an approval is over when its approval is decided', new.job_id using errcode = 'ZH002';
     elsif old.ended_at is not null and sealed_alike(old.value, new.value) and to_jsonb(old) - 'value' = to_jsonb(new) - 'value' then
         return new;   -- the same result, sealed with another key (features/payloads/postgres.sql)
     elsif old.ended_at is not null or (old.job_id, old.n, old.tenant, old.name, old.kind) <> (new.job_id, new.n, new.tenant, new.name, new.kind) then
         raise exception 'job %: step % is over, and is not written again', old.job_id, old.n using errcode = 'ZH002';
     elsif not exists (select from approval g where g.job_id = old.job_id and g.n = old.n and g.tenant = old.tenant
-                         and g.id::text = new.value ->> 'gate_id' and g.state = new.value ->> 'state' and g.decided_at = new.ended_at) then
-        raise exception 'job %: an approval is over when its gate is decided', old.job_id using errcode = 'ZH002';
+                         and g.id::text = new.value ->> 'approval_id' and g.state = new.value ->> 'state' and g.decided_at = new.ended_at) then
+        raise exception 'job %: an approval is over when its approval is decided', old.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;

@@ -18,7 +18,7 @@ declare
     v_xid   bigint;
     v_seen  record;
     v_freed uuid[];
-    v_verb  text;
+    v_type  text;
     v_was   state;
     v_state state;
     v_lease uuid;
@@ -43,9 +43,9 @@ begin
             v_xid := pg_current_xact_id()::text::bigint;
             v_now := v_seen.now;
             v_was := case v_state when 'succeeded' then 'in_progress' else 'queued' end;
-            v_verb := event_type(v_was, v_state, null, null);
-            insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor)
-            select v_xid, n.id, n.tenant, n.kind, v_verb, v_was, v_state, n.attempt, v_now, v_actor from new_rows n;
+            v_type := event_type(v_was, v_state, null, null);
+            insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)
+            select v_xid, n.id, n.tenant, n.kind, v_type, v_was, v_state, n.attempt, v_now, v_actor from new_rows n;
             if v_seen.watched and v_state = 'succeeded' then
                 perform notify_listeners(n.id::text) from new_rows n where exists (select from watch w where w.job_id = n.id);
             end if;
@@ -72,7 +72,7 @@ begin
     end if;
     v_now := v_seen.now;
     v_xid := pg_current_xact_id()::text::bigint;   -- once, not by the column's default once a row
-    insert into event (xid, job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
+    insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)
     select v_xid, n.id, n.tenant, n.kind,
            -- Whoever shows the lease was not lost, whatever its handler calls the error; it may have lost a process
            -- of its own, which it counts as a crash.

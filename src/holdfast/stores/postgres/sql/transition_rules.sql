@@ -7,7 +7,7 @@ return case now_is
     when 'leased' then 'claim'
     when 'failed' then case was
         when 'in_progress' then case error_code when 'worker_lost' then 'lapse' when 'process_died' then 'crash' else 'fail' end
-        when 'waiting_for_approval' then case when error_code in ('deadline_passed', 'gate_expired') then 'expire' else 'deny' end
+        when 'waiting_for_approval' then case when error_code in ('deadline_passed', 'approval_expired') then 'expire' else 'deny' end
         else 'expire' end
     when 'retry_waiting' then case was when 'failed' then 'retry' when 'retry_waiting' then 'move' else 'snooze' end
     when 'queued' then case was
@@ -72,7 +72,7 @@ end $$;
 -- The rule that a job's facts break, or null. A name begins with something to see: the space is character 32.
 create or replace function broken_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
                                        max_retries smallint, max_crashes smallint, uses text[], retry_as text, depth smallint,
-                                       tags text[] default null, process_after timestamptz default null,
+                                       tags text[] default null, run_at timestamptz default null,
                                        deadline_at timestamptz default null, backoff jsonb default null)
 returns text language sql stable   -- as array_to_string is: or it would be called, not read
 return case
@@ -88,7 +88,7 @@ return case
     when retry_as <> 'new_job' then 'retry_as_known'
     when depth < 1 or depth > 1000 then 'depth_counted'
     when tags <> '{}' and (array_ndims(tags) > 1 or array_position(tags, null) is not null) then 'tags_named'
-    when out_of_time(process_after) or out_of_time(deadline_at) then 'time_in_range'
+    when out_of_time(run_at) or out_of_time(deadline_at) then 'time_in_range'
     when jsonb_typeof(backoff) <> 'object' or too_deep(backoff::text) then 'backoff_object'
 end;
 
@@ -104,7 +104,7 @@ return least(ascii(kind), ascii(queue), ascii(tenant), ascii(enqueued_by), ascii
 
 -- The same of where a job is. What nearly every row is comes first, in as few comparisons as it takes: it breaks none of
 -- the rules below (a test compares the two ways).
-create or replace function broken_state(state state, finished boolean, explained boolean, due boolean, gated boolean,
+create or replace function broken_state(state state, finished boolean, explained boolean, due boolean, asked boolean,
                                         held boolean, settled boolean, retries smallint, max_retries smallint,
                                         crashes smallint, max_crashes smallint)
 returns text language sql immutable
@@ -117,7 +117,7 @@ return case
     when held <> (state in ('leased', 'in_progress')) then 'lease_iff_held'
     when not explained and state in ('failed', 'dead_letter') then 'error_when_failed'
     when not due and state = 'retry_waiting' then 'due_when_retry_waiting'
-    when not gated and state = 'waiting_for_approval' then 'approval_when_waiting'
+    when not asked and state = 'waiting_for_approval' then 'approval_when_waiting'
     when held and settled then 'unsettled_while_held'
     when retries < 0 or retries > max_retries or max_retries > 100 then 'retries_within_limit'
     when crashes < 0 or max_crashes < 0 or max_crashes > 100 then 'crashes_counted'
@@ -195,7 +195,7 @@ begin
             using errcode = 'ZH001', hint = 'The states and their ways are in docs/reference/states.md.';
     elsif unfenced(was, now_is, held_by, shown, error_code) then
         raise exception 'job %: % -> % needs the lease token of its holder', id, was, now_is
-            using errcode = 'ZH003', hint = 'Call the function of that verb with the lease you were given.';
+            using errcode = 'ZH003', hint = 'Call the SQL function for this step, with the lease you were given.';
     elsif attempt <> attempts + (case when now_is = 'in_progress' and was <> 'in_progress' then 1 else 0 end) then
         raise exception 'job %: attempt % -> % is not how attempts are counted', id, attempts, attempt
             using errcode = 'ZH002', hint = 'Starting a job adds one; nothing else changes it.';
@@ -210,7 +210,7 @@ end $$;
 create or replace function refuse_row(p_table text, p_rule text) returns void language plpgsql as $$
 begin
     if p_rule = 'time_in_range' then
-        perform refuse_time('process_after or deadline_at');
+        perform refuse_time('run_at or deadline_at');
     end if;
     raise exception 'new row for relation "%" violates "%"', p_table, p_rule
         using errcode = '23514', constraint = p_rule, table = p_table, schema = current_schema();

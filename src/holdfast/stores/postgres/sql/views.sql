@@ -4,15 +4,20 @@ select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        s.priority, s.position,
        case when s.due_at < 'infinity' then s.due_at end as due_at, s.started_at, s.finished_at, s.error_code,
        case when s.error_message <> withheld() and hides(j.tenant, j.kind) then '[restricted]' else s.error_message end as error_message,
-       j.created_at, j.process_after, j.deadline_at, shown_payload(j.id) as payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
+       j.created_at, j.run_at, j.deadline_at, shown_payload(j.id) as payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
        j.agent, j.correlation_id, j.causation_id, j.parent_id, j.workflow_id, j.external_ref,
-       j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth
-  from job j join job_state s on s.id = j.id;
+       j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth,
+       -- From the ledger, so that no write pays for them.
+       (select e.at from event e where e.job_id = j.id order by e.seq desc limit 1) as updated_at,
+       (select e.at from event e where e.job_id = j.id and e.from_state = 'in_progress' and e.type in ('fail', 'lapse', 'crash')
+         order by e.seq desc limit 1) as last_error_at,
+       r.source_ref, r.target_ref, r.payload_ref
+  from job j join job_state s on s.id = j.id left join reference r on r.job_id = j.id;
 
 -- An attempt is two rows of the ledger: the one that began it and the first one after (SC-5).
 create or replace view attempts as
 select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started_at, e.at as ended_at,
-       case e.verb when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed' when 'crash' then 'crashed'
+       case e.type when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed' when 'crash' then 'crashed'
                    when 'ask' then 'suspended' when 'snooze' then 'suspended' when 'cancel' then 'cancelled' end as outcome,
        e.meta ->> 'error_code' as error_code,
        case when told.not_shown then '[restricted]' else e.meta ->> 'error_message' end as error_message,

@@ -23,9 +23,9 @@ CREATE TABLE job (
     queue            TEXT    NOT NULL DEFAULT 'default',
     payload          TEXT    NOT NULL DEFAULT '{}',
     priority         INTEGER NOT NULL DEFAULT 0,
-    process_after    INTEGER,
+    run_at           INTEGER,
     deadline_at      INTEGER,
-    max_retries      INTEGER NOT NULL DEFAULT 4,
+    max_retries      INTEGER NOT NULL DEFAULT 9,
     max_crashes      INTEGER NOT NULL DEFAULT 3,
     backoff          TEXT,
     idempotency_key  TEXT,
@@ -140,7 +140,7 @@ CREATE TABLE event (
     job_id     TEXT    NOT NULL,
     tenant     TEXT    NOT NULL,
     kind       TEXT    NOT NULL,
-    verb       TEXT    NOT NULL,
+    type       TEXT    NOT NULL,
     from_state TEXT,
     to_state   TEXT    NOT NULL,
     attempt    INTEGER NOT NULL,
@@ -211,6 +211,10 @@ CREATE TABLE lease (
     kinds      TEXT,                       -- that the worker has handlers for; null: any
     queues     TEXT,                       -- that it serves; null: not known
     slots      INTEGER,                    -- how many jobs it runs at a time; null: not known
+    version    TEXT,                       -- the Holdfast release of the worker; null: not known
+    stop_request      TEXT CHECK (stop_request IN ('drain', 'stop')),   -- an operator asks the worker to end
+    stop_requested_at INTEGER,
+    stop_requested_by TEXT,
     CONSTRAINT name_named CHECK (name >= '!'),
     CONSTRAINT holder_named CHECK (holder >= '!'),
     CONSTRAINT why_iff_ended CHECK ((ended_at IS NULL) = (ended_why IS NULL))
@@ -303,7 +307,7 @@ CREATE INDEX app_event_by_job ON app_event (job_id) WHERE job_id IS NOT NULL;
 -- --- The clock, the migrations, locks ---
 
 -- The clock, one row. Tests shift or stop it; everywhere else it is the machine's own. The other columns tell the
--- triggers who is writing, at what time, and from which number on jobs are new: a verb fills them in its own
+-- triggers who is writing, at what time, and from which number on jobs are new: an operation fills them in its own
 -- transaction and empties them before commit, so that other eyes only ever see them empty and a step made by hand
 -- is signed 'sql'.
 CREATE TABLE clock (
@@ -765,7 +769,7 @@ CREATE TABLE subscription (
     id            TEXT    NOT NULL PRIMARY KEY,
     tenant        TEXT    NOT NULL,           -- whose events; '*' is every tenant's, and the job is the event's tenant's
     name          TEXT    NOT NULL,
-    pattern       TEXT    NOT NULL,           -- job.<verb>, or the name of an application event; * is anything
+    pattern       TEXT    NOT NULL,           -- job.<type>, or the name of an application event; * is anything
     kind          TEXT,                       -- of the job whose event it is
     match         TEXT,                       -- values that the event must have
     job_kind      TEXT    NOT NULL,
@@ -972,18 +976,18 @@ CREATE TABLE action (
     tenant    TEXT    NOT NULL,
     at        INTEGER NOT NULL,
     actor     TEXT    NOT NULL,
-    verb      TEXT    NOT NULL,
+    type      TEXT    NOT NULL,
     subject   TEXT    NOT NULL,      -- what kind of thing: limit, agent, schedule, …
     name      TEXT    NOT NULL,      -- which
     changed   TEXT,                  -- {"column": value}, or [before, after]
     first_seq INTEGER,               -- of a purge: the smallest and the greatest number of the events that went
     last_seq  INTEGER,
-    CONSTRAINT range_of_purge CHECK ((verb = 'purge') = (first_seq IS NOT NULL) AND (first_seq IS NULL) = (last_seq IS NULL))
+    CONSTRAINT range_of_purge CHECK ((type = 'purge') = (first_seq IS NOT NULL) AND (first_seq IS NULL) = (last_seq IS NULL))
 ) STRICT;
 CREATE INDEX action_by_tenant ON action (tenant, seq);
 CREATE INDEX action_of_purge ON action (last_seq, first_seq) WHERE first_seq IS NOT NULL;
 -- Re-encryptions are found by their job.
-CREATE INDEX action_of_reseal ON action (name) WHERE verb = 'reseal';
+CREATE INDEX action_of_reseal ON action (name) WHERE type = 'reseal';
 
 -- A block of events and actions, hashed together with the block before. What is sealed so far: every event up to `floor`,
 -- every action up to `action_floor`. One writer at a time needs no snapshots.
@@ -1060,7 +1064,7 @@ CREATE INDEX dead_letter_by_queue ON dead_letter (tenant, queue, fingerprint);
 CREATE TABLE operation (
     id           TEXT    NOT NULL PRIMARY KEY,
     tenant       TEXT    NOT NULL,            -- '*': of every tenant
-    verb         TEXT    NOT NULL,
+    action       TEXT    NOT NULL,
     wanted       TEXT    NOT NULL,            -- which jobs, as JSON
     reason       TEXT,
     max_retries  INTEGER,
@@ -1081,9 +1085,9 @@ CREATE TABLE operation (
     cancelled_reason TEXT,
     CONSTRAINT tenant_named   CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT created_named  CHECK (created_by >= '!'),
-    CONSTRAINT verb_known     CHECK (verb IN ('cancel', 'redrive', 'discard')),
-    CONSTRAINT reason_given   CHECK (verb <> 'discard' OR (reason IS NOT NULL AND trim(reason, ' ' || char(9, 10, 11, 12, 13)) <> '')),
-    CONSTRAINT limit_bounded  CHECK (max_retries IS NULL OR (max_retries BETWEEN 0 AND 100 AND verb = 'redrive')),
+    CONSTRAINT action_known     CHECK (action IN ('cancel', 'redrive', 'discard')),
+    CONSTRAINT reason_given   CHECK (action <> 'discard' OR (reason IS NOT NULL AND trim(reason, ' ' || char(9, 10, 11, 12, 13)) <> '')),
+    CONSTRAINT limit_bounded  CHECK (max_retries IS NULL OR (max_retries BETWEEN 0 AND 100 AND action = 'redrive')),
     CONSTRAINT rate_bounded   CHECK (rate BETWEEN 0.001 AND 1000000),
     CONSTRAINT state_known    CHECK (state IN ('running', 'done', 'cancelled')),
     CONSTRAINT ended_iff_over CHECK ((state = 'running') = (finished_at IS NULL)),
@@ -1182,15 +1186,15 @@ CREATE TABLE retention_pass (
     tenant   TEXT    NOT NULL,
     kind     TEXT    NOT NULL,
     state    TEXT    NOT NULL,
-    verb     TEXT    NOT NULL,
+    action   TEXT    NOT NULL,
     reached  TEXT    NOT NULL DEFAULT '',
     looked   INTEGER NOT NULL DEFAULT 0,   -- since it began at the first job
     again_at INTEGER NOT NULL,
     restart_at INTEGER,                    -- when it begins at the first job again: some end long after they were made
     held     INTEGER NOT NULL DEFAULT 0,   -- since it began: due, and their ledger not read by all who read it
     held_by  TEXT,
-    PRIMARY KEY (tenant, kind, state, verb),
-    CONSTRAINT verb_known CHECK (verb IN ('clean', 'purge'))
+    PRIMARY KEY (tenant, kind, state, action),
+    CONSTRAINT action_known CHECK (action IN ('clean', 'purge'))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX retention_next ON retention_pass (again_at);
 

@@ -33,12 +33,12 @@ END;
 
 -- An event continues its job's ledger and leads to where the job is now, so nobody can write one that did not happen.
 -- One that leads nowhere says that a waiting job was rescheduled or moved: it says what the job's note says, and is the
--- first to, unless a verb is at work: what it put off meanwhile may be given the same time again.
+-- first to, unless an operation is at work: what it put off meanwhile may be given the same time again.
 DROP TRIGGER IF EXISTS judge_event_insert;
 CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
 WHEN (NEW.from_state IS NEW.to_state
       AND (NEW.meta IS NULL
-           OR NOT coalesce(CASE NEW.verb
+           OR NOT coalesce(CASE NEW.type
                WHEN 'reschedule' THEN NEW.to_state = 'queued' AND NEW.meta IS
                    (SELECT s.note FROM job_state s WHERE s.id = NEW.job_id AND json_extract(s.note, '$.rescheduled') IS NOT NULL)
                WHEN 'move' THEN (NEW.to_state = 'queued' OR NEW.to_state = 'retry_waiting') AND NEW.meta IS
@@ -68,7 +68,7 @@ END;
 -- A job's facts are fixed; retention may empty the payload of a cleaned one, and a payload that is sealed may be sealed with
 -- another key, as was written down before (features/payloads/sqlite.sql). Nothing else.
 DROP TRIGGER IF EXISTS refuse_job_update;
-CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, process_after, deadline_at, max_retries,
+CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, run_at, deadline_at, max_retries,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
     external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth ON job
 BEGIN
@@ -115,13 +115,13 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: artifacts are added, never removed');
 END;
 
--- New jobs get their state when a verb signs off, so the clock is signed only as a verb does it: with the number
+-- New jobs get their state when an operation signs off, so the clock is signed only as an operation does it: with the number
 -- from which on jobs are new.
 DROP TRIGGER IF EXISTS judge_signing;
 CREATE TRIGGER judge_signing BEFORE UPDATE OF now, floor ON clock
 WHEN NEW.now IS NOT NULL AND NEW.floor IS NOT (SELECT coalesce(max(n), 0) FROM job_state)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: the clock is signed by verbs only');
+    SELECT RAISE(ABORT, 'immutable: the clock is signed by types only');
 END;
 
 -- The triggers read the time and the writer from the clock: without its one row they would record nothing.

@@ -1,13 +1,13 @@
 -- Jobs' facts have been written: give each its state and the first row of its ledger.
--- A verb's batch gets them all at once when it signs off: one program for the batch instead of one a row, which
--- SQLite would have to set up and take down each time. Without a verb it happens at once, row by row.
+-- An operation's batch gets them all at once when it signs off: one program for the batch instead of one a row, which
+-- SQLite would have to set up and take down each time. Without an operation it happens at once, row by row.
 DROP TRIGGER IF EXISTS on_job_insert;
 CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
 BEGIN
     -- What Python refuses before it comes here: times outside of the UTC years 1 to 9999, lists and objects that are none,
     -- documents nested more than 100 deep (each level is opened by a bracket; SQLite itself reads no more than 1,000).
     SELECT CASE
-        WHEN NEW.process_after NOT BETWEEN -62135596800000000 AND 253402300799999999
+        WHEN NEW.run_at NOT BETWEEN -62135596800000000 AND 253402300799999999
              OR NEW.deadline_at NOT BETWEEN -62135596800000000 AND 253402300799999999
              OR NEW.created_at NOT BETWEEN -62135596800000000 AND 253402300799999999
         THEN RAISE(ABORT, 'time out of range: use the years 1 to 9999, in UTC')
@@ -24,14 +24,14 @@ BEGIN
                  SELECT 1 FROM level WHERE depth > 100)
         THEN RAISE(ABORT, 'payload too deep: it is nested more than 100 deep')
     END;
-    -- The verb has looked, and answers with the words; this is for whoever inserts by hand.
+    -- The operation has looked, and answers with the words; this is for whoever inserts by hand.
     SELECT RAISE(ABORT, 'paused: no job of this kind is accepted now')
      WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND NEW.retry_of IS NULL
        AND EXISTS (SELECT 1 FROM pause w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM present))
                       AND (w.tenant = '*' OR w.tenant = NEW.tenant)
                       AND CASE w.scope WHEN 'all' THEN 1 WHEN 'queue' THEN w.name = NEW.queue WHEN 'kind' THEN w.name = NEW.kind
                                        ELSE w.name IS NEW.agent END);
-    -- What may be in a payload (DP-4), where any rule is: the verb has asked before and says where the key stands; this is for
+    -- What may be in a payload (DP-4), where any rule is: the operation has asked before and says where the key stands; this is for
     -- whoever writes by hand. RAISE takes only a literal before SQLite 3.47. A retry was accepted with its first try.
     -- So is who may have jobs at all (JF-12); people are told of a question by whoever asks it.
     SELECT CASE
@@ -49,7 +49,7 @@ BEGIN
                AND typeof(t.key) = 'text' AND lower(t.key) = f.value AND NEW.retry_of IS NULL)
         THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
         END FROM dispatch d WHERE d.id = 1 AND d.ruled;
-    -- The verbs ask before (operations/pending.py), from a number that is kept; here they are counted.
+    -- The operations ask before (operations/pending.py), from a number that is kept; here they are counted.
     SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
                <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
@@ -68,14 +68,14 @@ BEGIN
     VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_retries, NEW.max_crashes,
             CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN 9223372036854775807
-                 WHEN NEW.process_after IS NOT NULL AND NEW.process_after > (SELECT now FROM present)
-                 THEN NEW.process_after END, NEW.deadline_at, NEW.agent,
+                 WHEN NEW.run_at IS NOT NULL AND NEW.run_at > (SELECT now FROM present)
+                 THEN NEW.run_at END, NEW.deadline_at, NEW.agent,
             CASE WHEN NEW.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM node o WHERE o.job_id = NEW.id) END,
             CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN '{"held": "parents"}' END,
             CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = NEW.retry_of) END,
             CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = NEW.retry_of) END);
-    INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
+    INSERT INTO event (job_id, tenant, kind, type, to_state, attempt, at, actor)
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
 END;
 
@@ -95,7 +95,7 @@ BEGIN
       FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
 END;
 
--- Whatever has facts and no state above the highest number that had one when the verb began. One that has a ledger
+-- Whatever has facts and no state above the highest number that had one when the operation began. One that has a ledger
 -- is being purged: it is left alone.
 DROP TRIGGER IF EXISTS on_sign_off;
 CREATE TRIGGER on_sign_off AFTER UPDATE OF now ON clock
@@ -123,7 +123,7 @@ BEGIN
     SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,
            CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN 9223372036854775807
-                WHEN j.process_after > OLD.now THEN j.process_after END, j.deadline_at, j.agent,
+                WHEN j.run_at > OLD.now THEN j.run_at END, j.deadline_at, j.agent,
            CASE WHEN j.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM node o WHERE o.job_id = j.id) END,
            CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN '{"held": "parents"}' END,
@@ -132,7 +132,7 @@ BEGIN
       FROM job j
      WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
      ORDER BY j.n;
-    INSERT INTO event (job_id, tenant, kind, verb, to_state, attempt, at, actor)
+    INSERT INTO event (job_id, tenant, kind, type, to_state, attempt, at, actor)
     SELECT j.id, j.tenant, j.kind, 'enqueue', 'queued', 0, j.created_at, j.enqueued_by
       FROM job_state s JOIN job j ON j.n = s.n
      WHERE s.n > OLD.floor

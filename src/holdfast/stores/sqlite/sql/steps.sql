@@ -9,7 +9,7 @@ BEGIN
        AND (t.ended_at IS NOT NULL OR t.name <> NEW.name OR t.kind <> NEW.kind OR t.tenant <> NEW.tenant);
     SELECT RAISE(ABORT, 'immutable: a step belongs to a job')
      WHERE NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant);
-    SELECT RAISE(ABORT, 'immutable: an approval is over when its gate is decided')
+    SELECT RAISE(ABORT, 'immutable: an approval is over when its approval is decided')
      WHERE NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL;
 END;
 

@@ -11,7 +11,7 @@ WHEN OLD.state <> NEW.state
         AND json_extract(NEW.note, '$.moved') IS NOT NULL
         AND json_extract(NEW.note, '$.moved') IS NOT json_extract(OLD.note, '$.moved'))
 BEGIN
-    INSERT INTO event (job_id, tenant, kind, verb, from_state, to_state, attempt, at, actor, meta)
+    INSERT INTO event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)
     VALUES (NEW.id, NEW.tenant, NEW.kind,
            CASE NEW.state
                WHEN 'in_progress' THEN CASE OLD.state WHEN 'queued' THEN 'take' ELSE 'start' END
@@ -25,7 +25,7 @@ BEGIN
                             WHEN NEW.crashes > OLD.crashes THEN 'crash'
                             ELSE 'fail' END
                    WHEN 'waiting_for_approval' THEN
-                       CASE WHEN NEW.error_code IN ('deadline_passed', 'gate_expired') THEN 'expire' ELSE 'deny' END
+                       CASE WHEN NEW.error_code IN ('deadline_passed', 'approval_expired') THEN 'expire' ELSE 'deny' END
                    ELSE 'expire' END
                WHEN 'retry_waiting' THEN CASE OLD.state WHEN 'failed' THEN 'retry' WHEN 'retry_waiting' THEN 'move' ELSE 'snooze' END
                WHEN 'queued' THEN CASE OLD.state
@@ -167,11 +167,11 @@ BEGIN
         WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
             THEN RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.approval_id IS NOT NULL
-            THEN RAISE(ABORT, 'immutable: a job that leaves its gate names it no more')
+            THEN RAISE(ABORT, 'immutable: a job that leaves its approval names it no more')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'queued'
-            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> queued: its gate was not decided so')
+            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> queued: its approval was not decided so')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'failed'
-            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> failed: its gate was not decided so')
+            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> failed: its approval was not decided so')
         WHEN OLD.state = 'in_progress' AND NEW.state = 'failed' AND NEW.error_code IS 'worker_lost'
             THEN RAISE(ABORT, 'stale lease: a job cannot be declared lost while its lease is live')
         WHEN OLD.state = 'in_progress'

@@ -1,4 +1,4 @@
--- The present: who writes and when, with the clock's own time where no verb has said.
+-- The present: who writes and when, with the clock's own time where no operation has said.
 DROP VIEW IF EXISTS present;
 CREATE VIEW present AS
 SELECT coalesce(actor, 'sql') AS actor,
@@ -12,14 +12,19 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        CASE WHEN s.error_message <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = j.tenant OR r.tenant = '*')
                    AND (r.kind = j.kind OR r.kind = '*')) THEN '[restricted]' ELSE s.error_message END AS error_message,
-       j.created_at, j.process_after, j.deadline_at,
+       j.created_at, j.run_at, j.deadline_at,
        -- Nothing of it where a rule says that it is restricted; what a worker is handed comes from the table.
        CASE WHEN (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = j.tenant OR r.tenant = '*')
                    AND (r.kind = j.kind OR r.kind = '*')) THEN '"[restricted]"' ELSE j.payload END AS payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
        j.agent, j.correlation_id, j.causation_id, j.parent_id, j.workflow_id, j.external_ref,
-       j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth
-  FROM job j JOIN job_state s ON s.n = j.n;
+       j.enqueued_by, j.source_system, j.uses, j.retry_as, j.retry_of, j.depth,
+       -- From the ledger, so that no write pays for them.
+       (SELECT e.at FROM event e WHERE e.job_id = j.id ORDER BY e.seq DESC LIMIT 1) AS updated_at,
+       (SELECT e.at FROM event e WHERE e.job_id = j.id AND e.from_state = 'in_progress' AND e.type IN ('fail', 'lapse', 'crash')
+         ORDER BY e.seq DESC LIMIT 1) AS last_error_at,
+       f.source_ref, f.target_ref, f.payload_ref
+  FROM job j JOIN job_state s ON s.n = j.n LEFT JOIN reference f ON f.job_id = j.id;
 
 -- For dashboards (DP-19): what may be begun now, what is under way, what somebody has to resolve. The columns are part of
 -- the interface; times are microseconds since 1970.
@@ -43,7 +48,7 @@ SELECT s.tenant, s.queue, s.kind, s.error_code, count(*) AS dead, min(s.finished
 DROP VIEW IF EXISTS attempts;
 CREATE VIEW attempts AS
 SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started_at, e.at AS ended_at,
-       CASE e.verb WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lapse' THEN 'crashed' WHEN 'crash' THEN 'crashed'
+       CASE e.type WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lapse' THEN 'crashed' WHEN 'crash' THEN 'crashed'
                    WHEN 'ask' THEN 'suspended' WHEN 'snooze' THEN 'suspended' WHEN 'cancel' THEN 'cancelled' END AS outcome,
        json_extract(e.meta, '$.error_code') AS error_code,
        -- What one of a restricted kind has said, before it was one, is shown as little as what it was given.

@@ -1,0 +1,43 @@
+"""``holdfast roles``: the database roles, what each may do, and which logins have them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.output import Cell, emit, heading, line, say, table
+from holdfast.cli.session import NoTenant, store_at
+from holdfast.stores.postgres.roles import MAY, functions
+
+
+def roles(
+    session: NoTenant,
+    grants: Annotated[bool, typer.Option("--functions", help="List the functions that each role may call.")] = False,
+) -> None:
+    """List the database roles, what each may do, and which logins have them.
+
+    A SQLite file has no roles: who can open it can do everything.
+    """
+    with store_at(session.url, session.schema) as store:
+        embedded, found = store.embedded, store.logins()
+    if session.as_json:
+        known = [{"role": role, "may": may, "functions": sorted(functions()[role])} for role, may in MAY.items()]
+        emit({"roles": [] if embedded else known, "logins": found})
+        return
+    if embedded:
+        say("SQLite has no roles: who can open the file can do everything.")
+        return
+    rows: list[list[Cell]] = [
+        [role, may, ", ".join(each.name for each in found if role in each.roles)] for role, may in MAY.items()
+    ]
+    table(("role", "may", "logins"), rows, keep=("role",))
+    if grants:
+        for role in MAY:
+            heading(role)
+            say(line(", ".join(sorted(functions()[role])), 10_000))
+    for login in found:
+        if login.bypasses or login.owns:
+            why = "bypasses row-level security" if login.bypasses else "owns the tables"
+            say(f"{line(login.name)} {why}: use it for migrations only.")
+    say("To give a login a role: grant holdfast_producer to LOGIN")

@@ -1,0 +1,1 @@
+"""Workers: list the running ones, and ask one to drain or stop."""

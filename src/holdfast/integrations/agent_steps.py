@@ -1,0 +1,268 @@
+"""What the AI agent integrations share: recorded calls with a cost, budgets, and approvals of tool calls.
+
+"Agent" means an AI agent here. ``app.agents`` are something else: named owners of jobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict, get_type_hints
+
+from holdfast.app import App
+from holdfast.app.declarations import JobOptions
+from holdfast.context import Context, current
+from holdfast.engine.outcome import Reject
+from holdfast.engine.retry import Retry
+from holdfast.engine.units import Duration
+from holdfast.errors import InvalidPayload, InvalidSetting
+from holdfast.features.retention.model import check_cost
+from holdfast.kind import Kind
+from holdfast.steps.approvals import Asking, Decision
+from holdfast.steps.driver import running
+
+MODEL_RETRY: Final = Retry(max_attempts=3)
+MODEL_TIMEOUT: Final = 600.0
+MESSAGES: Final = "messages"
+"""The checkpoint that keeps the messages of a run."""
+SUMMARY_SHOWN: Final = 500
+NAME_LIMIT: Final = 180
+"""Of a step. A name that is used again gets a number, and has to fit as well."""
+
+_COST: Final = "agent_cost"
+_VALUE: Final = "value"
+_EXTRAS: Final = "ai_agents"
+
+
+class StepOptions(TypedDict, total=False):
+    """How a model request or a tool call is run: its own retry policy and its timeout for each try."""
+
+    retry: Retry
+    timeout: Duration
+
+
+def check_agent_name(name: str | None) -> str:
+    if not name:
+        raise InvalidSetting(
+            "the agent has no name",
+            code="agent_without_name",
+            fix='Name it: Agent(…, name="support"). Its kind of job has that name.',
+        )
+    return name
+
+
+def check_budget(budget: float | None) -> float | None:
+    if budget is not None and not budget > 0:
+        raise InvalidSetting(
+            "budget must be a number above 0",
+            code="invalid_budget",
+            fix="Give the most that one run may cost, in the unit of price; without a budget there is no limit.",
+        )
+    return budget
+
+
+def declare_agent(app: App, name: str, handler: Callable[..., Any], options: JobOptions) -> Kind[..., Any]:
+    """Declare the kind of job that runs an agent."""
+    check_agent_name(name)
+    if options.get("process"):
+        raise InvalidSetting(
+            "an agent runs in the worker, not in a process of its own",
+            code="conflicting_options",
+            fix="Leave process out. A tool can start processes.",
+        )
+    handler.__name__ = handler.__qualname__ = name
+    try:
+        kind: Kind[..., Any] = app.job(name, **options)(handler)
+    except InvalidSetting as error:
+        if error.code == "duplicate_kind":
+            error.fix = "Give each agent its own name: it is the name of its kind of job."
+        raise
+    return kind
+
+
+def first_parameter(function: Callable[..., Any]) -> Any:
+    """The type that a function takes, if it says so."""
+    try:
+        names = [*inspect.signature(function).parameters]
+        return get_type_hints(function).get(names[0], Any)
+    except (IndexError, NameError, TypeError, ValueError):
+        return Any
+
+
+def short_name(name: str) -> str:
+    """A name that fits a step: call ids of some providers are long."""
+    if len(name) <= NAME_LIMIT:
+        return name
+    return f"{name[: NAME_LIMIT - 17]} {hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def durable_context() -> Context | None:
+    """The context of the async handler that runs here; None outside a job and inside a step, which is one unit."""
+    context = current()
+    if context is None or running.get() is not None:
+        return None
+    if not isinstance(context, Context):
+        raise InvalidSetting(
+            "an AI agent was run in a handler that is not async",
+            code="agent_needs_async_handler",
+            fix="Declare the handler with async def and holdfast.Context, and await agent.run(…).",
+        )
+    return context
+
+
+@dataclass(slots=True)
+class Spending:
+    """What each agent has spent in this job so far, in recorded calls of this attempt and of earlier ones."""
+
+    by_agent: dict[str, float] = field(default_factory=dict)
+
+    def check(self, agent: str, budget: float | None) -> None:
+        spent = self.by_agent.get(agent, 0.0)
+        if budget is not None and spent >= budget:
+            raise Reject(
+                "agent_budget_exceeded",
+                f"Agent {agent!r} has spent {spent:g} of its budget of {budget:g}. Raise the budget and redrive the job"
+                " to continue from the last recorded call.",
+            )
+
+    def add(self, agent: str, cost: float) -> None:
+        self.by_agent[agent] = round(self.by_agent.get(agent, 0.0) + cost, 6)
+
+
+def extras(context: Context) -> dict[str, Any]:
+    """What the integrations keep for the duration of the attempt."""
+    run = context._run
+    if run.extras is None:
+        run.extras = {}
+    return run.extras
+
+
+async def spending_of(context: Context) -> Spending:
+    """The spending of this attempt. On first use, charge the recorded calls of attempts whose worker was lost.
+
+    The cost of an attempt is stored when it ends. A worker that is killed stores none, but its calls are recorded, with
+    the number of their attempt. Each attempt that ends normally charges everything that was recorded since the last
+    one that did, so every recorded call is charged once.
+    """
+    run, kept = context._run, extras(context)
+    found: Spending | None = kept.get(_EXTRAS)
+    if found is None:
+        found = kept[_EXTRAS] = Spending()
+        if run.claim.attempt > 1:
+            steps = (await run.plan.durable.remember()).steps
+            attempts = await run.session.arun(run.session.store.jobs.attempts(run.claim.id, run.claim.tenant))
+            ended = max((one.attempt for one in attempts if one.outcome not in (None, "crashed")), default=0)
+            lost = sum(_cost(step.value) for step in steps if step.attempt > ended)
+            if lost:
+                run.stop.spend(lost)
+    return found
+
+
+def _cost(value: object) -> float:
+    return float(value.get(_COST, 0.0)) if isinstance(value, Mapping) else 0.0
+
+
+async def recorded_model_request(
+    context: Context,
+    agent: str,
+    name: str,
+    request: Callable[[], Awaitable[tuple[Any, float]]],
+    *,
+    options: StepOptions,
+    budget: float | None,
+) -> Any:
+    """Make a model request as a step. ``request`` returns the response as JSON, and its cost."""
+    spending = await spending_of(context)
+    spending.check(agent, budget)
+    made = False
+
+    async def request_model() -> Any:
+        nonlocal made
+        value, cost = await request()
+        made = True
+        return {_VALUE: value, _COST: check_cost(cost)}
+
+    answer = await context.step_options(**_step_options(options)).step(name, request_model)
+    cost = _cost(answer)
+    spending.add(agent, cost)
+    if made and cost:
+        context.cost(cost)
+    return answer[_VALUE]
+
+
+async def recorded_call(
+    context: Context, name: str, call: Callable[[], Awaitable[Any]], *, options: StepOptions
+) -> Any:
+    """Make another call as a step that is found by its name: tools run at once, in no fixed order."""
+
+    async def call_tool() -> Any:
+        return {_VALUE: await call()}
+
+    try:
+        answer = await context.step_options(**_step_options(options), unordered=True).step(name, call_tool)
+    except InvalidPayload as error:
+        # The call was made. Another attempt would make it again, and fail again.
+        raise output_not_json(name, error.message) from error
+    return answer[_VALUE]
+
+
+def output_not_json(name: str, why: str) -> Reject:
+    return Reject(
+        "agent_output_not_json",
+        f"The result of {name!r} cannot be recorded: {why}. Return JSON, a pydantic model or a dataclass of at most"
+        " 1 MiB; put larger data into a file or an object store and return its address.",
+    )
+
+
+def _step_options(options: StepOptions) -> StepOptions:
+    unknown = options.keys() - StepOptions.__annotations__.keys()
+    if unknown:
+        raise InvalidSetting(f"unknown step options: {', '.join(sorted(unknown))}", code="unknown_option")
+    return options
+
+
+async def approve_tool_call(
+    context: Context,
+    agent: str,
+    tool: str,
+    arguments: dict[str, Any],
+    schema: Mapping[str, Any] | None,
+    options: Asking,
+    about: Mapping[str, Any] | None = None,
+) -> tuple[Decision[Any], dict[str, Any]]:
+    """Ask people whether a tool may be called. Returns the decision and the arguments, which the approver may edit.
+
+    Nobody can edit them where several people have to agree: each must approve the same call.
+    """
+    asked: Asking = {"on_deny": "resume", **options}
+    editable = asked.get("quorum", 1) == 1 and asked.get("on_expire") != "approve"
+    shown = json.dumps(arguments, ensure_ascii=False)
+    if len(shown) > SUMMARY_SHOWN:
+        shown = shown[:SUMMARY_SHOWN] + "…"
+    asked["data"] = {"agent": agent, "tool": tool, "arguments": arguments, **(about or {})}
+    form = argument_form(schema, arguments) if editable and schema else None
+    decision = await context.approval(tool, summary=f"{agent}: call {tool} with {shown}?", form=form, **asked)
+    edited = decision.data if editable and isinstance(decision.data, dict) else {}
+    return decision, {**arguments, **edited}
+
+
+def argument_form(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The tool's parameters as a form: filled in with the model's arguments, and none of them required."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        return None
+    fields = {
+        name: {**rule, "default": arguments[name]} if name in arguments and isinstance(rule, Mapping) else rule
+        for name, rule in properties.items()
+    }
+    return {**schema, "properties": fields, "required": []}
+
+
+def denial(decision: Decision[Any]) -> str:
+    """What the model is told about a tool call that was not approved."""
+    if decision.state == "expired":
+        return "The tool call was not approved: nobody decided in time."
+    return f"The tool call was denied by {decision.by}" + (f": {decision.comment}" if decision.comment else ".")

@@ -1,0 +1,219 @@
+"""``DjangoApp``: an ``App`` on Django's database, which enqueues on Django's own connection.
+
+A job that is enqueued in a view exists if the view's transaction commits. Workers and the dashboard use connections of
+their own to the same database.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from inspect import iscoroutinefunction
+from typing import Any, Final, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from holdfast.app import App
+from holdfast.engine.hooks import RunInfo
+from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.errors import InvalidArguments, InvalidInput, SchemaMismatch
+from holdfast.features.assembly import open_store
+from holdfast.integrations.django.database import (
+    SQLITE,
+    HostedStore,
+    can_host,
+    close_old_connections,
+    is_in_memory,
+    not_migrated,
+    run_on_django,
+    url_of,
+)
+from holdfast.steps.signature import Signature
+from holdfast.stores.flow import Flow
+from holdfast.stores.session import Session
+
+T = TypeVar("T")
+
+SETTINGS: Final = frozenset(
+    {"DATABASE", "SCHEMA", "TENANT", "NAME", "POOL_SIZE", "STRICT", "ARTIFACTS", "SECRET_NAMES"}
+)
+"""Keys of ``settings.HOLDFAST``: the alias of a database, and options of ``App``."""
+
+
+def configured() -> dict[str, Any]:
+    given = dict(getattr(settings, "HOLDFAST", {}))
+    if unknown := given.keys() - SETTINGS:
+        raise ImproperlyConfigured(f"HOLDFAST has unknown keys: {', '.join(sorted(unknown))}.")
+    return given
+
+
+class DjangoSession(Session):
+    """Runs on Django's connection what belongs to Django's transaction, and the rest on connections of the store."""
+
+    alias = DEFAULT_DB_ALIAS
+    _name: object = None
+
+    def follow(self) -> Any:
+        """Move to the database that Django uses now, and return its connection of this thread. Test runners change the
+        database's name after this app was created."""
+        wrapper = connections[self.alias]
+        name = wrapper.settings_dict["NAME"]
+        if name == self._name:
+            return wrapper
+        known, self._name = self._name, name
+        if known is not None:
+            left = self.store
+            self.home = open_store(url_of(self.alias), schema=getattr(left, "schema_name", "holdfast"))
+            self.move_to(self.home)
+            left.close()
+        return wrapper
+
+    @property
+    def _is_hosted(self) -> bool:
+        return isinstance(self.store, HostedStore)
+
+    @property
+    def _joins(self) -> bool:
+        """Whether Django's connection may hold what no other connection can see."""
+        return is_in_memory(self.alias) or (connections[self.alias].in_atomic_block and can_host(self.alias))
+
+    def make_ready(self) -> None:
+        self.follow()
+        if not self._is_hosted and not is_in_memory(self.alias):
+            super().make_ready()
+
+    def run(self, flow: Flow[T]) -> T:
+        wrapper = self.follow()
+        return run_on_django(wrapper, flow) if self._joins else super().run(flow)
+
+    def read(self, flow: Flow[T]) -> T:
+        """Run a flow on Django's connection, whether a transaction is open there or not."""
+        wrapper = self.follow()
+        return run_on_django(wrapper, flow) if can_host(self.alias) else super().run(flow)
+
+    def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+        if connection is not None:
+            return super()._add(specs, tenant, connection)
+        wrapper = self.follow()
+        if wrapper.vendor == SQLITE or (not wrapper.in_atomic_block and can_host(self.alias)):
+            return run_on_django(wrapper, self.store.jobs.enqueue(specs, tenant))
+        try:
+            return self.store.run_borrowed(wrapper, self.store.borrowed.enqueue(specs, tenant))
+        except SchemaMismatch as error:
+            raise not_migrated() from error
+
+    async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+        if connection is not None:
+            return await super()._aadd(specs, tenant, connection)
+        found: list[Enqueued] = await sync_to_async(self._add, thread_sensitive=True)(specs, tenant, None)
+        return found
+
+
+class DjangoSignature(Signature):
+    """Refuses model instances by name. A job outlives the instance, so it takes the primary key."""
+
+    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int) -> str:
+        try:
+            return super().pack(args, kwargs, limit=limit)
+        except InvalidInput as refused:
+            refuse_models(self._kind, {**dict(zip(self.names, args, strict=False)), **kwargs}, refused)
+            raise
+
+
+def refuse_models(kind: str, arguments: Mapping[str, Any], cause: BaseException) -> None:
+    """Raise ``InvalidArguments`` with the code ``model_instance`` if an argument is, or contains, a model instance."""
+    from django.db.models import Model, QuerySet
+
+    def find(value: Any, path: str, depth: int = 0) -> None:
+        if isinstance(value, Model):
+            raise InvalidArguments(
+                f"{kind}: {path} is an instance of {value._meta.label}, and a job takes no model instances",
+                code="model_instance",
+                fix="Pass its primary key (.pk) and load the object in the handler.",
+            ) from cause
+        if isinstance(value, QuerySet):
+            raise InvalidArguments(
+                f"{kind}: {path} is a query set of {value.model._meta.label}, and a job takes no model instances",
+                code="model_instance",
+                fix="Pass a list of primary keys and query in the handler.",
+            ) from cause
+        if depth < 5 and isinstance(value, Mapping):
+            for name, item in value.items():
+                find(item, f"{path}[{name!r}]", depth + 1)
+        elif depth < 5 and isinstance(value, list | tuple):
+            for number, item in enumerate(value):
+                find(item, f"{path}[{number}]", depth + 1)
+
+    for name, value in arguments.items():
+        find(value, name)
+
+
+def _fresh_connections(run: RunInfo) -> Iterator[None]:
+    """Around every attempt, in the handler's thread: drop connections that are broken or older than CONN_MAX_AGE."""
+    close_old_connections()
+    try:
+        yield
+    finally:
+        close_old_connections()
+
+
+class DjangoApp(App):
+    """The app of a Django project. ``get_app()`` returns it; there is one per process."""
+
+    _session: DjangoSession
+    _session_type = DjangoSession
+    _signature_type = DjangoSignature
+
+    def __init__(self, alias: str = DEFAULT_DB_ALIAS, **options: Any) -> None:
+        super().__init__(url_of(alias), **options)
+        self.alias = alias
+        self._session.alias = alias
+        self._session.follow()
+        self.hooks.around_run(_fresh_connections)
+        self.hooks.around_run(self._fresh_async_connections)
+
+    async def _fresh_async_connections(self, run: RunInfo) -> AsyncIterator[None]:
+        """For async handlers: their queries run in the thread that ``sync_to_async`` uses."""
+        declared = self._kinds.get(run.kind)
+        if declared is None or not iscoroutinefunction(declared.kind.function):
+            yield
+            return
+        close = sync_to_async(close_old_connections, thread_sensitive=True)
+        await close()
+        try:
+            yield
+        finally:
+            await close()
+
+    @property
+    def session(self) -> DjangoSession:
+        return self._session
+
+
+_guard = threading.Lock()
+_made: DjangoApp | None = None
+
+
+def get_app() -> DjangoApp:
+    """The app on the database that ``settings.HOLDFAST["DATABASE"]`` names, or on the default one."""
+    global _made
+    if _made is not None:
+        return _made
+    if not (apps.apps_ready or apps.loading) and os.environ.get("DJANGO_SETTINGS_MODULE"):
+        # A process that Holdfast started for itself: a worker of several, or the child of a job with process=True.
+        import django
+
+        django.setup()
+    with _guard:
+        if _made is None:
+            given = configured()
+            alias = given.pop("DATABASE", DEFAULT_DB_ALIAS)
+            # Not the program's name: a web server, manage.py and a worker share the schedules that the code declares.
+            given.setdefault("NAME", (settings.SETTINGS_MODULE or "django").partition(".")[0])
+            _made = DjangoApp(alias, **{name.lower(): value for name, value in given.items()})
+        return _made

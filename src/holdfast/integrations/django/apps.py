@@ -1,0 +1,37 @@
+"""The Django app: label ``holdfast``, tables with ``manage.py migrate``, system checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+from django.db.models.signals import pre_migrate
+
+
+class HoldfastConfig(AppConfig):
+    name = "holdfast.integrations.django"
+    label = "holdfast"
+    verbose_name = "Holdfast"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from holdfast.integrations.django.checks import check_settings, check_tables
+
+        pre_migrate.connect(create_tables, sender=self)
+        checks.register(check_settings)
+        checks.register(check_tables, checks.Tags.database)
+
+
+def create_tables(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
+    """Bring the schema up to date before Django's migrations run: those may enqueue jobs themselves."""
+    from holdfast.integrations.django.application import get_app
+    from holdfast.integrations.django.database import migrate
+
+    app = get_app()
+    if using != app.alias:
+        return
+    app.session.follow()
+    migrate(app._store, app.alias)
+    if verbosity >= 2:
+        print("  Holdfast: the schema is up to date.", file=stdout)

@@ -1,0 +1,196 @@
+"""``HoldfastBackend``: Django's tasks as Holdfast jobs. The kind of a task's jobs is its path: ``shop.tasks.send``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from holdfast.engine.retry import Retry, as_policy
+from holdfast.engine.units import Duration, seconds
+from holdfast.errors import InvalidInput
+from holdfast.integrations.django import checks, results, runner
+from holdfast.integrations.django.application import DjangoApp, get_app, refuse_models
+from holdfast.integrations.django.compat import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+)
+from holdfast.kind import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldfastTask(Task):
+    """A task with options of Holdfast: ``@task(retry=Retry(max_attempts=5), timeout=30)``, ``.using(key="r-7")``.
+
+    ``retry`` and ``timeout`` belong to the definition. ``key`` is an idempotency key: a second ``enqueue`` with it
+    returns the result of the first one's job. ``tags`` are labels to search by.
+    """
+
+    retry: Retry | str | None = None
+    timeout: Duration | None = None
+    key: str | None = None
+    tags: tuple[str, ...] = ()
+
+    def using(self, **options: Any) -> HoldfastTask:
+        """Create a new task with modified defaults: ``priority``, ``queue_name``, ``run_after``, ``backend``, ``key``,
+        ``tags``."""
+        return dataclasses.replace(self, **{name: value for name, value in options.items() if value is not None})
+
+
+_tasks: dict[str, Any] = {}
+"""Every task that this process has imported, by its path."""
+MOST_CHECKED = 1_000
+
+
+class HoldfastBackend(BaseTaskBackend):
+    """``OPTIONS = {"retry": Retry(max_attempts=1)}`` is the policy of tasks that name none themselves."""
+
+    task_class = HoldfastTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.retry: Retry | str | None = self.options.get("retry")
+        # Tasks that were checked, each with its kind. The task is kept, so that its id stays its own.
+        self._checked: dict[int, tuple[Any, Kind[..., Any]]] = {}
+
+    def validate_task(self, task: Any) -> None:
+        super().validate_task(task)
+        path = task.module_path
+        if path in _tasks:
+            return
+        try:
+            if (retry := getattr(task, "retry", None)) is not None:
+                as_policy(retry)
+            if (timeout := getattr(task, "timeout", None)) is not None:
+                seconds(timeout, "timeout")
+        except InvalidInput as error:
+            raise InvalidTask(str(error)) from error
+        _tasks[path] = task
+
+    @property
+    def app(self) -> DjangoApp:
+        return get_app()
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Enqueue on Django's connection: the job exists if the open transaction commits."""
+        known = self._checked.get(id(task))
+        kind = self._check(task) if known is None else known[1]
+        result = self._result(task, args, kwargs)
+        prepared = kind.prepare(result.args, result.kwargs, self.alias)
+        session = self.app.session
+        handle = session.enqueue(prepared.spec, prepared.tenant, prepared.decode)
+        if not handle.created:  # the key stands for an earlier job
+            return self.get_result(handle.id)
+        object.__setattr__(result, "id", handle.id)
+        object.__setattr__(result, "enqueued_at", results.enqueued_at(handle.id))
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        return results.find(self, str(result_id))
+
+    def check(self, **_: Any) -> Iterable[Any]:
+        return checks.check_backend(self)
+
+    def _result(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return TaskResult(
+                task=task,
+                id="",
+                status=TaskResultStatus.READY,
+                enqueued_at=None,
+                started_at=None,
+                finished_at=None,
+                last_attempted_at=None,
+                args=list(args),
+                kwargs=dict(kwargs),
+                backend=self.alias,
+                errors=[],
+                worker_ids=[],
+            )
+        except TypeError as refused:
+            named = {f"args[{number}]": value for number, value in enumerate(args)}
+            refuse_models(task.module_path, {**named, **kwargs}, refused)
+            raise
+
+    def _check(self, task: Any) -> Kind[..., Any]:
+        """Check the task and make the kind that has its options: a fifth of the cost of an enqueue."""
+        self.validate_task(task)
+        kind = declare(self.app, task).using(
+            queue=task.queue_name, priority=int(task.priority), tags=getattr(task, "tags", ())
+        )
+        if self.retry is not None and getattr(task, "retry", None) is None:
+            kind = kind.using(retry=self.retry)
+        if (key := getattr(task, "key", None)) is not None:
+            kind = kind.using(key=key)
+        if task.run_after is not None:
+            kind = kind.using(run_at=task.run_after)
+        if key is None and task.run_after is None:  # others are used once
+            if len(self._checked) >= MOST_CHECKED:
+                self._checked.clear()
+            self._checked[id(task)] = (task, kind)
+        return kind
+
+
+def declare(app: DjangoApp, task: Any) -> Kind[..., Any]:
+    """The kind of a task, declared on first use."""
+    path = task.module_path
+    if path in app._kinds:
+        return app._kinds[path].kind
+    defined = _tasks.get(path, task)
+    options: dict[str, Any] = {"queue": defined.queue_name, "priority": int(defined.priority)}
+    options |= {name: value for name in ("retry", "timeout") if (value := getattr(defined, name, None)) is not None}
+    kind: Kind[..., Any] = app.job(path, **options)(_handler(defined))
+    return kind
+
+
+def _handler(task: Any) -> Any:
+    """A handler for the worker. The payload holds the arguments and the backend's alias."""
+    if iscoroutinefunction(task.func):
+
+        async def arun(ctx, args, kwargs, backend=DEFAULT_TASK_BACKEND_ALIAS):  # type: ignore[no-untyped-def]
+            return await runner.arun(task, ctx, args, kwargs, backend)
+
+        return arun
+
+    def run(ctx, args, kwargs, backend=DEFAULT_TASK_BACKEND_ALIAS):  # type: ignore[no-untyped-def]
+        return runner.run(task, ctx, args, kwargs, backend)
+
+    return run
+
+
+def register(task: Any) -> None:
+    """Let workers of this process run a task, whichever backend it was defined for."""
+    _tasks.setdefault(task.module_path, task)
+
+
+def declare_all(app: DjangoApp) -> None:
+    for task in list(_tasks.values()):
+        declare(app, task)
+
+
+def task_at(path: str) -> Any:
+    """The task with this path; ``TaskResultDoesNotExist`` if there is none."""
+    found = _tasks.get(path)
+    if found is None:
+        try:
+            found = import_string(path)
+        except (ImportError, ValueError):
+            found = None
+    if not isinstance(found, Task):
+        raise TaskResultDoesNotExist(f"{path} is not a task")
+    return found

@@ -1,0 +1,69 @@
+"""``manage.py holdfast worker``, ``manage.py holdfast jobs list``, …: the command line, on Django's database."""
+
+from __future__ import annotations
+
+import os
+from argparse import REMAINDER, ArgumentParser
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+
+from holdfast import config
+
+LOADER: Final = "holdfast.integrations.django.worker:load"
+TAKE_APP: Final = frozenset({"worker", "tick", "serve", "dev"})
+"""Commands whose first argument is an app."""
+OWN: Final = ("--settings", "--pythonpath")
+"""Options of manage.py, which it has acted on already."""
+
+
+class Command(BaseCommand):
+    help = "Run a command of Holdfast on this project's database: worker, tick, jobs, why, top, …"
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Pass the arguments on as they are: they belong to another parser."""
+        code = self._run(_without_own(argv[2:]), f"{os.path.basename(argv[0])} holdfast")
+        from holdfast.cli.main import leave
+
+        leave(code)
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("arguments", nargs=REMAINDER)
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        code = self._run([*options["arguments"]], "holdfast")
+        if code:
+            raise CommandError(f"holdfast ended with {code}", returncode=code)
+
+    def _run(self, arguments: list[str], program: str) -> int:
+        from holdfast.integrations.django.application import get_app
+        from holdfast.integrations.django.database import is_in_memory, url_of
+
+        try:
+            from holdfast.cli.commands import tree_for
+        except ModuleNotFoundError as missing:
+            raise CommandError("The command line is not installed. Run: pip install 'holdfast[django]'") from missing
+        app = get_app()
+        if is_in_memory(app.alias):
+            raise CommandError("Commands need a database that other processes can open, and this one is in memory.")
+        os.environ.setdefault(config.URL_VARIABLE, url_of(app.alias))
+        if arguments[:1] and arguments[0] in TAKE_APP:
+            self.check()  # imports the URLs and so the views, where tasks may be defined
+            arguments = [arguments[0], LOADER, *arguments[1:]]
+        try:
+            tree_for(arguments)(args=arguments, prog_name=program)
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        return 0
+
+
+def _without_own(arguments: list[str]) -> list[str]:
+    kept, skip = [], False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in OWN:
+            skip = True
+        elif not argument.startswith(tuple(f"{name}=" for name in OWN)):
+            kept.append(argument)
+    return kept

@@ -1,0 +1,42 @@
+"""Models without tables: they carry the permissions and the entries in the admin. Jobs are read through ``App``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+
+class _Listed(models.Model):
+    class Meta:
+        abstract = True
+        managed = False
+        default_permissions = ()
+
+
+class Job(_Listed):
+    class Meta(_Listed.Meta):
+        abstract = False
+        verbose_name_plural = "jobs"
+        permissions: Any = (
+            ("view_dashboard", "Can view jobs and the dashboard"),
+            ("change_dashboard", "Can cancel, redrive, pause and decide in the dashboard"),
+        )
+
+
+class DeadLetter(_Listed):
+    class Meta(_Listed.Meta):
+        abstract = False
+        verbose_name_plural = "dead letters"
+
+
+class Approval(_Listed):
+    class Meta(_Listed.Meta):
+        abstract = False
+        verbose_name_plural = "approvals"
+
+
+class Schedule(_Listed):
+    class Meta(_Listed.Meta):
+        abstract = False
+        verbose_name_plural = "schedules"

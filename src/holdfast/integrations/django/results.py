@@ -1,0 +1,125 @@
+"""From a job to Django's ``TaskResult``."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Attempt, Job, Result
+from holdfast.engine.payload import Unreadable
+from holdfast.engine.states import State
+from holdfast.engine.trace import plain_tags
+from holdfast.errors import InvalidInput
+from holdfast.integrations.django.compat import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+)
+from holdfast.stores.flow import Steps, flow
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
+    from holdfast.integrations.django.backend import HoldfastBackend
+
+# A job that waits for its next attempt, for a time or for people is READY: "ready to be executed again".
+STATUS: Final = {
+    State.QUEUED: TaskResultStatus.READY,
+    State.LEASED: TaskResultStatus.READY,
+    State.RETRY_WAITING: TaskResultStatus.READY,
+    State.WAITING_FOR_APPROVAL: TaskResultStatus.READY,
+    State.IN_PROGRESS: TaskResultStatus.RUNNING,
+    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    State.FAILED: TaskResultStatus.FAILED,
+    State.DEAD_LETTER: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+
+
+def enqueued_at(job_id: str) -> datetime:
+    """From the id, which begins with the time in milliseconds: known without another query."""
+    return datetime.fromtimestamp(int(job_id[:8] + job_id[9:13], 16) / 1_000, UTC)
+
+
+def find(backend: HoldfastBackend, result_id: str) -> Any:
+    """Read the job on Django's connection, so that one of the open transaction is found too."""
+    from holdfast.integrations.django.backend import task_at
+
+    try:
+        job_id = parse_id(result_id)
+    except InvalidInput:
+        raise TaskResultDoesNotExist(result_id) from None
+    session = backend.app.session
+    session.follow()
+    found = session.read(_snapshot(session.store, job_id, session.tenant))
+    if found is None or found[0].state not in STATUS:  # its data may have been removed by retention
+        raise TaskResultDoesNotExist(result_id)
+    job, attempts, kept = found
+    payload = _payload(job, session.vault)
+    result = TaskResult(
+        task=_task(task_at(job.kind), job, payload.get("backend", DEFAULT_TASK_BACKEND_ALIAS)),
+        id=job.id,
+        status=STATUS[job.state],
+        enqueued_at=enqueued_at(job.id),
+        started_at=attempts[0].started_at if attempts else None,
+        finished_at=job.finished_at,
+        last_attempted_at=attempts[-1].started_at if attempts else None,
+        args=payload.get("args", []),
+        kwargs=payload.get("kwargs", {}),
+        backend=backend.alias,
+        errors=[_error(attempt) for attempt in attempts if attempt.error_code is not None],
+        worker_ids=[attempt.worker for attempt in attempts],
+    )
+    if job.state is State.SUCCEEDED and kept is not None:
+        value = session.vault.open_value(kept.value, kept.ref, tenant=job.tenant, job_id=job.id)
+        object.__setattr__(result, "_return_value", None if isinstance(value, Unreadable) else value)
+    return result
+
+
+@flow(writes=False)
+def _snapshot(store: Store, job_id: str, tenant: str) -> Steps[tuple[Job, list[Attempt], Result | None] | None]:
+    job = yield from store.jobs.get(job_id, tenant).start()
+    if job is None:
+        return None
+    attempts = (yield from store.jobs.attempts(job_id, tenant).start()) if job.attempt else []
+    kept = (yield from store.jobs.result(job_id, tenant).start()) if job.state is State.SUCCEEDED else None
+    return job, attempts, kept
+
+
+def _payload(job: Job, vault: Any) -> dict[str, Any]:
+    payload = job.payload
+    if isinstance(payload, dict) and "args" not in payload:  # sealed, or in the artifact store
+        payload = vault._opened(payload, what="payload", tenant=job.tenant, job_id=job.id)
+    return payload if isinstance(payload, dict) else {}
+
+
+def _task(task: Any, job: Job, backend: str) -> Any:
+    """The task with the options that this job was enqueued with."""
+    asked = {
+        "priority": job.priority,
+        "queue_name": job.queue,
+        "run_after": job.run_at,
+        "backend": backend,
+        "key": job.idempotency_key,
+        "tags": plain_tags(job.tags),
+    }
+    known = {field.name for field in dataclasses.fields(task)}
+    changed = {name: value for name, value in asked.items() if name in known and getattr(task, name) != value}
+    return dataclasses.replace(task, **changed) if changed else task
+
+
+def _error(attempt: Attempt) -> Any:
+    return TaskError(exception_class_path=_path(attempt.error_code or ""), traceback=attempt.traceback or "")
+
+
+def _path(code: str) -> str:
+    """An error code is the name of the exception's type, or a word of Holdfast: ``timeout``, ``lease_lost``."""
+    if "." in code:
+        return code
+    if isinstance(getattr(builtins, code, None), type):
+        return f"builtins.{code}"
+    return "builtins.TimeoutError" if code == "timeout" else "holdfast.errors.HoldfastError"

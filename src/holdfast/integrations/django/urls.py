@@ -1,0 +1,10 @@
+"""The dashboard, with Django's login: ``path("jobs/", include("holdfast.integrations.django.urls"))``."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from holdfast.integrations.django.dashboard import dashboard
+
+app_name = "holdfast"
+urlpatterns = [path("", dashboard, name="dashboard"), path("<path:path>", dashboard, name="page")]

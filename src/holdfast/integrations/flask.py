@@ -1,0 +1,135 @@
+"""Flask: an extension with ``current_jobs``, ``flask holdfast worker``, and the dashboard behind your own login.
+
+    jobs = Holdfast(app)
+    jobs.init_app(site)
+    jobs.mount(site, "/jobs", identity=who)          # `who()` runs in the request: look at flask.session there
+
+Run workers as processes of their own (``flask --app shop holdfast worker``), or in a thread of a small deployment:
+``with background_worker(app): site.run()``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+from flask import Flask, Response, abort, current_app, redirect, request
+from flask.cli import AppGroup
+from flask.typing import ResponseReturnValue
+from werkzeug.local import LocalProxy
+
+from holdfast.app import App
+from holdfast.errors import InvalidSetting
+from holdfast.integrations.hosting import IDENTITY, Hosted, background_worker, by_scope, identity
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from holdfast.server.auth import Identity
+
+__all__ = ["Holdfast", "background_worker", "current_jobs", "identity"]
+
+KEY = "holdfast"
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+OPEN = ("static/", "decide/", "api/v1/approvals/by-token/", "livez", "readyz")
+"""What needs no login: files, health checks, and links to approvals, which carry their own credential."""
+
+
+def _current() -> App:
+    found = current_app.extensions.get(KEY)
+    if not isinstance(found, Holdfast):
+        raise InvalidSetting(
+            "this Flask application has no Holdfast app",
+            code="no_app",
+            fix="Register the app: Holdfast(app).init_app(site).",
+        )
+    return found.app
+
+
+current_jobs = cast(App, LocalProxy(_current))
+"""The app of the Flask application that is answering: ``current_jobs.enqueue(…)``."""
+
+
+class Holdfast(Hosted):
+    """The extension. ``init_app`` may be called for several Flask applications."""
+
+    def __init__(self, app: App, site: Flask | None = None) -> None:
+        super().__init__(app)
+        if site is not None:
+            self.init_app(site)
+
+    def init_app(self, site: Flask) -> None:
+        site.extensions[KEY] = self
+        site.before_request(self._ready)
+        site.cli.add_command(self._commands())
+
+    def _ready(self) -> None:
+        """Before a view has opened a transaction: the tables of a new SQLite file cannot be created inside one."""
+        self.app._session.make_ready()
+
+    def mount(self, site: Flask, path: str, *, identity: Callable[[], Identity | None], dashboard: bool = True) -> None:
+        """Serve the API and the dashboard below ``path``. ``identity`` is called in the request and returns an
+        ``Identity``, or None for a caller that it does not know, who is answered 401."""
+        path, wsgi = path.rstrip("/"), _Bridge(self, self.service(by_scope, dashboard=dashboard))
+
+        def jobs_service(rest: str) -> ResponseReturnValue:
+            environ = {**request.environ, "SCRIPT_NAME": request.script_root + path, "PATH_INFO": f"/{rest}"}
+            if not rest.startswith(OPEN):
+                environ[IDENTITY] = identity() or abort(401)
+            return Response.from_app(wsgi, environ)
+
+        options: dict[str, Any] = {"methods": METHODS, "provide_automatic_options": False, "strict_slashes": False}
+        site.add_url_rule(f"{path}/", "holdfast", lambda: jobs_service(""), **options)
+        site.add_url_rule(f"{path}/<path:rest>", "holdfast_below", jobs_service, **options)
+        site.add_url_rule(path, "holdfast_root", lambda: redirect(f"{request.script_root}{path}/"), methods=["GET"])
+
+    def _commands(self) -> AppGroup:
+        group = AppGroup("holdfast", help="Run jobs.")
+
+        @group.command("worker", with_appcontext=False)
+        @click.option("--queue", "queues", multiple=True, help="Serve this queue; repeat for more.")
+        @click.option("--concurrency", default=16, show_default=True, help="Run at most this many jobs at a time.")
+        @click.option("--burst", is_flag=True, help="Exit when no job is left.")
+        def worker(queues: tuple[str, ...], concurrency: int, burst: bool) -> None:
+            """Run a worker until it is stopped."""
+            options: Any = {"queues": queues} if queues else {}
+            self.app.run_worker(concurrency=concurrency, burst=burst, **options)
+
+        return group
+
+
+class _Bridge:
+    """The ASGI service as a WSGI application, on an event loop in a thread that starts with the first request: a
+    server that forks its workers after import gives each its own."""
+
+    def __init__(self, hosted: Hosted, service: ASGIApp) -> None:
+        self._hosted, self._service = hosted, service
+        self._lock = threading.Lock()
+        self._wsgi: Any = None
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        with self._lock:
+            if self._wsgi is None:
+                self._wsgi = self._start()
+        return self._wsgi(environ, start_response)
+
+    def _start(self) -> Any:
+        from a2wsgi import ASGIMiddleware
+
+        ready, loop = threading.Event(), asyncio.new_event_loop()
+
+        async def run() -> None:
+            async with self._hosted.running():
+                ready.set()
+                await asyncio.Event().wait()  # as long as the process
+
+        threading.Thread(target=lambda: loop.run_until_complete(run()), name="holdfast-dashboard", daemon=True).start()
+        ready.wait()
+        return ASGIMiddleware(cast(Any, self._identified), loop=loop)
+
+    async def _identified(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[IDENTITY] = scope["wsgi_environ"].get(IDENTITY)
+        await self._service(scope, receive, send)

@@ -1,0 +1,171 @@
+"""Run what an app needs inside the process of a web application: the mounted service and a background worker.
+
+The integrations for Starlette, FastAPI, Litestar and Flask are thin layers over this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.app import App
+from holdfast.errors import InvalidSetting
+from holdfast.features.tokens.model import scopes_of
+from holdfast.stores.flow import in_thread
+from holdfast.worker.options import WorkerKeywords
+from holdfast.worker.startup import when_there
+from holdfast.worker.worker import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.requests import Request
+
+    from holdfast.server.auth import Authenticate, Identity
+
+log = logging.getLogger("holdfast.worker")
+
+IDENTITY = "holdfast.identity"
+"""Where an integration puts the ``Identity`` of a request before it passes the request on: a key of the ASGI scope."""
+
+
+def identity(actor: str, *roles: str, tenant: str = "default") -> Identity:
+    """Who is using the dashboard: ``identity(user.email, "operator")``.
+
+    ``actor`` is the name for the ledger. Roles are ``viewer``, ``producer``, ``operator``, ``approver``, ``executor``
+    and ``admin``. The tenant ``*`` is for those who look after all tenants. Changes must come from a page of the
+    dashboard itself, as your application probably knows its users by a cookie, which browsers send from anywhere.
+    """
+    from holdfast.server.auth import Identity
+
+    return Identity(actor, tenant, scopes_of(roles, ()), ambient=True)
+
+
+def by_scope(request: Request) -> Identity | None:
+    found: Identity | None = request.scope.get(IDENTITY)
+    return found
+
+
+class Hosted:
+    """``worker`` runs jobs in this process: True, or options of ``app.run_worker``."""
+
+    def __init__(self, app: App, *, worker: bool | WorkerKeywords = False) -> None:
+        self.app = app
+        self._options = None if worker is False else WorkerOptions(**({} if worker is True else worker))
+        self._services: list[FastAPI] = []
+
+    def service(self, authenticate: Authenticate, *, dashboard: bool = True) -> FastAPI:
+        """The HTTP API and the dashboard as an ASGI application. Its lifespan is part of ``running``."""
+        try:
+            from holdfast.server.app import make_service
+        except ImportError as missing:
+            raise InvalidSetting(
+                "the HTTP service is not installed", code="missing_extra", fix="pip install 'holdfast[server]'"
+            ) from missing
+        service = make_service(self.app, authenticate=authenticate, dashboard=dashboard)
+        self._services.append(service)
+        return service
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """From the start of the web application to its end. The worker stops first, within its grace period."""
+        await in_thread(when_there, self.app._session.make_ready)
+        try:
+            async with AsyncExitStack() as stack:
+                for service in self._services:
+                    await stack.enter_async_context(service.router.lifespan_context(service))
+                if self._services:
+                    stack.enter_context(_on_signal(self._end_streams))
+                if self._options is not None:
+                    await stack.enter_async_context(_working(self.app.worker(self._options)))
+                yield
+        finally:
+            await self.app._store.leave_loop()
+
+    async def _end_streams(self) -> None:
+        """Live pages would stay connected for ever, and a server waits for its connections before it ends the
+        lifespan."""
+        for service in self._services:
+            service.state.stopping.set()
+            await service.state.live.aclose()
+
+
+@contextmanager
+def _on_signal(call: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """Call this as well when the process is told to stop. The server's own signal handlers, which are installed by
+    now, are called as before."""
+    if threading.current_thread() is not threading.main_thread():  # of a test client: it has no signals
+        yield
+        return
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def begin() -> None:
+        tasks.add(loop.create_task(call()))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(begin)
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    replaced = [number for number, handler in before.items() if callable(handler)]
+    for number in replaced:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in replaced:
+            if signal.getsignal(number) is stop:
+                signal.signal(number, before[number])
+
+
+@asynccontextmanager
+async def _working(worker: Worker) -> AsyncIterator[None]:
+    task = asyncio.create_task(worker.run(), name="holdfast-worker")
+    task.add_done_callback(_report)
+    try:
+        yield
+    finally:
+        worker.stop()
+        await asyncio.wait({task})
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("The worker of this process has failed; its jobs wait for another worker", exc_info=error)
+
+
+@contextmanager
+def background_worker(app: App, **options: object) -> Iterator[Worker]:
+    """A worker in a thread, for programs without an event loop: ``with background_worker(app): site.run()``.
+
+    At the end of the block it takes no more jobs and waits for those that run, within its grace period. Options are
+    those of ``app.run_worker``.
+    """
+    worker = app.worker(WorkerOptions(**options))  # type: ignore[arg-type]
+
+    async def serve() -> None:
+        try:
+            await worker.run()
+        finally:
+            await app._store.leave_loop()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except Exception:
+            log.critical("The worker of this process has failed; its jobs wait for another worker", exc_info=True)
+
+    thread = threading.Thread(target=run, name="holdfast-worker", daemon=True)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join()

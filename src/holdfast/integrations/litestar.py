@@ -1,0 +1,99 @@
+"""Litestar: a plugin with lifespan, dependency, background worker, dashboard and API below a path.
+
+    site = Litestar(
+        route_handlers=[…],
+        plugins=[HoldfastPlugin(app, worker=True, path="/jobs", authenticate=who)],
+    )
+
+A handler with a parameter ``jobs: JobsDep`` is given the app.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import unquote
+
+from litestar import Litestar, Request, asgi
+from litestar.config.app import AppConfig
+from litestar.di import NamedDependency, Provide
+from litestar.plugins import InitPlugin
+from litestar.types import Receive, Scope, Send
+
+from holdfast.app import App
+from holdfast.errors import InvalidSetting
+from holdfast.integrations.hosting import IDENTITY, Hosted, by_scope, identity
+from holdfast.server.auth import Identity
+from holdfast.worker.options import WorkerKeywords
+
+__all__ = ["HoldfastPlugin", "Identity", "JobsDep", "identity"]
+
+JobsDep = NamedDependency[App]
+"""The app, as a parameter of a handler that is called ``jobs``: ``async def order(jobs: JobsDep)``."""
+
+Who = Callable[[Request[Any, Any, Any]], Identity | Awaitable[Identity | None] | None]
+
+
+class HoldfastPlugin(InitPlugin):
+    """``worker`` runs jobs in this process: True, or options of ``app.run_worker``. ``path`` is where the API and the
+    dashboard are served; ``authenticate`` is given the request and returns an ``Identity``, or None for a caller that
+    it does not know. ``dependency`` is the name of the parameter that handlers have the app from."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        worker: bool | WorkerKeywords = False,
+        path: str | None = None,
+        authenticate: Who | None = None,
+        dashboard: bool = True,
+        dependency: str = "jobs",
+    ) -> None:
+        if (path is None) != (authenticate is None):
+            raise InvalidSetting("path and authenticate belong together", code="conflicting_options")
+        self.app = app
+        self._hosted = Hosted(app, worker=worker)
+        self._path, self._authenticate, self._dashboard, self._dependency = path, authenticate, dashboard, dependency
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        app_config.dependencies[self._dependency] = Provide(lambda: self.app, sync_to_thread=False)
+        # The last: the worker starts after your own lifespans and ends before them.
+        app_config.lifespan = [*(app_config.lifespan or ()), self._lifespan]
+        if self._path is not None and self._authenticate is not None:
+            app_config.route_handlers.append(self._mounted(self._path, self._authenticate))
+        return app_config
+
+    def _lifespan(self, _: Litestar) -> AbstractAsyncContextManager[None]:
+        return self._hosted.running()
+
+    def _mounted(self, path: str, authenticate: Who) -> Any:
+        service = self._hosted.service(by_scope, dashboard=self._dashboard)
+        root = path.rstrip("/")
+
+        @asgi(path, is_mount=True, copy_scope=True)
+        async def jobs_service(scope: Scope, receive: Receive, send: Send) -> None:
+            who = authenticate(Request(scope))  # without its body, which is the service's
+            below: dict[str, Any] = {
+                "type": "http",
+                **{key: scope.get(key) for key in _PASSED if key in scope},
+                "root_path": str(scope.get("root_path", "")) + root,
+                "path": _path(scope) if _path(scope) != root else f"{root}/",
+                IDENTITY: await who if inspect.isawaitable(who) else who,
+            }
+            await service(below, receive, send)  # type: ignore[arg-type]
+
+        return jobs_service
+
+
+def _path(scope: Scope) -> str:
+    """As it was asked for: Litestar ends the path of a mounted application with a slash."""
+    return unquote(scope["raw_path"].partition(b"?")[0].decode("latin-1"))
+
+
+_PASSED = (
+    *("asgi", "http_version", "method", "scheme", "query_string", "headers", "server", "client", "raw_path"),
+    "extensions",
+)
+"""What belongs to the request, without what Litestar has added to it."""

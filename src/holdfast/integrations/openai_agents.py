@@ -1,0 +1,335 @@
+"""Durable agents of the OpenAI Agents SDK: a run is a job, its model requests and function tools are steps.
+
+    support = HoldfastAgent(agent, app)
+    handle = support.enqueue("Refund order 7")
+
+The agent and its handoffs are copied with models and function tools that record what they return. Only public names of
+the SDK are used: ``Model``, ``ModelProvider``, ``FunctionTool.on_invoke_tool``, ``RunResult.interruptions`` and
+``RunState``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+from holdfast.app import App
+from holdfast.app.declarations import JobOptions
+from holdfast.context import Context
+from holdfast.engine.outcome import Reject
+from holdfast.engine.units import Duration
+from holdfast.errors import InvalidPayload, InvalidSetting
+from holdfast.features.jobs.handle import Handle
+from holdfast.integrations.agent_steps import (
+    MESSAGES,
+    MODEL_RETRY,
+    MODEL_TIMEOUT,
+    StepOptions,
+    approve_tool_call,
+    check_budget,
+    declare_agent,
+    denial,
+    durable_context,
+    extras,
+    first_parameter,
+    output_not_json,
+    recorded_call,
+    recorded_model_request,
+    short_name,
+)
+from holdfast.kind import Kind, Options
+from holdfast.steps.approvals import Asking
+
+try:
+    from agents import (
+        Agent,
+        ApplyPatchTool,
+        ComputerTool,
+        CustomTool,
+        FunctionTool,
+        Handoff,
+        LocalShellTool,
+        MaxTurnsExceeded,
+        Model,
+        ModelProvider,
+        ModelResponse,
+        RunConfig,
+        Runner,
+        ShellTool,
+        ToolApprovalItem,
+        TResponseInputItem,
+        UserError,
+    )
+    from agents.items import TResponseStreamEvent
+    from agents.tool_context import ToolContext
+    from pydantic import TypeAdapter
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+except ImportError as missing:
+    raise InvalidSetting(
+        "durable agents need the OpenAI Agents SDK 0.24 or newer",
+        code="missing_extra",
+        fix="pip install 'holdfast[openai-agents]'",
+    ) from missing
+
+__all__ = ["HoldfastAgent", "StepOptions", "ToolOptions", "tokens"]
+
+C = TypeVar("C")
+"""The context of an agent."""
+
+_RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
+_LOCAL_TOOLS = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool, ShellTool)
+_EDITED = "edited arguments"
+
+Price = Callable[[ModelResponse], float]
+
+
+class ToolOptions(TypedDict, total=False):
+    """Settings of one function tool: its retry policy, its timeout, and the options of its approval."""
+
+    retry: Any
+    timeout: Duration
+    approval: Asking
+
+
+def tokens(response: ModelResponse) -> float:
+    """Cost of a model request in tokens: input and output together."""
+    return float(response.usage.total_tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    agent: str
+    model: StepOptions
+    tool: StepOptions
+    tools: Mapping[str, ToolOptions]
+    approval: Asking
+    price: Price
+    budget: float | None
+
+
+class _DurableModel(Model):
+    """A model whose responses are recorded. Inside a step, or outside a job, it is the model itself."""
+
+    def __init__(self, model: Model, settings: _Settings) -> None:
+        self._model = model
+        self._settings = settings
+
+    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+        context, settings = durable_context(), self._settings
+        if context is None:
+            return await self._model.get_response(*args, **kwargs)
+
+        async def request() -> tuple[Any, float]:
+            response = await self._model.get_response(*args, **kwargs)
+            # Fields that the provider left out stay out: they are sent back to it with the next request.
+            value = _RESPONSE.dump_python(response, mode="json", by_alias=True, exclude_unset=True, warnings=False)
+            return value, settings.price(response)
+
+        name = short_name(f"{settings.agent}: model request")
+        value = await recorded_model_request(
+            context, settings.agent, name, request, options=settings.model, budget=settings.budget
+        )
+        return _RESPONSE.validate_python(value)
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
+        return self._model.stream_response(*args, **kwargs)
+
+    async def close(self) -> None:
+        await self._model.close()
+
+
+class _DurableProvider(ModelProvider):
+    def __init__(self, provider: ModelProvider, settings: _Settings) -> None:
+        self._provider = provider
+        self._settings = settings
+
+    def get_model(self, model_name: str | None) -> Model:
+        return _DurableModel(self._provider.get_model(model_name), self._settings)
+
+    async def aclose(self) -> None:
+        await self._provider.aclose()
+
+
+def _durable_tool(tool: FunctionTool, settings: _Settings) -> FunctionTool:
+    """The same tool, with its results recorded. An approver may have edited the arguments."""
+    invoke = tool.on_invoke_tool
+    own = {name: value for name, value in settings.tools.get(tool.name, {}).items() if name != "approval"}
+    options: Any = {**settings.tool, **own}
+
+    async def invoked(ctx: ToolContext[Any], arguments: str) -> Any:
+        context = durable_context()
+        if context is None:
+            return await invoke(ctx, arguments)
+        given = extras(context).get(_EDITED, {}).get(ctx.tool_call_id, arguments)
+        name = short_name(f"{tool.name} {ctx.tool_call_id}")
+
+        async def call() -> Any:
+            output = await invoke(ctx, given)
+            try:
+                return to_jsonable_python(output)
+            except PydanticSerializationError as error:
+                raise output_not_json(name, str(error)) from error
+
+        return await recorded_call(context, name, call, options=options)
+
+    made = copy.copy(tool)
+    made.on_invoke_tool = invoked
+    return made
+
+
+def _durable_agent(agent: Agent[Any], settings: _Settings, made: dict[int, Agent[Any]]) -> Agent[Any]:
+    """A copy of the agent and of the agents it hands over to, which may hand back."""
+    if id(agent) in made:
+        return made[id(agent)]
+    local = [tool.name for tool in agent.tools if isinstance(tool, _LOCAL_TOOLS)]
+    if local or agent.mcp_servers:
+        what = f"tools that are no function tools ({', '.join(local)})" if local else "MCP servers"
+        raise InvalidSetting(
+            f"agent {agent.name!r} has {what}, whose calls cannot be recorded",
+            code="agent_not_durable",
+            fix="Call them in a function tool. Hosted tools are part of the model request and need no change.",
+        )
+    tools = [_durable_tool(tool, settings) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]
+    model = _DurableModel(agent.model, settings) if isinstance(agent.model, Model) else agent.model
+    copied = made[id(agent)] = agent.clone(tools=tools, model=model, handoffs=[])
+    for target in agent.handoffs:
+        if isinstance(target, Handoff):
+
+            async def hand_over(invoke: Any, *args: Any) -> Agent[Any]:
+                return _durable_agent(await invoke(*args), settings, made)
+
+            copied.handoffs.append(
+                dataclasses.replace(target, on_invoke_handoff=partial(hand_over, target.on_invoke_handoff))
+            )
+        else:
+            copied.handoffs.append(_durable_agent(target, settings, made))
+    return copied
+
+
+class HoldfastAgent(Generic[C]):
+    """Runs an agent of the OpenAI Agents SDK as a kind of job: ``HoldfastAgent(agent, app).enqueue("Refund order 7")``.
+
+    The kind has the agent's name. ``context`` makes the run's context in the worker, from what the job was enqueued
+    with; without it the context is JSON. ``model`` and ``tool`` are the retry policy and timeout of model requests and
+    function tools, ``tools`` those of single tools by name. ``approval`` are the options of ``ctx.approval`` for tools
+    with ``needs_approval``. ``price`` says what a model request cost, and ``budget`` stops a run that has spent as
+    much. The other settings are those of ``@app.job``. The result of the job is the final output.
+    """
+
+    kind: Kind[..., Any]
+
+    def __init__(
+        self,
+        agent: Agent[C],
+        app: App,
+        *,
+        context: Callable[[Any], C | Awaitable[C]] | None = None,
+        model: StepOptions | None = None,
+        tool: StepOptions | None = None,
+        tools: Mapping[str, ToolOptions] | None = None,
+        approval: Asking | None = None,
+        price: Price = tokens,
+        budget: float | None = None,
+        max_turns: int = 10,
+        run_config: RunConfig | None = None,
+        **options: Unpack[JobOptions],
+    ) -> None:
+        settings = _Settings(
+            agent=agent.name,
+            model={"retry": MODEL_RETRY, "timeout": MODEL_TIMEOUT, **(model or {})},
+            tool=tool or {},
+            tools=tools or {},
+            approval=approval or {},
+            price=price,
+            budget=check_budget(budget),
+        )
+        self._app = app
+        self._settings = settings
+        self._make_context = context
+        self._max_turns = max_turns
+        config = run_config or RunConfig()
+        self._config = dataclasses.replace(config, model_provider=_DurableProvider(config.model_provider, settings))
+        if isinstance(config.model, Model):
+            self._config.model = _DurableModel(config.model, settings)
+        self._agent: Agent[Any] = _durable_agent(agent, settings, {})
+        output = agent.output_type
+        self._output = output if isinstance(output, type) else str if output is None else Any
+        self.kind = declare_agent(app, agent.name, self._handler(), options)
+
+    def enqueue(self, input: str | list[TResponseInputItem], *, context: Any = None) -> Handle[Any]:
+        """Start a run."""
+        return self.kind.enqueue(input, **({} if context is None else {"context": context}))
+
+    async def aenqueue(self, input: str | list[TResponseInputItem], *, context: Any = None) -> Handle[Any]:
+        """The async form of ``enqueue``."""
+        return await self.kind.aenqueue(input, **({} if context is None else {"context": context}))
+
+    def using(self, **options: Unpack[Options]) -> HoldfastAgent[C]:
+        """The same agent with other options for its jobs: ``support.using(tenant="acme", key="ticket-7")``."""
+        other = copy.copy(self)
+        other.kind = self.kind.using(**options)
+        return other
+
+    def messages(self, job_id: str, *, tenant: str | None = None) -> list[TResponseInputItem]:
+        """The items of a run that has ended, to continue the conversation: ``enqueue([*items, question])``."""
+        found: list[TResponseInputItem] = self._app.jobs.handle(job_id, tenant=tenant).checkpoints().get(MESSAGES, [])
+        return found
+
+    def _handler(self) -> Callable[..., Any]:
+        async def run(ctx: Context, input: Any, context: Any = None) -> Any:
+            if self._make_context is not None:
+                made = self._make_context(context)
+                context = await made if inspect.isawaitable(made) else made
+            try:
+                return await self._run(ctx, input, context)
+            except MaxTurnsExceeded as error:
+                raise Reject("agent_budget_exceeded", f"Agent {self._settings.agent!r}: {error}") from error
+            except UserError as error:
+                raise Reject("agent_not_durable", f"Agent {self._settings.agent!r}: {error}") from error
+
+        wanted = Any if self._make_context is None else first_parameter(self._make_context)
+        run.__annotations__ = {"ctx": Context, "input": Any, "context": wanted, "return": self._output}
+        return run
+
+    async def _run(self, ctx: Context, input: Any, context: Any) -> Any:
+        result = await Runner.run(
+            self._agent, input, context=context, max_turns=self._max_turns, run_config=self._config
+        )
+        while result.interruptions:
+            state = result.to_state()
+            for item in result.interruptions:
+                refusal = await self._decided(ctx, item)
+                if refusal is None:
+                    state.approve(item)
+                else:
+                    state.reject(item, rejection_message=refusal)
+            result = await Runner.run(self._agent, state, run_config=self._config)
+        try:
+            await ctx.checkpoint.save(to_jsonable_python(result.to_input_list()), MESSAGES)
+        except InvalidPayload as error:
+            ctx.log.warning("The messages of this run were not stored: %s", error.message)
+        return result.final_output
+
+    async def _decided(self, ctx: Context, item: ToolApprovalItem) -> str | None:
+        """None when people approve the call, else what the model is told."""
+        raw: Any = item.raw_item if isinstance(item.raw_item, dict) else item.raw_item.model_dump()
+        name, call_id = item.tool_name or "tool", str(raw.get("call_id") or raw.get("id"))
+        arguments = json.loads(raw.get("arguments") or "{}")
+        found: FunctionTool | None = None
+        for tool in getattr(item.agent, "tools", []):
+            if isinstance(tool, FunctionTool) and tool.name == name:
+                found = tool
+        options: Asking = {**self._settings.approval, **self._settings.tools.get(name, {}).get("approval", {})}
+        schema = None if found is None else found.params_json_schema
+        about = {"tool_call_id": call_id}
+        decision, allowed = await approve_tool_call(ctx, self._settings.agent, name, arguments, schema, options, about)
+        if not decision.approved:
+            return denial(decision)
+        if allowed != arguments:
+            extras(ctx).setdefault(_EDITED, {})[call_id] = json.dumps(allowed)
+        return None

@@ -1,0 +1,38 @@
+"""Sentry: report failures of handlers with the job they happened in.
+
+sentry_sdk.init(…)
+app.hooks.include(sentry_context())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sentry_sdk
+
+from holdfast.engine.hooks import Hooks, RunInfo
+
+
+def sentry_context(*, capture: bool = True) -> Hooks:
+    """Run every attempt in an isolation scope of its own, with tags for the job.
+
+    Exceptions are reported with ``capture``, on every failed attempt. ``Reject``, ``RetryLater`` and the other
+    exceptions by which a handler only states an outcome are reported, too; filter them with Sentry's
+    ``ignore_errors`` if you do not want them.
+    """
+    hooks = Hooks()
+
+    @hooks.around_run
+    def isolate(run: RunInfo) -> Iterator[None]:
+        with sentry_sdk.isolation_scope() as scope:
+            scope.set_transaction_name(run.kind, source="task")
+            scope.set_tags({"job_id": run.job_id, "kind": run.kind, "queue": run.queue, "tenant": run.tenant})
+            scope.set_context("job", {"attempt": run.attempt, "tags": list(run.tags), "parent": run.parent_id})
+            try:
+                yield
+            except Exception as error:
+                if capture:
+                    sentry_sdk.capture_exception(error)
+                raise
+
+    return hooks

@@ -1,0 +1,66 @@
+"""Starlette: lifespan, background worker, dashboard and API below a path.
+
+hosted = Holdfast(app, worker=True)
+site = Starlette(routes=…, lifespan=hosted.lifespan)
+hosted.mount(site, "/jobs", authenticate=who)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
+
+from holdfast.app import App
+from holdfast.errors import InvalidSetting
+from holdfast.integrations.hosting import Hosted, identity
+from holdfast.server.auth import Authenticate, Identity
+from holdfast.worker.options import WorkerKeywords
+
+__all__ = ["Holdfast", "Identity", "identity", "jobs_of"]
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+
+
+class Holdfast(Hosted):
+    """An app inside a Starlette or FastAPI application.
+
+    ``worker`` runs jobs in this process: True, or options of ``app.run_worker``. ``lifespan`` is your application's
+    own: it starts before the worker and ends after it.
+    """
+
+    def __init__(self, app: App, *, worker: bool | WorkerKeywords = False, lifespan: Lifespan | None = None) -> None:
+        super().__init__(app, worker=worker)
+        self._lifespan = lifespan
+
+    @asynccontextmanager
+    async def lifespan(self, site: Any) -> AsyncIterator[Mapping[str, Any]]:
+        """For ``Starlette(lifespan=…)`` and ``FastAPI(lifespan=…)``."""
+        site.state.holdfast = self.app
+        if self._lifespan is None:
+            async with self.running():
+                yield {}
+        else:
+            async with self._lifespan(site) as state, self.running():
+                yield state or {}
+
+    def mount(self, site: Starlette, path: str, *, authenticate: Authenticate, dashboard: bool = True) -> None:
+        """Serve the API and the dashboard below ``path``. ``authenticate`` is given the request and returns an
+        ``Identity``, or None for a caller that it does not know."""
+        site.mount(path, self.service(authenticate, dashboard=dashboard))
+
+
+def jobs_of(connection: HTTPConnection) -> App:
+    """The app of the web application that is answering: ``jobs_of(request).enqueue(…)``."""
+    app = getattr(connection.app.state, "holdfast", None)
+    if not isinstance(app, App):
+        raise InvalidSetting(
+            "this web application has no Holdfast app",
+            code="no_app",
+            fix="Pass the lifespan: FastAPI(lifespan=Holdfast(app).lifespan), and in tests use the client as a context"
+            " manager.",
+        )
+    return app

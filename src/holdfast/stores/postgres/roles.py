@@ -1,0 +1,76 @@
+"""The roles of a PostgreSQL deployment: what each may do, and which logins have them.
+
+What a role may call is read from ``sql/grants.sql``, which grants it: there is no second list.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.stores.requests import Finding, Login
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+MAY: Final = {
+    "holdfast_viewer": "read jobs, events, health and settings of its tenant",
+    "holdfast_producer": "read; enqueue and cancel jobs, send events, start workflows",
+    "holdfast_executor": "read; enqueue; run jobs, maintenance and schedules, of every tenant",
+    "holdfast_approver": "read; decide approvals",
+    "holdfast_admin": "everything: also redrive, discard, limits, pauses, tokens, tenants and retention",
+}
+_LISTS: Final = {
+    "holdfast_producer": ("v_produce",),
+    "holdfast_executor": ("v_execute",),
+    "holdfast_approver": ("v_approve",),
+    "holdfast_admin": ("v_produce", "v_execute", "v_approve", "v_admin"),
+}
+_LOGINS: Final = """
+    select r.rolname, array_agg(h.rolname order by h.rolname), r.rolsuper or r.rolbypassrls,
+           exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                    where n.nspname = %s and c.relname = 'job_state' and c.relowner = r.oid)
+      from pg_roles r join pg_roles h on h.rolname = any (%s) and pg_has_role(r.oid, h.oid, 'member')
+     where r.rolcanlogin and not (r.rolsuper and r.rolname <> current_user)
+     group by r.oid, r.rolname, r.rolsuper, r.rolbypassrls order by r.rolname"""
+
+
+@cache
+def functions() -> dict[str, frozenset[str]]:
+    """By role, the functions that it may call."""
+    text = (Path(__file__).parent / "sql" / "grants.sql").read_text(encoding="utf-8")
+    lists = {
+        name: frozenset(re.findall(r"'(\w+)'", body))
+        for name, body in re.findall(r"(v_\w+)\s+text\[\] := array\[(.*?)\];", text, re.DOTALL)
+    }
+    return {role: lists["v_reads"].union(*(lists[each] for each in _LISTS.get(role, ()))) for role in MAY}
+
+
+def missing_role(message: str) -> str:
+    """What to grant after PostgreSQL has refused something: the smallest role that may do it."""
+    found = re.search(r"permission denied for function (\w+)", message)
+    may = [role for role, names in functions().items() if found is not None and found[1] in names]
+    if may:
+        others = f" ({', '.join(may[1:])} may as well.)" if may[1:] else ""
+        return f"Grant the login the role {may[0]}: grant {may[0]} to LOGIN.{others} See: holdfast roles"
+    return "Grant the login one of holdfast_viewer, _producer, _executor, _approver, _admin. See: holdfast roles"
+
+
+def logins(connection: Connection[Any], schema: str) -> list[Login]:
+    rows = connection.execute(_LOGINS, (schema, list(MAY))).fetchall()
+    return [Login(name, tuple(roles), bypasses, owns) for name, roles, bypasses, owns in rows]
+
+
+def judged(found: list[Login]) -> list[Finding]:
+    """One finding per login: too much power is advice, since it is sound where there is but one tenant."""
+    findings = []
+    for login in found:
+        says = f"login {login.name} has {', '.join(login.roles)}"
+        fix = None
+        if login.bypasses or login.owns:
+            says += " and bypasses row-level security" if login.bypasses else " and owns the tables"
+            fix = f"Use a login that was only granted what it needs: holdfast roles. {login.name} is for migrations."
+        findings.append(Finding("login", fix is None, says, fix))
+    return findings

@@ -1,0 +1,145 @@
+"""Call ``on_success``, ``on_failure`` and ``on_dead_letter`` after the database has recorded the end of an attempt.
+
+Used by the worker and by a tick. An end is remembered when an attempt is over and reported when its settlement was
+applied, so an end that was refused as stale is never reported. Each hook is called at most once per end: a process that
+dies between the commit and the call does not make up for it. Hooks run one after another in one task beside the jobs;
+what they raise is logged and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.engine.hooks import EndHook, EndHooks, EndInfo, HowEnded, end_info
+from holdfast.engine.job import EVERY_TENANT, Claim, Sweep
+from holdfast.engine.settlement import Settlement
+from holdfast.stores.flow import in_thread
+from holdfast.worker.maintenance import MaintenanceTask
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
+    from holdfast.worker.executor import Handler
+
+log = logging.getLogger("holdfast.hooks")
+
+PATIENCE = 10.0
+"""How long a worker that stops waits for hooks that are still to be called, in seconds."""
+
+
+class EndReports:
+    def __init__(self, store: Store, handlers: Mapping[str, Handler]) -> None:
+        self._store = store
+        self._hooks = {kind: handler.end_hooks for kind, handler in handlers.items() if handler.end_hooks is not None}
+        self._waiting: dict[tuple[str, int], Claim] = {}
+        self._queue: deque[EndInfo | str] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def expect(self, claim: Claim) -> None:
+        """An attempt of a kind that has hooks is over. Its settlement is not recorded yet."""
+        if claim.kind in self._hooks:
+            self._waiting[claim.id, claim.attempt] = claim
+
+    def succeeded(self, claim: Claim) -> None:
+        """The handler has committed the success in a transaction of its own."""
+        if claim.kind in self._hooks:
+            self._add(end_info(claim, "succeeded"))
+
+    def recorded(self, ended: Iterable[Settlement], stale: Collection[str]) -> None:
+        if not self._waiting:
+            return
+        for item in ended:
+            claim = self._waiting.pop((item.id, item.attempt), None)
+            outcome = None if claim is None or item.id in stale else _outcome(item, claim)
+            if claim is not None and outcome is not None:
+                trace = (item.note or {}).get("traceback")
+                self._add(end_info(claim, outcome, item.code, item.message, trace))
+
+    def keep(self, ended: Iterable[Settlement]) -> None:
+        """Forget all but these: the others were recorded without an answer, or never will be."""
+        if self._waiting:
+            known = {(item.id, item.attempt) for item in ended}
+            self._waiting = {key: claim for key, claim in self._waiting.items() if key in known}
+
+    # --- jobs that lost their worker ---
+
+    def watch(self, duties: Iterable[MaintenanceTask]) -> tuple[MaintenanceTask, ...]:
+        """The same tasks. Dead letters that the reaper makes are reported, where a hook wants them."""
+        if not any(hooks.dead_letter for hooks in self._hooks.values()):
+            return tuple(duties)
+        return tuple(
+            replace(duty, count=partial(self._reaped, duty.count)) if duty.name == "reap" else duty for duty in duties
+        )
+
+    def _reaped(self, count: Callable[[Sweep], int], sweep: Sweep) -> int:
+        for job_id in sweep.dead:
+            self._add(job_id)
+        return count(sweep)
+
+    # --- calling them ---
+
+    def _add(self, end: EndInfo | str) -> None:
+        self._queue.append(end)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._queue:
+            end = self._queue.popleft()
+            if isinstance(end, EndInfo):
+                hooks = self._hooks[end.kind]
+                await self._call(hooks, hooks.called_for(end.outcome), end)
+            else:
+                await self._lost(end)
+
+    async def _lost(self, job_id: str) -> None:
+        try:
+            job = await self._store.arun(self._store.jobs.get(job_id, EVERY_TENANT))
+        except Exception as error:
+            log.warning("The hook on_dead_letter was not called for job %s: %s", job_id, error)
+            return
+        hooks = None if job is None else self._hooks.get(job.kind)
+        if job is not None and hooks is not None:
+            info = end_info(job, "dead_letter", job.error_code, job.error_message)
+            await self._call(hooks, hooks.dead_letter, info)
+
+    async def _call(self, hooks: EndHooks, calls: Iterable[EndHook], info: EndInfo) -> None:
+        for hook in calls:
+            try:
+                with hooks.acting_for(info.tenant):
+                    if inspect.iscoroutinefunction(hook):
+                        await hook(info)
+                    elif inspect.isawaitable(answer := await in_thread(hook, info)):  # an object that is called
+                        await answer
+            except Exception as error:
+                name = getattr(hook, "__qualname__", repr(hook))
+                log.error("Hook %s failed after job %s (%s)", name, info.job_id, info.outcome, exc_info=error)
+
+    async def finish(self) -> None:
+        """Wait until all hooks were called, but not for ever."""
+        if self._task is None or self._task.done():
+            return
+        await asyncio.wait({self._task}, timeout=PATIENCE)
+        if not self._task.done():
+            self._task.cancel()
+            log.warning("Stopped before all hooks were called: %s ended jobs were not reported", len(self._queue) + 1)
+
+
+def _outcome(item: Settlement, claim: Claim) -> HowEnded | None:
+    match item.ending:
+        case "succeeded":
+            return "succeeded"
+        case "retry":
+            return "failed"
+        case "bury":
+            return "dead_letter"
+        case "crash":  # the store counts; the claim has what it will compare with
+            return "failed" if claim.crashes < claim.max_crashes else "dead_letter"
+        case _:
+            return None

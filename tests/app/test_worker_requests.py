@@ -1,0 +1,40 @@
+"""Workers that an operator asks to end (`app.workers`): a real worker reads the request with its heartbeat (JF-16)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from holdfast import App, State
+from holdfast.errors import NotFound
+from tests.support.waiting import until
+from tests.support.workers import working
+
+pytestmark = pytest.mark.req("JF-16")
+
+
+@pytest.mark.parametrize("mode", ["drain", "stop"])
+def test_a_worker_asked_to_end_finishes_its_job_and_leaves(app: App, mode: str) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    @app.job
+    def hold() -> str:
+        begun.set()
+        assert go.wait(30)
+        return "done"
+
+    first, second = hold.enqueue(), None
+    with working(app, lease_ttl=1.5, concurrency=1) as background:
+        assert begun.wait(30)
+        (worker,) = app.workers.list()
+        getattr(app.workers, mode)(worker.holder)
+        second = hold.enqueue()
+        until(lambda: background.worker is not None and background.worker._stopping, "it has read the request")
+        go.set()
+        until(lambda: not background.alive, "it has left by itself")
+    assert first.state() is State.SUCCEEDED
+    assert second.state() is State.QUEUED, "it took nothing more"
+    assert app.workers.list() == []
+    with pytest.raises(NotFound):
+        app.workers.drain(worker.holder)

@@ -1,0 +1,49 @@
+"""`holdfast pause`, `holdfast resume` and `holdfast pauses` from the shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.features.assembly import Store
+from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.stores import claim, open_lease, put_one
+
+
+@pytest.mark.req("DP-18")
+def test_pause_and_resume(holdfast: Holdfast, store: Store) -> None:
+    assert "Nothing is paused." in holdfast("pauses").stderr
+    told = holdfast("pause", "--queue", "default", "--reason", "SMTP is [b]down[/b]", "--until", "2h")
+    assert told.exit_code == 0
+    assert "queue default is paused" in told.stdout
+    assert "accepted, and wait" in told.stdout
+    job_id = put_one(store)
+    lease = open_lease(store)
+    assert claim(store, lease) == []
+    assert "SMTP is [b]down[/b]" in holdfast("pauses").stdout
+    said = document(holdfast("why", job_id, "--json"))["reasons"][0]
+    assert (said["code"], said["change"]) == (
+        "paused",
+        "It goes on by itself then. To go on now: holdfast resume --queue default",
+    )
+    assert holdfast("resume", "--queue", "default").exit_code == 0
+    gone = holdfast("resume", "--queue", "default", "--json")
+    assert (gone.exit_code, error_of(gone)["code"]) == (3, "not_paused")
+    made = document(holdfast("pause", "--all", "--reason", "moving", "--until", "2100-01-01T00:00Z", "--json"))
+    assert (made["tenant"], made["scope"], made["refuse_enqueue"], made["until"][:4]) == ("*", "all", True, "2100")
+    refused = holdfast("enqueue", "mail.send", "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (4, "paused")
+    assert document(holdfast("pauses", "--json")) == [made]
+    assert document(holdfast("resume", "--all", "--json")) == {"resumed": True}
+    assert len(claim(store, lease)) == 1
+    assert holdfast("pause", "--kind", "pay", "--tenant", "acme", "--reason", "x", "--refuse-enqueue").exit_code == 0
+    assert document(holdfast("pauses", "--tenant", "acme", "--json"))[0]["tenant"] == "acme"
+    assert document(holdfast("pauses", "--json")) == []
+    for wrong in (
+        ["--reason", "x"],
+        ["--queue", "a"],
+        ["--queue", "a", "--kind", "b", "--reason", "x"],
+        ["--all", "--tenant", "acme", "--reason", "x"],
+        ["--queue", "a", "--reason", " "],
+        ["--queue", "a", "--reason", "x", "--until", "soon"],
+    ):
+        assert holdfast("pause", *wrong).exit_code == 2, wrong

@@ -1,0 +1,95 @@
+"""Liveness and readiness of a worker process, and a process that waits for its database when it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import closing
+
+import pytest
+
+from holdfast import App
+from holdfast.cli import probes
+from holdfast.cli.probes import WorkerProbe, serve_status
+from holdfast.errors import StoreUnavailable
+from holdfast.features.assembly import open_store
+from holdfast.stores import outage
+from holdfast.worker import startup
+from tests.cli.conftest import Holdfast
+from tests.support.waiting import until
+from tests.support.workers import Background, working
+
+
+@pytest.mark.req("DP-19", "JF-15", "JF-18")
+def test_a_worker_says_whether_it_is_live_and_ready(
+    bare: Holdfast, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = WorkerProbe()
+    server = serve_status("127.0.0.1", 0, probe)
+
+    def ask(question: str) -> tuple[int, str]:
+        done = bare("probe", question, "--port", str(server.server_port))
+        return done.exit_code, done.output
+
+    try:
+        assert ask("live")[0] == 0
+        assert (ask("ready")[0], "starting" in ask("ready")[1]) == (1, True)
+        with closing(App(sqlite_url)) as app, working(app) as beside:
+            attach(probe, beside)
+            until(lambda: ask("ready")[0] == 0, "the worker to be ready")
+            monkeypatch.setattr(app._store.outage, "answered", lambda: None)
+            app._store.outage.failed(StoreUnavailable("gone"))
+            code, text = ask("ready")
+            assert (code, "database unreachable: gone" in text) == (1, True)
+            assert ask("live")[0] == 0, "restarting it would not bring the database back"
+            monkeypatch.setattr(probes, "STUCK", -1.0)
+            probe._asked = time.monotonic()
+            assert probe.live()[0] is False
+        assert ask("ready")[0] == 1
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "no answer" in ask("live")[1]
+
+
+def attach(probe: WorkerProbe, beside: Background) -> None:
+    worker = beside.worker
+    assert worker is not None
+    loop = until(lambda: worker._loop, "the worker to run")
+    assert loop is not None
+
+    async def on_its_loop() -> None:
+        probe.attach(worker)
+
+    asyncio.run_coroutine_threadsafe(on_its_loop(), loop).result(10)
+
+
+@pytest.mark.req("CX-15", "SC-11")
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_a_start_waits_for_the_database_and_says_so_once(
+    form: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(startup, "PAUSES", ())
+    monkeypatch.setattr(startup, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(outage, "LASTING", 0.0)
+    left = 6
+
+    def begin() -> str:
+        nonlocal left
+        left -= 1
+        if left:
+            raise StoreUnavailable("connection refused")
+        return "begun"
+
+    with closing(open_store("postgresql://nobody@127.0.0.1:1/none")) as store, caplog.at_level(logging.WARNING):
+        if form == "sync":
+            assert startup.until_reachable(begin, store) == "begun"
+        else:
+            asyncio.run(startup.when_reachable(begin, store))
+    assert left == 0
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.split(":")[0].split(" after")[0] for message in messages] == [
+        "Database unavailable, retrying",
+        "Database available again",
+    ]

@@ -1,0 +1,102 @@
+"""Activity over a range: exact while the end of the ledger is short, estimated from samples when it is not, and of one
+tenant only; figures of queues, and the newest jobs of one queue or kind."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.features.assembly import Store
+from holdfast.features.health import throughput as reads
+from holdfast.features.health.statistics import Activity
+from tests.support.schedules import add
+from tests.support.stores import FINAL, forward, open_lease, put, spec, work
+
+pytestmark = pytest.mark.req("JF-16")
+
+NAMES = ("enqueued", "succeeded", "failed")
+
+
+def look(store: Store, tenant: str = "default", range: str = "1h", by: str | None = None) -> Activity:
+    return store.run(store.health.activity(tenant, range, by))
+
+
+def test_what_was_done_how_long_it_took_and_what_is_due(store: Store) -> None:
+    forward(store)
+    assert look(store).wait is look(store).run is None
+    put(store, spec(), spec(), spec())
+    forward(store, 2)
+    work(store, want=2)
+    work(store, FINAL)
+    put(store, spec(queue="slow"), spec(queue="mail"), spec(queue="mail"), spec(queue="later", delay=600))
+    put(store, spec(queue="slow"), tenant="acme")
+    forward(store, 30)
+    put(store, spec(queue="slow"))
+    add(store, name="nightly")
+    found = look(store)
+    assert [sum(getattr(each, name) for each in found.points) for name in NAMES] == [8, 2, 1]
+    assert not found.estimated
+    assert found.rate("enqueued") == pytest.approx(8 / 60, rel=0.02)
+    assert found.wait is not None
+    assert found.wait.of == 2
+    assert found.wait.p50 == pytest.approx(2, abs=0.1)
+    assert [each.name for each in found.due] == ["nightly"]
+    assert [sum(each.enqueued for each in look(store, whose).points) for whose in ("acme", "*")] == [1, 9]
+    assert look(store, "acme").due == []
+    assert {name: sum(counts) for name, counts in look(store, by="queue").series.items()} == {"default": 2}
+    assert {name: sum(counts) for name, counts in look(store, by="kind").series.items()} == {spec().kind: 2}
+    forward(store, 7200)
+    assert not look(store).busy
+    assert [sum(each.succeeded for each in look(store, range=name).points) for name in ("6h", "24h", "7d")] == [2, 2, 2]
+    assert store.run(store.health.latest("default")) == "6h"
+
+
+def test_figures_of_queues_and_the_newest_jobs_of_one(store: Store) -> None:
+    forward(store)
+    put(store, spec(), spec(), spec())
+    put(store, spec(queue="mail"), tenant="acme")
+    put(store, spec(queue="empty", delay=600))
+    forward(store, 2)
+    work(store, want=2)
+    work(store, FINAL)
+    run = store.run
+    figures = {each.queue: each for each in run(store.health.queues("default"))}
+    assert list(figures) == ["default", "empty"]
+    assert figures["default"].failure_rate == pytest.approx(1 / 3)
+    assert figures["default"].per_minute == pytest.approx(2 / 60)
+    assert figures["default"].run is not None
+    assert figures["empty"].per_minute is None
+    assert "mail" in [each.queue for each in run(store.health.queues("*"))]
+    for whose in ("default", "*"):
+        found = run(store.health.recent(whose, "queue", "default"))
+        assert (found.of, found.states["succeeded"], found.others[spec().kind], found.whole) == (3, 2, 3, True)
+        assert found.activity.range == "15m"
+        assert [sum(getattr(each, name) for each in found.activity.points) for name in NAMES] == [3, 2, 1]
+        assert len([each for each in found.durations if each[1] is not None]) == 1
+    assert run(store.health.recent("acme", "kind", spec().kind)).others == {"mail": 1}
+    forward(store, 2 * 86400)
+    assert run(store.health.queues("default")) == []
+    assert run(store.health.recent("default", "queue", "default")).activity.range == "7d"
+
+
+def test_a_busy_ledger_is_reckoned_from_samples(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five minutes of a hundred jobs each; that they were before the hour is found out as well."""
+    monkeypatch.setattr(reads, "TAIL", 50)
+    monkeypatch.setattr(reads, "SAMPLE", 10)
+    forward(store)
+    open_lease(store, ttl=1e6)
+    put(store, *(spec(queue="old") for _ in range(300)))
+    forward(store, 7200)
+    for _ in range(5):
+        put(store, *(spec() for _ in range(100)))
+        forward(store, 60)
+    found = look(store)
+    assert found.estimated
+    assert found.now - found.since < timedelta(hours=1, minutes=3)
+    assert found.rate("enqueued") * ((found.now - found.since) / timedelta(minutes=1)) == pytest.approx(500, rel=0.3)
+    assert found.rate("succeeded") == 0
+    work(store, want=200)
+    (queue, counts), *others = look(store, by="queue").series.items()
+    assert (queue, others) == ("default", [])
+    assert sum(counts) == pytest.approx(200, rel=0.5)

@@ -1,0 +1,94 @@
+"""The programs of the guides on web applications and on nightly workflows run and do what the text says."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from holdfast import State
+from holdfast.errors import InvalidArguments
+from tests.docs.guide_blocks import blocks
+from tests.support.workers import work_off
+
+pytestmark = pytest.mark.req("HF-5", "HF-3")
+
+
+def module(name: str, code: str) -> ModuleType:
+    made = ModuleType(name)
+    exec(compile(code, name, "exec"), made.__dict__)
+    return made
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> Any:
+    """``shop.jobs`` of the guide."""
+    monkeypatch.setenv("HOLDFAST_URL", sqlite_url)
+    declared = module("shop.jobs", blocks("web-applications")[0])
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, "shop.jobs", declared)
+    return declared
+
+
+def test_a_view_enqueues_and_shows_the_state(shop: Any) -> None:
+    web = module("web", blocks("web-applications")[1])
+    with TestClient(web.web) as client:
+        job = client.post("/orders/7", params={"to": "ada@example.com"}).json()["job"]
+        assert client.get(f"/jobs/{job}").json() == {"state": "queued"}
+
+
+def test_the_dashboard_is_mounted_with_its_lifespan(shop: Any) -> None:
+    (block,) = (each for each in blocks("web-applications") if "tokens_of" in each)
+    with TestClient(module("web", block).web) as client:
+        assert client.get("/ops/jobs/readyz").text == "ready\n"
+        assert client.get("/ops/jobs/api/v1/jobs").status_code == 401
+
+
+def test_an_order_needs_its_id_before_it_is_enqueued(shop: Any, sqlite_url: str) -> None:
+    class Base(DeclarativeBase): ...
+
+    class Order(Base):
+        __tablename__ = "orders"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        email: Mapped[str]
+
+    engine = sa.create_engine(f"sqlite:///{sqlite_url.removeprefix('sqlite:///')}")
+    Base.metadata.create_all(engine)
+    (block,) = (each for each in blocks("web-applications") if "session.flush()" in each)
+    names = {"engine": engine, "Order": Order, "send_receipt": shop.send_receipt}
+    with closing(shop.app) as app:
+        assert app.jobs.list() == []  # creates the tables
+        exec(compile(block, "guide", "exec"), names)
+        assert [job.payload for job in app.jobs.list()] == [{"order": 1, "to": "ada@example.com"}]
+        with Session(engine) as session:
+            session.add(order := Order(email="bob@example.com"))
+            job = shop.send_receipt.using(connection=session)
+            with pytest.raises(InvalidArguments):
+                job.enqueue(order.id, order.email)
+    engine.dispose()
+
+
+@pytest.mark.req("DP-13")
+def test_a_night_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned, guarded = blocks("nightly-workflows")
+    names = module("warehouse", planned).__dict__
+    exec(compile(guarded, "guide", "exec"), names)
+    with closing(names["app"]) as app:
+        first, second = names["nightly"].enqueue(), names["nightly"].enqueue()
+        work_off(app)
+        assert first.result(timeout=5) == second.result(timeout=5)
+        (workflow,) = app.workflows.list()
+        assert (workflow.status, workflow.parent_id in (first.id, second.id)) == ("succeeded", True)
+        (report,) = app.jobs.list(kind="report")
+        assert app.jobs.handle(report.id).result(timeout=5).endswith(": 15 rows")
+        assert names["nightly_unless_running"].enqueue().state() == State.QUEUED
+        work_off(app)
+        assert app.jobs.list(kind="nightly_unless_running")[0].state == State.SUCCEEDED

@@ -1,0 +1,96 @@
+"""The programs on the pages about hooks and web frameworks run as they stand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from litestar.testing import TestClient as LitestarClient
+from sqlalchemy.orm import Session
+from starlette.testclient import TestClient
+
+from holdfast import App, Retry
+from tests.docs.guide_blocks import blocks
+from tests.support.waiting import until
+from tests.support.workers import work_off
+
+ADA = {"x-user": "ada"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs name a file in their current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+
+
+def program(guide: str, number: int = 0, **names: Any) -> dict[str, Any]:
+    """What a module with this block has. Frameworks look its annotations up by the name of the module."""
+    module = sys.modules["shop"] = ModuleType("shop")
+    module.__dict__.update(names)
+    exec(compile(blocks(guide)[number], f"{guide}.md", "exec", dont_inherit=True), module.__dict__)
+    return module.__dict__
+
+
+@pytest.fixture
+def shop() -> Iterator[dict[str, Any]]:
+    found: dict[str, Any] = {}
+    yield found
+    found["app"].close()
+
+
+@pytest.mark.req("HF-8")
+@pytest.mark.parametrize("guide", ["fastapi", "litestar"])
+def test_asgi(guide: str, shop: dict[str, Any]) -> None:
+    shop |= program(guide)
+    app: App = shop["app"]
+    client: Any = (TestClient if guide == "fastapi" else LitestarClient)(shop["site"])
+    with client:
+        job = client.post("/orders", params={"email": "ada@example.com"}).json()["job"]
+        until(lambda: app.jobs.handle(job).get().state == "succeeded", "it has run here")
+        assert client.get("/jobs/api/v1/jobs").status_code == 401
+        assert len(client.get("/jobs/api/v1/jobs", headers=ADA).json()["items"]) == 1
+        if guide == "fastapi":
+            assert client.get(f"/receipts/{job}").json() == "succeeded"
+
+
+@pytest.mark.req("HF-8")
+def test_flask(shop: dict[str, Any]) -> None:
+    shop |= program("flask")
+    client = shop["site"].test_client()
+    job = client.post("/orders", data={"email": "ada@example.com"}).get_json()["job"]
+    assert shop["site"].test_cli_runner().invoke(args=["holdfast", "worker", "--burst"]).exit_code == 0
+    assert client.get(f"/receipts/{job}").get_json() == {"state": "succeeded"}
+
+
+@pytest.mark.req("HF-8")
+def test_sqlalchemy(shop: dict[str, Any]) -> None:
+    shop |= program("sqlalchemy")
+    assert [job.kind for job in shop["app"].jobs.list()] == ["send_receipt"]
+    engine, order = shop["engine"], shop["Order"]
+    order.closed = False
+    shop |= program("sqlalchemy", 2, engine=engine, app=shop["app"], Order=order)
+    shop["close_order"].enqueue(1)
+    work_off(shop["app"])
+    assert shop["app"].jobs.count(kind="close_order").counts["succeeded"] == 1
+    with Session(engine) as session:
+        assert session.get(order, 1) is not None
+    engine.dispose()
+
+
+@pytest.mark.req("HF-13")
+def test_hooks(shop: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    shop |= program("hooks")
+    app: App = shop["app"]
+    handle = app.job("fails", retry=Retry(max_attempts=1))(lambda: 1 / 0).enqueue()
+    work_off(app)
+    said = capsys.readouterr().out
+    assert said.splitlines()[:2] == [f"start fails {handle.id}", "end fails"]
+    assert "fails failed for good: division by zero" in said
+    made = program("hooks", 3, app=app)
+    assert app.hooks.of_ends("charge", app.tenant) is not None
+    assert made["charge"].name == "charge"

@@ -1,0 +1,32 @@
+"""An app on SQLite; ``both_apps`` on each store. What is done outside is noted in a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from holdfast import App
+
+
+@pytest.fixture
+def app(sqlite_url: str) -> Iterator[App]:
+    with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as made:
+        yield made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def each_app(request: pytest.FixtureRequest) -> Iterator[App]:
+    with closing(App(request.getfixturevalue(f"{request.param}_url"), name="tests", enqueued_by="tester")) as made:
+        yield made
+
+
+@pytest.fixture
+def calls() -> list[str]:
+    return []
+
+
+def later(app: App, span: timedelta) -> None:
+    app._session.run(app._session.store.clock.set(span, None))

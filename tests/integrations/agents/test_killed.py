@@ -1,0 +1,77 @@
+"""A run that is killed anywhere ends the same, and repeats no call that was recorded."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integrations.agents.killing import kill_everywhere
+from tests.support.warm import start_call
+
+pytestmark = pytest.mark.req("HF-9")
+
+COST = 219.0  # tokens, as the function model counts them
+ONCE = Counter(["model 1", "lookup 7", "lookup 8", "model 3", "refund 7 20", "model 5"])
+# What a step notes when it is really made.
+NOTES = {"lookup call-a": "lookup 7", "lookup call-b": "lookup 8", "refund call-c": "refund 7 20"}
+
+
+def lives(folder: Path, numbers: Iterable[int], framework: str = "pydantic") -> list[dict[str, Any]]:
+    process = start_call(kill_everywhere, str(folder), numbers, framework)
+    process.join(100)
+    assert process.exitcode == 0
+    return [json.loads(line) for line in (folder / "lives").read_text().splitlines()]
+
+
+def check(life: dict[str, Any]) -> None:
+    assert (life["state"], life["result"]) == ("succeeded", "refunded 20"), life
+    repeated = Counter(life["calls"]) - ONCE
+    assert set(life["calls"]) == set(ONCE), life
+    assert life["crashes"] == (life["killed"] is not None), life
+    # Only a call that was made and not yet recorded when the worker was killed may be made again, once.
+    assert repeated <= Counter(unrecorded(life["points"])), life
+
+
+def unrecorded(points: list[str]) -> list[str]:
+    made, requests = [], iter(("model 1", "model 3", "model 5"))
+    for point in points:
+        when, name = point.split(" ", 1)
+        if when == "after":
+            made.append(NOTES[name] if name in NOTES else next(requests))
+        elif when == "saved":
+            made.remove(NOTES[name] if name in NOTES else made[-1])
+    return made
+
+
+@pytest.mark.slow
+def test_a_run_killed_between_two_parallel_tools_repeats_nothing_that_was_recorded(tmp_path: Path) -> None:
+    (life,) = lives(tmp_path, [9])
+    check(life)
+    assert life["killed"].startswith("saved lookup")
+    assert life["cost"] == COST  # what the killed worker had recorded is charged, and once
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_every_step_boundary_in_turn_ends_the_same(tmp_path: Path) -> None:
+    every = lives(tmp_path, range(1, 60))
+    for life in every:
+        check(life)
+    assert every[-1]["killed"] is None
+    assert {life["cost"] for life in every} == {COST}
+    points = Counter(life["killed"].split()[0] for life in every[:-1])
+    assert points["before"] >= 6
+    assert points["after"] == points["saved"] == 6
+
+
+@pytest.mark.slow
+def test_a_run_of_the_openai_sdk_is_killed_and_ends_the_same(tmp_path: Path) -> None:
+    every = lives(tmp_path, [2, 5, 9, 12, 16, 1_000], "openai")
+    for life in every:
+        check(life)
+    assert [life["killed"] is None for life in every] == [False] * 5 + [True]
+    assert {life["cost"] for life in every} == {219.0}

@@ -1,0 +1,151 @@
+"""Agents of the OpenAI Agents SDK as jobs, on its own scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from agents import Agent, LocalShellTool, RunConfig, Runner, Usage, function_tool
+from agents.testing import ScriptedModel, assistant_message, function_call
+from pydantic import BaseModel
+
+from holdfast import App, Backoff, Retry, State
+from holdfast.errors import InvalidInput
+from holdfast.integrations.openai_agents import HoldfastAgent
+from tests.integrations.agents.conftest import later
+from tests.support.workers import work_off
+
+pytestmark = pytest.mark.req("HF-9")
+
+QUIET = RunConfig(tracing_disabled=True)
+AT_ONCE = Retry(max_attempts=3, backoff=Backoff(base=0.0, jitter=False))
+USAGE = Usage(requests=1, input_tokens=40, output_tokens=10, total_tokens=50)
+
+
+class Answer(BaseModel):
+    text: str
+
+
+def scripted(*steps: Any) -> ScriptedModel:
+    return ScriptedModel(steps, default_usage=USAGE)
+
+
+@pytest.fixture
+def refunds(calls: list[str]) -> Agent[None]:
+    """An agent that looks up two orders at once, and hands over to one that refunds."""
+
+    @function_tool
+    async def lookup(order: int) -> str:
+        calls.append(f"lookup {order}")
+        return f"order {order}: 50"
+
+    @function_tool(needs_approval=True)
+    def refund(order: int, amount: int) -> str:
+        calls.append(f"refund {order} {amount}")
+        return f"refunded {amount}"
+
+    cashier = Agent(
+        "cashier",
+        tools=[refund],
+        model=scripted(
+            [function_call("refund", {"order": 7, "amount": 50}, call_id="c")],
+            [assistant_message('{"text": "done"}')],
+        ),
+        output_type=Answer,
+    )
+    desk = Agent[None](
+        "desk",
+        tools=[lookup],
+        handoffs=[cashier],
+        model=scripted(
+            [function_call("lookup", {"order": 7}, call_id="a"), function_call("lookup", {"order": 8}, call_id="b")],
+            [function_call("transfer_to_cashier", {}, call_id="h")],
+        ),
+        output_type=Answer,
+    )
+    return desk
+
+
+@pytest.mark.every_case
+def test_a_run_waits_without_a_worker_and_makes_each_call_once(
+    each_app: App, refunds: Agent[None], calls: list[str]
+) -> None:
+    app = each_app
+    desk = HoldfastAgent(
+        refunds,
+        app,
+        run_config=QUIET,
+        tools={"refund": {"approval": {"approvers": ["ada"]}, "timeout": 9}},
+        retry=Retry(max_attempts=1),
+    )
+    handle = desk.enqueue("Refund order 7")
+    work_off(app)
+    assert handle.get().state is State.WAITING_FOR_APPROVAL
+    (approval,) = app.approvals.list(approver="ada")
+    assert (approval.data["arguments"], calls) == ({"order": 7, "amount": 50}, ["lookup 7", "lookup 8"])
+    later(app, timedelta(days=9))
+    app.approvals.approve(approval.id, by="ada", data={"amount": 20})
+    work_off(app)
+    # The scripts have one step per request: a repeated request would fail.
+    assert handle.result(timeout=1) == Answer(text="done")
+    assert calls == ["lookup 7", "lookup 8", "refund 7 20"]
+    assert [line.cost for line in app.usage.list(by="kind")] == [200.0]
+    names = [step.name for step in handle.steps()]
+    assert (names.count("desk: model request"), {*names} >= {"lookup a", "lookup b", "refund c"}) == (4, True)
+    assert any(item.get("output") == "refunded 20" for item in desk.messages(handle.id))
+
+
+def test_a_denial_is_told_to_the_model_and_a_failed_request_is_tried_again(app: App, calls: list[str]) -> None:
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        calls.append("pay")
+        return "paid"
+
+    model = scripted(ConnectionError("flaky"), [function_call("pay", {}, call_id="p")], [assistant_message("a pity")])
+    agent = HoldfastAgent(Agent("payer", tools=[pay], model=model), app, run_config=QUIET, model={"retry": AT_ONCE})
+    handle = agent.enqueue("Pay")
+    work_off(app)
+    app.approvals.deny(app.approvals.list()[0].id, by="ada", comment="not today")
+    work_off(app)
+    assert (handle.result(timeout=1), calls) == ("a pity", [])
+    told = [item.get("output") for item in agent.messages(handle.id)]
+    assert "The tool call was denied by ada: not today" in told
+
+
+def test_a_run_stops_at_its_budget_and_its_context_is_made_in_the_worker(app: App, calls: list[str]) -> None:
+    @function_tool
+    def again() -> str:
+        calls.append("again")
+        return "more"
+
+    looping = [[function_call("again", {}, call_id=f"call-{number}")] for number in range(9)]
+    dear = HoldfastAgent(Agent("dear", tools=[again], model=scripted(*looping)), app, run_config=QUIET, budget=100)
+    long = HoldfastAgent(Agent("long", tools=[again], model=scripted(*looping)), app, run_config=QUIET, max_turns=2)
+    made: list[Any] = []
+    plain = Agent("plain", model=scripted([assistant_message("hello")]))
+    greeting = HoldfastAgent(plain, app, run_config=QUIET, context=lambda name: made.append(name)).enqueue(
+        "Hello", context="ada"
+    )
+    handles = [dear.enqueue("Go"), long.enqueue("Go")]
+    work_off(app)
+    assert [handle.get().error_code for handle in handles] == ["agent_budget_exceeded"] * 2
+    assert (greeting.result(timeout=1), made, len(calls)) == ("hello", ["ada"], 4)
+    outside = Agent("outside", model=scripted([assistant_message("plain")]))
+    HoldfastAgent(outside, app, run_config=QUIET)
+    assert asyncio.run(Runner.run(outside, "Hello", run_config=QUIET)).final_output == "plain"
+
+
+def test_what_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
+    def code_of(agent: Agent[Any], **settings: Any) -> str:
+        with pytest.raises(InvalidInput) as caught:
+            HoldfastAgent(agent, app, **settings)
+        assert caught.value.fix
+        return caught.value.code
+
+    HoldfastAgent(Agent("a"), app)
+    assert code_of(Agent("a")) == "duplicate_kind"
+    assert code_of(Agent("")) == "agent_without_name"
+    assert code_of(Agent("b"), budget=0) == "invalid_budget"
+    assert code_of(Agent("b", tools=[LocalShellTool(executor=lambda request: "")])) == "agent_not_durable"

@@ -1,0 +1,1 @@
+"""A Django app for the tests: an order, tasks and native jobs."""

@@ -1,0 +1,167 @@
+"""``HoldfastBackend``: Django's tasks and native jobs on Django's connection, and what workers make of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.utils import timezone
+
+from holdfast.errors import HoldfastError, InvalidArguments, SchemaMismatch
+from holdfast.integrations.django.compat import (
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
+from tests.integrations.django.shop.models import Order
+from tests.integrations.django.shop.tasks import app, audit, count, fail, pack, seen, ship
+from tests.support.django_handles import make_default
+
+pytestmark = pytest.mark.req("HF-8")
+
+
+class Heard(list[Any]):
+    """What Django's signals said, in order."""
+
+    def __enter__(self) -> Heard:
+        self._signals = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
+        self._receivers = []
+        for name, signal in self._signals.items():
+
+            def hear(sender: Any, task_result: Any, name: str = name, **_: Any) -> None:
+                self.append((name, task_result.id, str(task_result.status)))
+
+            signal.connect(hear)
+            self._receivers.append((signal, hear))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signal, hear in self._receivers:
+            signal.disconnect(hear)
+
+
+def load() -> None:
+    from holdfast.integrations.django.worker import load
+
+    load()
+
+
+def test_a_task_is_part_of_the_transaction(database: str) -> None:
+    with transaction.atomic():
+        lost = ship.enqueue(1)
+        assert ship.get_result(lost.id) == lost, "the transaction sees its own jobs"
+        assert [job.id for job in app.jobs.list()] == [lost.id]
+        transaction.set_rollback(True)
+    with pytest.raises(TaskResultDoesNotExist):
+        ship.get_result(lost.id)
+    with transaction.atomic():
+        order = Order.objects.create(email="a@b.c")
+        kept = ship.enqueue(order.pk, carrier="bike")
+        packed = pack.enqueue(order.pk)
+    assert {job.id for job in app.jobs.list()} == {kept.id, packed.id}
+    assert ship.get_result(kept.id) == kept
+    assert (kept.status, kept.args, kept.kwargs) == (TaskResultStatus.READY, [order.pk], {"carrier": "bike"})
+
+
+def test_a_worker_runs_tasks_and_native_jobs(database: str) -> None:
+    order = Order.objects.create(email="a@b.c")
+    with Heard() as heard:
+        shipped = ship.enqueue(order.pk)
+        later = ship.using(run_after=timezone.now() + timedelta(days=1)).enqueue(order.pk)
+        counted = count.enqueue()
+        packed, audited = pack.enqueue(order.pk), audit.enqueue()
+        load()
+        assert app.tick(20, queues=("default", "slow")).succeeded == 5, "with the task that the native job enqueued"
+    shipped.refresh()
+    assert (shipped.status, shipped.return_value) == (TaskResultStatus.SUCCESSFUL, ["a@b.c", "post"])
+    assert shipped.enqueued_at <= shipped.started_at <= shipped.finished_at
+    assert (shipped.attempts, shipped.errors) == (1, [])
+    later.refresh()
+    assert later.status == TaskResultStatus.READY
+    assert later == ship.get_result(later.id)
+    counted.refresh()
+    assert counted.return_value == 1
+    assert (counted.task.queue_name, counted.task.priority) == ("slow", -5)
+    assert (packed.result(), audited.result()) == ("a@b.c", 1)
+    assert [what for what in heard if what[1] == shipped.id] == [
+        ("enqueued", shipped.id, "READY"),
+        ("started", shipped.id, "RUNNING"),
+        ("finished", shipped.id, "SUCCESSFUL"),
+    ]
+    assert [used.connection for used in seen] == [None] * 3, "connections of handlers are closed after the attempt"
+
+
+def test_a_failure_is_retried_and_then_final(file: str) -> None:
+    with Heard() as heard:
+        result = fail.enqueue()
+        load()
+        assert app.tick(1).retried == 1
+        result.refresh()
+        assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.READY, 1, 1)
+        app.run_worker(burst=True, poll=0.01)
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 2)
+    assert [error.exception_class for error in result.errors] == [LookupError] * 2
+    assert result.errors[-1].traceback.endswith("LookupError: no such order\n")
+    assert seen == [1, 2]
+    assert [what[0] for what in heard] == ["enqueued", "started", "started", "finished"]
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+
+
+async def test_the_async_forms(database: str) -> None:
+    result = await count.aenqueue()
+    assert await count.aget_result(result.id) == result
+    native = await pack.aenqueue(1)
+    assert (await native.aget()).kind == "shop.pack"
+    await app._store.leave_loop()
+
+
+def test_a_key_stands_for_one_job(file: str) -> None:
+    first = ship.using(key="order-1", tags=("a",)).enqueue(1)
+    again = ship.using(key="order-1", tags=("a",)).enqueue(1)
+    assert again.id == first.id
+    assert ship.get_result(first.id).task == first.task
+    assert len(app.jobs.list()) == 1
+
+
+def test_what_is_refused(file: str) -> None:
+    order = Order.objects.create(email="a@b.c")
+    calls: list[Any] = [
+        lambda: ship.enqueue(order),
+        lambda: ship.enqueue(1, carrier={"by": [order]}),
+        lambda: ship.enqueue(Order.objects.all()),
+        lambda: pack.enqueue(order),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArguments, match=r"shop\.Order") as refused:
+            call()
+        assert refused.value.code == "model_instance"
+    with pytest.raises(TypeError, match="Unsupported type"):
+        ship.enqueue(timezone.now())
+    with pytest.raises(InvalidTask, match="priority"):
+        ship.using(priority=101)
+    with pytest.raises(InvalidTask, match="timeout"):
+        task_backends["default"].task_class(func=load, timeout="soon")
+    native = pack.enqueue(1)
+    for unknown in ("123", "01a1e8de-6817-7002-8018-be86ac821882", native.id):
+        with pytest.raises(TaskResultDoesNotExist):
+            task_backends["default"].get_result(unknown)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_without_tables_it_says_what_to_do(store: str, request: pytest.FixtureRequest) -> None:
+    make_default(request.getfixturevalue("new_sqlite_url" if store == "sqlite" else "empty_postgres_url"))
+    try:
+        with pytest.raises(SchemaMismatch) as missing:
+            ship.enqueue(1)
+        assert isinstance(missing.value, HoldfastError)
+        assert "manage.py migrate" in str(missing.value)
+    finally:
+        connections.close_all()

@@ -1,0 +1,196 @@
+"""A Django project with Holdfast: migrations, checks, the command, the admin, the dashboard and the test helpers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import CommandError, call_command
+from django.db import connections
+from django.test import Client, TestCase, TransactionTestCase, override_settings
+
+from holdfast.integrations.django import checks, dashboard
+from holdfast.integrations.django.database import url_of
+from holdfast.integrations.django.test import HoldfastMixin
+from tests.integrations.django.shop.models import Order
+from tests.integrations.django.shop.tasks import app, pack, seen, ship
+from tests.support.django_handles import make_default
+
+pytestmark = pytest.mark.req("HF-8")
+
+
+@pytest.fixture
+def project(new_sqlite_url: str) -> Iterator[str]:
+    """A database as ``manage.py migrate`` leaves it."""
+    make_default(new_sqlite_url)
+    call_command("migrate", verbosity=0, run_syncdb=True)
+    yield new_sqlite_url
+    dashboard.close_bridge()
+    connections.close_all()
+    app.session.store.close()
+
+
+def codes(found: Any) -> list[str]:
+    return [message.id for message in found]
+
+
+def test_migrate_creates_the_tables_and_the_permissions(project: str) -> None:
+    assert app._store.schema().current
+    assert codes(checks.check_tables(["default"])) == []
+    named = Permission.objects.filter(content_type__app_label="holdfast").values_list("codename", flat=True)
+    assert sorted(named) == ["change_dashboard", "view_dashboard"]
+    call_command("makemigrations", "holdfast", check=True, dry_run=True, verbosity=0)
+    call_command("migrate", verbosity=0, run_syncdb=True)  # again: nothing to do
+    assert ship.enqueue(1).id
+
+
+@pytest.mark.slow
+def test_migrate_creates_the_schema_of_a_server(empty_postgres_url: str) -> None:
+    make_default(empty_postgres_url)
+    try:
+        app.session.follow()
+        assert codes(checks.check_tables(["default"])) == ["holdfast.W002"]
+        call_command("migrate", verbosity=0, run_syncdb=True)
+        assert codes(checks.check_tables(["default"])) == []
+    finally:
+        connections.close_all()
+        app.session.store.close()
+
+
+def test_system_checks(file: str) -> None:
+    assert codes(checks.check_settings()) == []
+    with override_settings(HOLDFAST={"DATABSE": "other"}):
+        assert codes(checks.check_settings()) == ["holdfast.E003"]
+    with override_settings(HOLDFAST={"DATABASE": "other"}):
+        assert codes(checks.check_settings()) == ["holdfast.E001"]
+    with override_settings(INSTALLED_APPS=["django.contrib.contenttypes"]):
+        assert codes(checks.check_backend(ship.get_backend())) == ["holdfast.E002"]
+    connections["default"].settings_dict["OPTIONS"] = {}
+    assert codes(checks.check_settings()) == ["holdfast.W001"]
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({"HOST": "db", "PORT": 5433, "USER": "a@b", "PASSWORD": "p/w", "NAME": "shop"}, "a%40b:p%2Fw@db:5433/shop"),
+        (
+            {"HOST": "/var/run/pg", "PORT": "", "USER": "", "PASSWORD": "", "NAME": "shop"},
+            "/shop?host=%2Fvar%2Frun%2Fpg",
+        ),
+        (
+            {"NAME": "", "OPTIONS": {"service": "shop", "pool": True, "sslmode": "require"}},
+            "/?service=shop&sslmode=require",
+        ),
+    ],
+)
+def test_the_url_of_a_server(given: dict[str, Any], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrapper:
+        vendor, settings_dict = "postgresql", given
+
+    monkeypatch.setattr("holdfast.integrations.django.database.connections", {"shop": Wrapper()})
+    assert url_of("shop") == f"postgresql://{url}"
+
+
+def test_the_command_uses_djangos_database(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", file)
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])  # the command line sets up its own
+    order = Order.objects.create(email="a@b.c")
+    result = ship.enqueue(order.pk)
+    call_command("holdfast", "tick", "--json")
+    assert json.loads(capsys.readouterr().out)["succeeded"] == 1
+    call_command("holdfast", "jobs", "show", result.id, "--json")
+    assert json.loads(capsys.readouterr().out)["job"]["kind"] == ship.module_path
+    with pytest.raises(CommandError):
+        call_command("holdfast", "jobs", "show", "01a1e8de-6817-7002-8018-be86ac821882")
+
+
+def test_the_dashboard_asks_django_who_may(project: str) -> None:
+    job = ship.enqueue(1)
+    client = Client()
+
+    def cancel(site: str) -> int:
+        path, form = f"/jobs/jobs/{job.id}/cancel", "application/x-www-form-urlencoded"
+        return int(client.post(path, "confirmed=yes", form, headers={"sec-fetch-site": site}).status_code)
+
+    assert client.get("/jobs/").status_code == 302
+    reader, operator = (User.objects.create_user(name) for name in ("reader", "operator"))
+    client.force_login(reader)
+    assert client.get("/jobs/").status_code == 403
+    reader.user_permissions.add(Permission.objects.get(codename="view_dashboard"))
+    operator.user_permissions.add(Permission.objects.get(codename="change_dashboard"))
+    page = client.get(f"/jobs/jobs/{job.id}")
+    assert page.status_code == 200
+    assert ship.module_path in page.content.decode()
+    assert "/jobs/static/" in page.content.decode(), "links stay below the mount"
+    assert cancel("same-origin") == 403, "a reader may not"
+    assert client.get("/jobs/live", headers={"accept": "text/event-stream"}).status_code == 204
+    client.force_login(operator)
+    assert cancel("cross-site") == 403, "another site's page may not"
+    assert cancel("same-origin") == 303
+    last = app.jobs.history(job.id)[-1]
+    assert (last.to_state, last.actor) == ("cancelled", "operator")
+
+
+def test_the_admin_lists(project: str) -> None:
+    ship.enqueue(1)
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    page = client.get("/admin/holdfast/job/").content.decode()
+    assert ship.module_path in page
+    assert f'href="/jobs/jobs/{app.jobs.list()[0].id}"' in page
+    for name in ("deadletter", "approval", "schedule"):
+        assert client.get(f"/admin/holdfast/{name}/").status_code == 200
+    assert client.get("/admin/holdfast/job/add/").status_code == 403
+    client.force_login(User.objects.create_user("clerk", is_staff=True))
+    assert client.get("/admin/holdfast/job/").status_code == 403
+    assert "holdfast" not in client.get("/admin/").content.decode()
+
+
+class InTransaction(HoldfastMixin, TestCase):
+    def test_jobs_see_what_the_test_wrote(self) -> None:
+        order = Order.objects.create(email="a@b.c")
+        pack.enqueue(order.pk)
+        self.assert_enqueued(pack, order.pk)
+        self.assert_enqueued(pack, order_id=order.pk)
+        self.assert_not_enqueued(ship)
+        with self.assertRaisesMessage(AssertionError, "was not enqueued with"):
+            self.assert_enqueued(pack, 77)
+        summary = self.run_jobs()
+        assert summary.succeeded == 2, "with the task that it enqueued"
+        order.refresh_from_db()
+        assert order.state == "shipped"
+        [job] = self.enqueued(ship)
+        assert ship.get_result(job.id).return_value == ["a@b.c", "post"]
+
+    def test_a_failure_fails_the_test(self) -> None:
+        ship.enqueue(77)
+        with self.assertRaisesMessage(AssertionError, "DoesNotExist"):
+            self.run_jobs()
+
+
+class Committing(HoldfastMixin, TransactionTestCase):
+    available_apps = ("tests.integrations.django.shop",)
+
+    def test_one(self) -> None:
+        assert self.enqueued() == []
+        ship.enqueue(1)
+
+    def test_two(self) -> None:
+        self.test_one()
+
+
+def test_the_test_helpers(database: str) -> None:
+    load = unittest.defaultTestLoader.loadTestsFromTestCase
+    for case, tests in ((InTransaction, 2), (Committing, 2)):
+        outcome = unittest.TestResult()
+        load(case).run(outcome)
+        assert (outcome.testsRun, outcome.failures, outcome.errors) == (tests, [], [])
+    assert len(app.jobs.list()) == 2, "those of TestCase were rolled back"
+    assert seen, "handlers ran in this process"

@@ -1,0 +1,233 @@
+"""Starlette, FastAPI, Litestar and Flask: the same four things in each. Enqueue in a request, run the job in the
+process, serve API and dashboard behind the application's own authentication, stop in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, closing
+from typing import Annotated, Any
+
+import flask
+import pytest
+from fastapi import Depends, FastAPI, Header, HTTPException
+from litestar import Litestar
+from litestar import Request as LitestarRequest
+from litestar import post as litestar_post
+from litestar.testing import TestClient as LitestarClient
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from holdfast import App
+from holdfast.errors import InvalidSetting
+from holdfast.integrations import fastapi, litestar, starlette
+from holdfast.integrations import flask as flask_integration
+from holdfast.integrations.fastapi import Identity, JobsDep, identity, session_jobs
+from holdfast.integrations.hosting import Hosted, by_scope
+from holdfast.integrations.sqlalchemy import SessionJobs
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.req("HF-8")
+
+QUICK: Any = {"poll": 0.02, "promote_every": 0.05}
+ADA = {"x-user": "ada"}
+
+
+@pytest.fixture
+def app(sqlite_url: str) -> Iterator[App]:
+    with closing(App(sqlite_url, name="tests")) as app:
+
+        @app.job
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        yield app
+
+
+def known(user: str | None) -> Identity | None:
+    return None if user is None else identity(user, "operator")
+
+
+def check(client: Any, app: App) -> None:
+    """What every integration must do; ``client`` is that of a running application with a worker."""
+    made = client.post("/add").json()
+    until(lambda: app.jobs.handle(made["id"]).get().state.finished, "the job was run in this process")
+    assert app.jobs.result(made["id"]).value == 3
+    assert client.get("/jobs/", follow_redirects=False).status_code == 401
+    page = client.get("/jobs/", headers=ADA)
+    assert (page.status_code, 'href="/jobs/' in page.text) == (200, True)
+    assert client.get("/jobs", headers=ADA, follow_redirects=True).status_code == 200
+    assert client.get("/jobs/api/v1/jobs").status_code == 401
+    listed = client.get("/jobs/api/v1/jobs", headers=ADA).json()
+    assert [job["kind"] for job in listed["items"]] == ["add"]
+    for path in ("/jobs/livez", "/jobs/static/holdfast.css"):
+        assert client.get(path).status_code == 200, "needs no login"
+    job = {"kind": "add", "payload": {"a": 2, "b": 2}}
+    assert client.post("/jobs/api/v1/jobs", headers=ADA, json=job).status_code == 201
+    assert app.jobs.list()[0].enqueued_by == "ada"
+    foreign = client.post("/jobs/api/v1/jobs", headers=ADA | {"sec-fetch-site": "cross-site"}, json=job)
+    assert foreign.status_code == 403
+    until(lambda: app.jobs.list()[0].state.finished, "the second one was run")
+
+
+def test_starlette(app: App) -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def own(site: Starlette) -> AsyncIterator[dict[str, str]]:
+        events.append("own start")
+        yield {"greeting": "hello"}
+        events.append("own end")
+
+    async def add(request: Request) -> JSONResponse:
+        handle = await starlette.jobs_of(request).aenqueue("add", {"a": 1, "b": 2})
+        assert request.state.greeting == "hello"
+        return JSONResponse({"id": handle.id})
+
+    hosted = starlette.Holdfast(app, worker=QUICK, lifespan=own)
+    site = Starlette(routes=[Route("/add", add, methods=["POST"])], lifespan=hosted.lifespan)
+    hosted.mount(site, "/jobs", authenticate=lambda request: known(request.headers.get("x-user")))
+    with TestClient(site) as client:
+        check(client, app)
+        assert events == ["own start"]
+    assert events == ["own start", "own end"]
+    with pytest.raises(InvalidSetting) as missing:
+        TestClient(Starlette(routes=[Route("/add", add, methods=["POST"])])).post("/add")
+    assert missing.value.code == "no_app"
+
+
+def user(x_user: Annotated[str | None, Header()] = None) -> str:
+    if x_user is None:
+        raise HTTPException(401)
+    return x_user
+
+
+def operator(name: Annotated[str, Depends(user)]) -> Identity:
+    return identity(name, "operator")
+
+
+def test_fastapi(app: App) -> None:
+    hosted = fastapi.Holdfast(app, worker=QUICK)
+    site = FastAPI(lifespan=hosted.lifespan)
+    hosted.mount(site, "/jobs", identity=operator)
+
+    @site.post("/add")
+    async def add(jobs: JobsDep) -> dict[str, str]:
+        return {"id": (await jobs.aenqueue("add", {"a": 1, "b": 2})).id}
+
+    with TestClient(site) as client:
+        check(client, app)
+        assert list(client.get("/openapi.json").json()["paths"]) == ["/add"]
+
+
+def test_fastapi_enqueues_in_the_session_of_the_request(app: App, sqlite_url: str) -> None:
+    engine: AsyncEngine = create_async_engine(sqlite_url.replace("sqlite:", "sqlite+aiosqlite:"))
+
+    async def get_session() -> AsyncIterator[AsyncSession]:
+        async with AsyncSession(engine) as session, session.begin():
+            yield session
+
+    @asynccontextmanager
+    async def own(site: FastAPI) -> AsyncIterator[None]:
+        yield
+        await engine.dispose()
+
+    site = FastAPI(lifespan=fastapi.Holdfast(app, lifespan=own).lifespan)
+    one = app.job("one")(lambda: None)
+    jobs_in_session: Any = session_jobs(get_session)
+    same_session: Any = Depends(get_session)
+
+    @site.post("/one")
+    async def enqueue(
+        fail: bool, jobs: SessionJobs[AsyncSession] = jobs_in_session, session: AsyncSession = same_session
+    ) -> str:
+        assert jobs.session is session
+        handle = await jobs.aenqueue(one)
+        if fail:
+            raise HTTPException(409)
+        return handle.id
+
+    with TestClient(site) as client:
+        assert client.post("/one?fail=true").status_code == 409
+        assert app.jobs.list() == []
+        made = client.post("/one?fail=false").json()
+        assert [job.id for job in app.jobs.list()] == [made]
+
+
+def test_litestar(app: App) -> None:
+    async def who(request: LitestarRequest[Any, Any, Any]) -> Identity | None:
+        return known(request.headers.get("x-user"))
+
+    @litestar_post("/add")
+    async def add(jobs: litestar.JobsDep) -> dict[str, str]:
+        return {"id": (await jobs.aenqueue("add", {"a": 1, "b": 2})).id}
+
+    plugin = litestar.HoldfastPlugin(app, worker=QUICK, path="/jobs", authenticate=who)
+    with LitestarClient(Litestar([add], plugins=[plugin], logging_config=None)) as client:
+        check(client, app)
+    with pytest.raises(InvalidSetting):
+        litestar.HoldfastPlugin(app, path="/jobs")
+
+
+class Answered:
+    """A response of Flask's client in the words of the others."""
+
+    def __init__(self, response: Any) -> None:
+        self.status_code, self.text = response.status_code, response.text
+        self.json = response.get_json
+
+
+class FlaskClient:
+    def __init__(self, site: flask.Flask) -> None:
+        self._client = site.test_client()
+
+    def get(self, path: str, **options: Any) -> Answered:
+        return Answered(self._client.get(path, **options))
+
+    def post(self, path: str, **options: Any) -> Answered:
+        return Answered(self._client.post(path, **options))
+
+
+def test_flask(app: App) -> None:
+    site = flask.Flask("shop")
+    hosted = flask_integration.Holdfast(app, site)
+    hosted.mount(site, "/jobs", identity=lambda: known(flask.request.headers.get("x-user")))
+
+    @site.post("/add")
+    def add() -> dict[str, str]:
+        return {"id": flask_integration.current_jobs.enqueue("add", {"a": 1, "b": 2}).id}
+
+    working: AbstractContextManager[Any] = flask_integration.background_worker(app, **QUICK)
+    with working:
+        check(FlaskClient(site), app)
+    handle = app.enqueue("add", {"a": 4, "b": 4})
+    said = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queue", "default"])
+    assert (said.exit_code, handle.result()) == (0, 8)
+    with flask.Flask("other").app_context(), pytest.raises(InvalidSetting):
+        flask_integration.current_jobs.enqueue("add")
+
+
+async def test_live_pages_end_when_the_process_is_told_to_stop(app: App) -> None:
+    """Otherwise a server would wait for them, and never end the lifespan."""
+    told: list[int] = []
+    hosted = Hosted(app)
+    service = hosted.service(by_scope)
+
+    def handler(number: int, frame: object) -> None:
+        told.append(number)
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        async with hosted.running():
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait_for(service.state.stopping.wait(), 20)
+            assert service.state.live.closed
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == [signal.SIGTERM]
