@@ -17,6 +17,7 @@ from typing import Any
 from bench import (
     chart,
     circumstances,
+    compare,
     facts,
     fairness,
     floor,
@@ -134,6 +135,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heavy-rounds", type=int, default=1, help="rounds of W6 to W8 (1)")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for calm before each measurement")
     parser.add_argument("--retakes", type=int, default=0, help="how often to repeat one that others disturbed")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT",
+                        help="only compare the cost of W1 W2 W3 W5 with that checkout's")  # fmt: skip
     parser.add_argument("--read", type=Path, action="append", help="measure nothing: show what --json has written")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     parser.add_argument("--chart", type=Path, help="also draw W3 and W5 into this SVG file")
@@ -272,6 +275,18 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
     return measured
 
 
+def against(options: argparse.Namespace, backends: Backends) -> int:
+    workloads = options.workloads.split(",") if options.workloads else QUICK_WORKLOADS
+    rounds = options.rounds or (compare.QUICK_ROUNDS if options.quick else compare.ROUNDS)
+    try:
+        sizes = QUICK if options.quick else Sizes()
+        for cost in compare.run(backends, options.store, options.against.resolve(), sizes, rounds, workloads):
+            print(cost.line())
+    finally:
+        backends.close()
+    return 0
+
+
 def _patience(options: argparse.Namespace) -> Patience:
     return Patience(options.patience, options.retakes)
 
@@ -291,6 +306,8 @@ def main() -> int:
     subjects, workloads = chosen(options)
     with peers.folder() as folder:
         backends = Backends(Path(folder))
+        if options.against:
+            return against(options, backends)
         try:
             measured = measure(options, backends, subjects, workloads)
             show(subjects, measured)

@@ -70,8 +70,14 @@ class Bench:
 
     def driver(self, place: Place, verb: str, **options: Any) -> Driver:
         folder = Path(tempfile.mkdtemp(dir=self.backends.folder))
-        command = [*environments.command(self.subject), verb, place.url, json.dumps(options)]
-        return Driver(command, environments.variables(), folder)
+        command = [*self.command(), verb, place.url, json.dumps(options)]
+        return Driver(command, self.variables(), folder)
+
+    def command(self) -> list[str]:
+        return environments.command(self.subject)
+
+    def variables(self) -> dict[str, str]:
+        return environments.variables()
 
     def record(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.backends.folder)) / "record"
