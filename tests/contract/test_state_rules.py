@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import product
 from typing import Any
 
 import psycopg
 import pytest
 
+from holdfast import App
 from holdfast.engine.states import State
 
 ENDED = {State.SUCCEEDED, State.FAILED, State.DEAD_LETTER, State.CANCELLED, State.CLEANED}
@@ -62,3 +64,44 @@ def test_every_combination_is_judged_by_the_rules(postgres_url: str) -> None:
     assert len(found) == len(rows)
     wrong = [(row, said) for row, said in zip(rows, found, strict=True) if said != broken(*row)]
     assert not wrong, wrong[:5]
+
+
+# Whether the CHECK or the trigger refuses it: with replica, every trigger is off but those that always fire.
+BROKEN = {
+    "finished_iff_terminal": "state = 'in_progress', finished_at = now()",
+    "error_when_failed": "state = 'failed', finished_at = now(), settled_by = lease, lease = null, error_code = null",
+    "due_when_retry_waiting": "state = 'retry_waiting', settled_by = lease, lease = null, due_at = null",
+    "approval_when_waiting": "state = 'waiting_for_approval', settled_by = lease, lease = null, approval_id = null",
+    "lease_iff_held": "state = 'succeeded', finished_at = now(), settled_by = lease",
+    "retries_within_limit": "retries = 101",
+    "crashes_counted": "crashes = -1",
+}
+
+
+@pytest.mark.req("CX-1", "CX-4", "CX-13")
+@pytest.mark.parametrize("role", ["origin", "replica"])
+def test_rules_hold_without_the_ordinary_triggers(postgres_url: str, role: str) -> None:
+    with closing(App(postgres_url)) as app, psycopg.connect(postgres_url, autocommit=True) as connection:
+        job = app.enqueue("kind", {}).id
+        with closing(app.repository()) as repository:
+            assert len(repository.claim()) == 1
+            _try_to_break(connection, job, role)
+        assert [event.type for event in app.jobs.history(job)][-1] == "cancel"
+
+
+def _try_to_break(connection: psycopg.Connection[Any], job: str, role: str) -> None:
+    connection.execute("set search_path = holdfast")
+    connection.execute(f"set session_replication_role = {role}".encode())
+    refused = {}
+    for rule, change in BROKEN.items():
+        with pytest.raises(psycopg.errors.CheckViolation) as refusal:
+            connection.execute(f"update job_state set {change} where id = %s".encode(), [job])
+        refused[rule] = refusal.value.diag.constraint_name
+    assert refused == {rule: rule for rule in BROKEN}
+    with pytest.raises(psycopg.Error, match="illegal transition in_progress -> cleaned"):
+        connection.execute(
+            "update job_state set state = 'cleaned', finished_at = now(), lease = null where id = %s", [job]
+        )
+    connection.execute(
+        "update job_state set state = 'cancelled', finished_at = now(), lease = null where id = %s", [job]
+    )

@@ -114,8 +114,10 @@ end $$;
 -- Sealed is every event up to `floor` that `snapshot` sees. New are those above the floor, and those below it whose
 -- transaction the snapshot did not see: a late committer is in a later block, and never in none. One statement reads them
 -- together with the snapshot it reads by, so that no event can fall between two blocks (docs/adr/0003, 0022).
+-- One plan per connection: planning the digests takes as long as computing a thousand of them, and a custom plan is no better.
 create or replace function seal_ledger(version text, want integer default 2000) returns integer
-language plpgsql security definer set search_path from current set enable_seqscan = off set jit = off set lock_timeout = '2s' as $$
+language plpgsql security definer set search_path from current set enable_seqscan = off set jit = off set lock_timeout = '2s'
+set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_scope  text := enter('*', 'sealer');

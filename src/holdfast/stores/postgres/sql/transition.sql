@@ -178,3 +178,5 @@ end $$;
 create or replace trigger record_transition after update on job_state
     referencing old table as old_rows new table as new_rows
     for each statement execute function record_transition();
+-- Also under session_replication_role = replica. Logical replication does not fire statement triggers for updates.
+alter table job_state enable always trigger record_transition;
