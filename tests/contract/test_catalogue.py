@@ -154,3 +154,14 @@ def test_the_owner_is_nobody_special(owned_postgres_url: str) -> None:
     assert row == (False, False, False, False, True)
     store = open_store(owned_postgres_url)
     assert store.schema().current
+
+
+@pytest.mark.req("CX-21")
+def test_every_table_and_column_has_a_comment(catalogue: Catalogue) -> None:
+    without = catalogue.names(TABLES + " and not c.relispartition and obj_description(c.oid, 'pg_class') is null")
+    without |= catalogue.names(
+        "select c.relname || '.' || a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0"
+        " where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p') and not c.relispartition"
+        " and not a.attisdropped and col_description(c.oid, a.attnum) is null"
+    )
+    assert without == set()

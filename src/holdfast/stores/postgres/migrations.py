@@ -46,7 +46,7 @@ CODE_FILES = CodeFiles(
         "ledger",
         "jobs",
     ),
-    last=("views", "by_hand", "tenancy", "grants"),
+    last=("views", "by_hand", "tenancy", "grants", "comments"),
 )
 
 
