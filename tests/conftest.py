@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from holdfast.features.assembly import open_store
 from tests.support.binaries import MEMORY, debian_bin, has_room
@@ -33,11 +34,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# On a busy machine any example may stand still for a moment: none is judged by how long it takes.
+# On a busy machine any example may stand still for a moment: none is judged by how long it takes. Nor is a seed judged
+# by how many of its examples are too large or left out.
 settings.register_profile(
-    "untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "untimed",
+    parent=settings.default,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 settings.load_profile("untimed")
+
+# Hypothesis also tries constants that it finds in the modules of the project that are imported so far. Then the same
+# seed makes other examples in another order of tests, and reading the modules takes seconds in each process.
+providers._get_local_constants = lambda: providers._local_constants
 
 # SQLite files in memory, if there is room: all is synchronised as ever, only faster. `--basetemp` goes first.
 if has_room(MEMORY):
