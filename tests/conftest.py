@@ -28,6 +28,8 @@ TESTS = Path(__file__).parent
 
 pytest_plugins = ["tests.support.tiers"]
 
+FOR_TESTS = {"HOLDFAST_SCREENSHOTS", "HOLDFAST_TEST_SQL_COVERAGE"}
+
 # A run started in the background may have inherited "ignore" for Ctrl-C, and would hand it on to every process that
 # the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -47,6 +49,10 @@ settings.load_profile("untimed")
 # Hypothesis also tries constants that it finds in the modules of the project that are imported so far. Then the same
 # seed makes other examples in another order of tests, and reading the modules takes seconds in each process.
 providers._get_local_constants = lambda: providers._local_constants
+
+# A setting of whoever runs the tests is none of the tests.
+for _name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in FOR_TESTS]:
+    del os.environ[_name]
 
 # SQLite files in memory, if there is room: all is synchronised as ever, only faster. `--basetemp` goes first.
 if has_room(MEMORY):
@@ -84,6 +90,23 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(FIRST)))
+
+
+@pytest.fixture(autouse=True)
+def _settings_stay() -> Iterator[None]:
+    """A test that leaves a setting behind would change a later one, in some orders of files."""
+    before = _holdfast_settings()
+    yield
+    after = _holdfast_settings()
+    if after != before:
+        for name in before.keys() | after.keys():
+            os.environ.pop(name, None)
+        os.environ.update(before)
+        pytest.fail(f"the test left these variables changed: {sorted(before.items() ^ after.items())}")
+
+
+def _holdfast_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST_")}
 
 
 @pytest.fixture(scope="session")
