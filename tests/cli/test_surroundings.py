@@ -18,8 +18,9 @@ from holdfast.engine.job import JobSpec
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.crew import Crew, gone
-from tests.cli.processes import COMMAND, environment, until
+from tests.cli.processes import COMMAND, environment
 from tests.support.stores import put, put_one, spec, state_of, tries
+from tests.support.waiting import until
 
 PROGRAM = """
 import os, signal, time
