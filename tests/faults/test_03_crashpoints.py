@@ -314,6 +314,7 @@ def played(
 
 
 @pytest.mark.sample(8)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 def test_gone(played: dict[object, Future[None]], case: tuple[str, Point]) -> None:
     played[case].result(timeout=100)
