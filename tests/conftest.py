@@ -6,6 +6,7 @@ Which tests run, and with which seed, is decided in tests/support/tiers.py.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -94,9 +95,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _settings_stay() -> Iterator[None]:
-    """A test that leaves a setting behind would change a later one, in some orders of files."""
-    before = _holdfast_settings()
+    """A test that leaves a setting or a log handler behind would change a later one, in some orders of files."""
+    before, root = _holdfast_settings(), logging.getLogger()
+    level, handlers = root.level, set(root.handlers)
     yield
+    root.setLevel(level)  # frameworks set up the root logger, and leave it so
+    for handler in set(root.handlers) - handlers:
+        if not type(handler).__module__.startswith("_pytest"):
+            root.removeHandler(handler)
     after = _holdfast_settings()
     if after != before:
         for name in before.keys() | after.keys():
