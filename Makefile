@@ -55,9 +55,11 @@ test-rest: $(READY) # what test-all has besides test and test-servers: .ci/run r
 	$(BIN)/$(PYTEST) --tier rest $(ARGS)
 
 .PHONY: test-servers
-test-servers: $(READY) ## Run the tests that a PostgreSQL server can change on PostgreSQL 16 and on Debian's, with JIT
-	$(BIN)/$(PYTEST) --tier fast --postgres 16 $(ON_ANOTHER_SERVER) $(ARGS)
-	$(BIN)/$(PYTEST) --tier fast --postgres debian $(ON_ANOTHER_SERVER) $(ARGS)
+test-servers: test-postgres-16 test-postgres-debian ## Run the tests that a PostgreSQL server can change on PostgreSQL 16 and on Debian's, with JIT
+
+.PHONY: test-postgres-16 test-postgres-debian
+test-postgres-16 test-postgres-debian: test-postgres-%: $(READY)
+	$(BIN)/$(PYTEST) --tier fast --postgres $* $(ON_ANOTHER_SERVER) $(ARGS)
 
 # What can differ between servers: the SQL, its migrations and plans, and workers at work.
 ON_ANOTHER_SERVER := tests/contract tests/migration tests/app/test_worker.py tests/faults/test_52_jit.py -k postgres

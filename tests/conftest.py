@@ -6,6 +6,7 @@ Which tests run, and with which seed, is decided in tests/support/tiers.py.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from holdfast.features.assembly import open_store
 from tests.support.binaries import MEMORY, debian_bin, has_room
@@ -27,17 +29,31 @@ TESTS = Path(__file__).parent
 
 pytest_plugins = ["tests.support.tiers"]
 
+FOR_TESTS = {"HOLDFAST_SCREENSHOTS", "HOLDFAST_TEST_SQL_COVERAGE"}
+
 # A run started in the background may have inherited "ignore" for Ctrl-C, and would hand it on to every process that
 # the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# On a busy machine any example may stand still for a moment: none is judged by how long it takes.
+# On a busy machine any example may stand still for a moment: none is judged by how long it takes. Nor is a seed judged
+# by how many of its examples are too large or left out.
 settings.register_profile(
-    "untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "untimed",
+    parent=settings.default,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 settings.load_profile("untimed")
+
+# Hypothesis also tries constants that it finds in the modules of the project that are imported so far. Then the same
+# seed makes other examples in another order of tests, and reading the modules takes seconds in each process.
+providers._get_local_constants = lambda: providers._local_constants
+
+# A setting of whoever runs the tests is none of the tests.
+for _name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in FOR_TESTS]:
+    del os.environ[_name]
 
 # SQLite files in memory, if there is room: all is synchronised as ever, only faster. `--basetemp` goes first.
 if has_room(MEMORY):
@@ -75,6 +91,28 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(FIRST)))
+
+
+@pytest.fixture(autouse=True)
+def _settings_stay() -> Iterator[None]:
+    """A test that leaves a setting or a log handler behind would change a later one, in some orders of files."""
+    before, root = _holdfast_settings(), logging.getLogger()
+    level, handlers = root.level, set(root.handlers)
+    yield
+    root.setLevel(level)  # frameworks set up the root logger, and leave it so
+    for handler in set(root.handlers) - handlers:
+        if not type(handler).__module__.startswith("_pytest"):
+            root.removeHandler(handler)
+    after = _holdfast_settings()
+    if after != before:
+        for name in before.keys() | after.keys():
+            os.environ.pop(name, None)
+        os.environ.update(before)
+        pytest.fail(f"the test left these variables changed: {sorted(before.items() ^ after.items())}")
+
+
+def _holdfast_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST_")}
 
 
 @pytest.fixture(scope="session")

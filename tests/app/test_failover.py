@@ -41,7 +41,7 @@ def test_connections_to_a_server_that_took_no_writes_are_not_kept(postgres_url: 
         async def add(a: int) -> int:
             return a + 1
 
-        with working(elsewhere, lease_ttl=1.0):
+        with working(elsewhere, beat=0.3):
             assert app.enqueue("add", {"a": 1}).result(timeout=20) == 2
             set_database(postgres_url, "alter database {} set default_transaction_read_only = on", and_disconnect=True)
             with pytest.raises(StoreUnavailable) as refused:

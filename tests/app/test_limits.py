@@ -145,7 +145,7 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
         found = app.reservations.get(reservation)
         return found.expires_at
 
-    with app.reservations.hold("gpu-0", ttl=2) as first:
+    with app.reservations.hold("gpu-0", ttl=5) as first:
         at_first = expires(first.id)
         waiting = threading.Thread(target=lambda: asyncio.run(second()))
         waiting.start()
@@ -155,7 +155,7 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
         assert not first.lost
     waiting.join(30)
     assert order == ["first", "second"]
-    held = app.reservations.hold("gpu-0", ttl=2).__enter__()
+    held = app.reservations.hold("gpu-0", ttl=5).__enter__()
     app.reservations.release(held.id, reason="it hangs")
     until(lambda: held.lost, "it is told")
     with pytest.raises(Conflict, match="reservation_lost"):

@@ -50,7 +50,7 @@ def test_a_worker_whose_lease_was_ended_settles_nothing(app: App, new_app: NewAp
         return f"attempt {ctx.attempt}"
 
     # It does not sweep itself: what happens to the jobs is the test's to say.
-    with working(elsewhere, lease_ttl=0.9, sweep_every=1000, concurrency=2) as beside:
+    with working(elsewhere, beat=0.3, sweep_every=1000, concurrency=2) as beside:
         handles = [app.enqueue("careful"), app.enqueue("stubborn")]
         until(lambda: len(begun) == 2, "both are running")
         lost = beside.lease

@@ -115,7 +115,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.testing._get_command", get_command)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "for tests")
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.setenv("HOLDFAST_URL", "")  # some commands set it for their children: it is put back
+    monkeypatch.delenv("HOLDFAST_URL")
 
 
 @pytest.mark.parametrize("entrance", ENTRANCES)

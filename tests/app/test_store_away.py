@@ -109,7 +109,7 @@ def test_and_when_the_worker_could_not_ask_what_was_cancelled(
 def test_a_heartbeat_that_fails_is_not_a_lost_lease(app: App, elsewhere: App, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Away(elsewhere, monkeypatch)
     away.left["leases.renew"] = 3
-    with working(elsewhere, lease_ttl=4) as beside:
+    with working(elsewhere, beat=1) as beside:
         lease = until(lambda: beside.lease, "the worker has a lease")
         until(lambda: away.met["leases.renew"] == 3, "the heartbeat has failed")
         assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1

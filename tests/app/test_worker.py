@@ -14,6 +14,7 @@ import pytest
 from holdfast import App, Backoff, Handle, Retry, State
 from holdfast.engine.job import Attempt
 from tests.app.conftest import NewApp
+from tests.support.stores import claim, open_lease
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
@@ -46,6 +47,21 @@ def test_async_and_sync_handlers_run_side_by_side(app: App, new_app: NewApp) -> 
         names = [handle.result(timeout=20) for handle in handles]
     assert names[0] == "test-worker"
     assert names[1].startswith("holdfast-job")
+
+
+@pytest.mark.req("JF-7", "SC-4", "CX-1")
+def test_a_burst_runs_what_a_lost_worker_left(app: App) -> None:
+    @app.job()
+    def work() -> str:
+        return "done"
+
+    handles = [work.enqueue() for _ in range(3)]
+    store = app._store
+    lease = open_lease(store)
+    assert len(claim(store, lease, 2)) == 2
+    store.run(store.leases.end(lease, "a crash, in a test", "*"))
+    work_off(app, promote_every=1000.0, sweep_every=1000.0)  # each maintenance task runs once
+    assert [handle.result(timeout=1) for handle in handles] == ["done"] * 3
 
 
 @pytest.mark.req("CX-9", "JF-5", "SC-5", "DP-22")

@@ -25,7 +25,7 @@ def test_a_worker_asked_to_end_finishes_its_job_and_leaves(app: App, mode: str) 
         return "done"
 
     first, second = hold.enqueue(), None
-    with working(app, lease_ttl=1.5, concurrency=1) as background:
+    with working(app, beat=0.5, concurrency=1) as background:
         assert begun.wait(30)
         (worker,) = app.workers.list()
         getattr(app.workers, mode)(worker.holder)

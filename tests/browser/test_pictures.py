@@ -24,14 +24,14 @@ pytestmark = pytest.mark.req("JF-16")
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 780}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")  # asked for before the browser, which takes seconds to start
 def folder(pictures: Path | None) -> Path:
     if pictures is None:
         pytest.skip("HOLDFAST_SCREENSHOTS names no folder: no pictures")
     return pictures
 
 
-def test_pictures(browser: Browser, folder: Path, tmp_path: Path) -> None:
+def test_pictures(folder: Path, browser: Browser, tmp_path: Path) -> None:
     def shoot(name: str, address: str, path: str, scheme: str, size: dict[str, int] = WIDE) -> None:
         context = browser.new_context(viewport=size, color_scheme=scheme, device_scale_factor=1)  # type: ignore[arg-type]
         page: Page = context.new_page()

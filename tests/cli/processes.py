@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,6 @@ from holdfast import config
 from tests.support.warm import Warm
 
 COMMAND = (sys.executable, "-m", "holdfast")
-PATIENCE = 30.0
 
 
 def environment(url: str | None = None) -> dict[str, str]:
@@ -79,10 +77,3 @@ def hear(process: subprocess.Popen[str], words: str) -> None:
         if words in line:
             return
     raise AssertionError(f"it never said {words!r}: {said}")
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.05)

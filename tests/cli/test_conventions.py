@@ -14,8 +14,9 @@ from holdfast import errors
 from holdfast.cli.failures import exit_code
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, error_of
-from tests.cli.processes import COMMAND, environment, run, started, until
+from tests.cli.processes import COMMAND, environment, run, started
 from tests.support.stores import put_one
+from tests.support.waiting import until
 
 COMMANDS = (
     ("migrate",),

@@ -18,8 +18,9 @@ from holdfast.cli.supervisor.worker_process import Reports
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.crew import Crew, gone
-from tests.cli.processes import call, environment, hear, run, until
+from tests.cli.processes import call, environment, hear, run
 from tests.support.stores import history, job, put, put_one, spec, state_of
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ import pytest
 from holdfast.cli.supervisor.reload import Watch, expected_files, files_of, imported_files
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from tests.cli.processes import started, until
+from tests.cli.processes import started
 from tests.support.stores import put_one, state_of
+from tests.support.waiting import until
 
 PROGRAM = """
 import holdfast

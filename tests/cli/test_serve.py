@@ -17,7 +17,8 @@ from holdfast import App, config
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, error_of
-from tests.cli.processes import started, until
+from tests.cli.processes import started
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-14")
 

@@ -18,8 +18,9 @@ from holdfast.engine.job import JobSpec
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.crew import Crew, gone
-from tests.cli.processes import COMMAND, environment, until
+from tests.cli.processes import COMMAND, environment
 from tests.support.stores import put, put_one, spec, state_of, tries
+from tests.support.waiting import until
 
 PROGRAM = """
 import os, signal, time
@@ -219,7 +220,8 @@ while len(children_of(os.getppid())) > 1:
 heard = []
 signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
 print("alone", flush=True)
-signal.pause()
+while not heard:  # a signal that comes before signal.pause() would not end it
+    time.sleep(0.01)
 time.sleep(0.2)
 os._exit(40 + len(heard)) if sys.argv[1] == "exit" else os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -11,8 +11,9 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.crew import Crew
-from tests.cli.processes import call, run, started, until
+from tests.cli.processes import call, run, started
 from tests.support.stores import history, job, put, put_one, spec, state_of
+from tests.support.waiting import until
 
 
 @pytest.mark.req("HK-1")

@@ -6,10 +6,8 @@ after one, all of it has and nobody was told. Whichever it is, another worker ma
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from concurrent.futures import Future
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,8 +23,6 @@ from tests.faults.crashing import GONE, Point, When, flows, start
 from tests.faults.effects import effects
 from tests.faults.load import AT_ONCE, PATIENT
 from tests.faults.waiting import all_ended
-from tests.support.databases import TemplateDatabases
-from tests.support.ledger import check_ledger
 from tests.support.operations import operations
 from tests.support.people import asking
 from tests.support.stores import FINAL, claim, new_id, open_lease, put, settle, spec
@@ -227,8 +223,8 @@ def prepare(store_url: str) -> list[str]:
         ]
 
 
-def play(app: App, folder: Path, point: Point | None) -> None:
-    url = app._store.url
+def play(app: App, folder: Path, case: tuple[str, Point] | None) -> None:
+    url, point = app._store.url, None if case is None else case[1]
     ids = prepare(url)
     consumer = Consumer(app._store, 3)
     consumer.poll()
@@ -269,8 +265,6 @@ def _steps_were_done_once(app: App, folder: Path, job: str) -> None:
 
 # -- the points ------------------------------------------------------------------------------------------------
 
-# A point is mostly waiting for a lease to lapse, so several are played at a time, each on a database of its own; every
-# test then asks for the end of its own.
 AT_A_TIME = 5
 
 CASES: list[tuple[str, Point]] = [
@@ -283,37 +277,8 @@ CASES: list[tuple[str, Point]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def played(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    sqlite_template: Path,
-    postgres_databases: TemplateDatabases,
-) -> Iterator[dict[object, Future[None]]]:
-    """The ends of all points that were chosen for this run."""
-
-    base = tmp_path_factory.mktemp("points")  # here: the factory is not for several threads
-
-    def one(case: tuple[str, Point]) -> None:
-        store, point = case
-        place = base / f"{store} {point}"
-        place.mkdir()
-        with ExitStack() as stack:
-            if store == "postgres":
-                url = stack.enter_context(postgres_databases.fresh())
-            else:
-                url = f"sqlite:///{shutil.copyfile(sqlite_template, place / 'jobs.db')}"
-            app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
-            play(app, place, point)
-            check_ledger(app._store)
-
-    with postgres_databases.fresh(), ThreadPoolExecutor(AT_A_TIME) as pool:  # the template is there before they begin
-        specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
-        chosen = [spec.params["case"] for spec in specs if spec is not None and "case" in spec.params]
-        yield {case: pool.submit(one, case) for case in chosen}
-
-
 @pytest.mark.sample(8)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 def test_gone(played: dict[object, Future[None]], case: tuple[str, Point]) -> None:
     played[case].result(timeout=100)

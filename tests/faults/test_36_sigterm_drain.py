@@ -52,7 +52,7 @@ def test_what_runs_ends_and_the_rest_stays(app: App, crew: Crew, folder: Path) -
 
 @pytest.mark.slow
 def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: Path) -> None:
-    leaving = crew.start_one(lease=1.0, grace=0.3)
+    leaving = crew.start_one(lease=30.0, grace=0.3)
     ids = load(app, 2, kind="ahold")
     until(lambda: len(effects(folder)) == 2, "it has begun")
     leaving.ask_to_stop()
@@ -100,7 +100,7 @@ def test_a_worker_that_cannot_settle_leaves_all_the_same(tiny_disk: Path, folder
             until(lambda: "Database unavailable" in leaving.said(), "it cannot settle them")
             leaving.ask_to_stop()
             try:
-                left = leaving.wait(4.0)
+                left = leaving.wait(30.0)
             finally:
                 leaving.kill()
     assert left == 0

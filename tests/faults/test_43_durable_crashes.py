@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -30,8 +27,6 @@ from tests.faults.effects import Effect, effects
 from tests.faults.journey import CALLS, COLOURS, PATIENT, RESULT, STEPS
 from tests.faults.killing import GONE, serve
 from tests.support.crew import ROOT
-from tests.support.databases import TemplateDatabases
-from tests.support.ledger import check_ledger
 from tests.support.stores import put, spec
 from tests.support.waiting import until
 from tests.support.warm import start_call
@@ -230,34 +225,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def played(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    sqlite_template: Path,
-    postgres_databases: TemplateDatabases,
-) -> Iterator[dict[Case, Future[None]]]:
-    """The ends of all points that were chosen for this run, played several at a time (see test_03)."""
-    base = tmp_path_factory.mktemp("journeys")
-
-    def one(case: Case) -> None:
-        folder = base / str(case)
-        folder.mkdir()
-        with ExitStack() as stack:
-            if case.store == "postgres":
-                url = stack.enter_context(postgres_databases.fresh())
-            else:
-                url = f"sqlite:///{shutil.copyfile(sqlite_template, folder / 'jobs.db')}"
-            app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
-            play(app, folder, case)
-            check_ledger(app._store)
-
-    with postgres_databases.fresh(), ThreadPoolExecutor(AT_A_TIME) as pool:  # the template is there before they begin
-        specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
-        chosen = [spec.params["case"] for spec in specs if spec is not None and "case" in spec.params]
-        yield {case: pool.submit(one, case) for case in chosen}
-
-
 # One kind of handler is played on both stores in every run, each of the others on one.
 ELSEWHERE = {("postgres", "journey_in_a_thread"), ("sqlite", "journey_in_a_process")}
 PLAYED = [
@@ -266,6 +233,7 @@ PLAYED = [
 
 
 @pytest.mark.sample(6)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("case", PLAYED, ids=str)
 def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
     played[case].result(timeout=100)

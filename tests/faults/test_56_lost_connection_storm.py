@@ -140,7 +140,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
         async def errand() -> None:
             done.set()
 
-        with working(app, lease_ttl=2.0):
+        with working(app, beat=0.6):
             errand.enqueue()
             assert done.wait(20)
             caplog.clear()

@@ -14,6 +14,7 @@ guide `docs/guides/recovery.md` has the same table in a user's words.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,8 @@ def test_gone_around_the_write_that_begins_a_run(app: App, folder: Path, when: W
 def test_what_was_only_held_goes_back_at_no_cost(app: App, folder: Path) -> None:
     """Claimed and not begun, as a worker's prefetch is: there is no run, and none is made up."""
     ids = load(app, 3)
-    assert len(claim(app._store, open_lease(app._store, "gone", ttl=0.2), 3, begin=False)) == 3
+    assert len(claim(app._store, open_lease(app._store, "gone", ttl=30.0), 3, begin=False)) == 3
+    app._store.run(app._store.clock.set(timedelta(seconds=60), None))
     picture = finish(app, folder, ids)
     assert all(event_types(picture, job) == ["enqueue", "claim", "lapse", "take", "succeed"] for job in ids)
     assert all(app._store.run(app._store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
+import signal
 import traceback
 import warnings
 from collections.abc import Callable
@@ -11,20 +13,22 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+ANSWERS_WITHIN = 30.0
+
 
 class ForkFailed(AssertionError):
     """What went wrong in the child, as text."""
 
 
 class ForkCrashed(ForkFailed):
-    """A signal killed the child before it answered."""
+    """A signal killed the child before it answered, or it never answered."""
 
 
 def in_a_fork(call: Callable[[], T]) -> T:
     """Call it in a child of this process and answer what it returned (which must be picklable).
 
-    A child forked from a process with threads may crash in C code that another thread was running: then it is forked
-    again, twice at most.
+    A child forked from a process with threads may crash or wait for ever in C code that another thread was running:
+    then it is forked again, twice at most.
     """
     for _ in range(2):
         try:
@@ -43,6 +47,8 @@ def _fork(call: Callable[[], T]) -> T:
         _answer(call, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
+        if not select.select([pipe], [], [], ANSWERS_WITHIN)[0]:
+            os.kill(child, signal.SIGKILL)
         text = pipe.read()
     _, status = os.waitpid(child, 0)
     if not text:

@@ -10,10 +10,12 @@ import socket
 import subprocess
 from pathlib import Path
 
-# Below the range from which systems take the ports of outgoing connections (32768 on Linux, 49152 elsewhere).
+# Each process of a run takes its own ports, since a port is free again between the choice and its use. They are below
+# the range from which systems take the ports of outgoing connections (32768 on Linux, 49152 elsewhere).
 # A client that keeps dialling a stopped server's port from that range can connect to itself, and then
 # the port is taken when the server comes back.
-_PORTS = range(20000, 32000)
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = range(20000 + _PROCESS % 16, 32000, 16)
 
 # Reads from a pipe whose other end only this process holds: the read returns when this process is gone.
 _GUARD = 'read -r _; kill -QUIT "$1"; sleep 1; kill -KILL "$1"; shift; rm -rf -- "$@"'

@@ -3,7 +3,7 @@
 | tier | command | runs |
 |---|---|---|
 | fast | `make test` | everything that is neither slow nor a repetition; the seed is fixed |
-| all | `make test-all` | fast, and what it leaves out; of the repetitions a third, another with each seed |
+| all | `make test-all` | fast, and what it leaves out; of the repetitions a part, another with each seed |
 | rest | `.ci/run` | what `all` has and `fast` has not |
 | soak | `make soak` | the tests that take minutes on purpose |
 
@@ -13,6 +13,7 @@ A test leaves the fast tier by the mark `slow`, or because it repeats another:
   and one in the folders of `ONE_STORE`. `sample(n)` asks for another number, `every_case` for all.
 - In the folders of `ONE_STORE` the code under test never sees which store it uses: PostgreSQL repeats SQLite. Most of
   these repetitions also take turns in `all`, as do the groups of benchmarks: a third of them runs, chosen by the seed.
+- The cases of a test with the mark `turns(n)` take turns as well, each in one of n seeds: there are hundreds of them.
 
 The other tiers have a random seed, which the run prints; `--seed N` repeats it.
 """
@@ -95,8 +96,8 @@ def choice(pytestconfig: pytest.Config) -> random.Random:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tier, later = config.getoption("--tier"), _left_out_of_fast(items)
-    turn, known = config.stash[SEED] % TURNS, {item.nodeid for item in items}
-    waits = {item for item in later if _takes_turns(item, known) and zlib.crc32(item.nodeid.encode()) % TURNS != turn}
+    known, seed = {item.nodeid for item in items}, config.stash[SEED]
+    waits = {item for item in later if (zlib.crc32(item.nodeid.encode()) + seed) % _turns_of(item, known)}
     soak = {item for item in items if item.get_closest_marker("soak")}
     named = any(arg.partition("::")[1] for arg in config.args)  # whoever names one test wants to see it run
     chosen = {
@@ -142,11 +143,15 @@ def _store_of(item: pytest.Item) -> str:
     return found[0] if found else ""
 
 
-def _takes_turns(item: pytest.Item, known: set[str]) -> bool:
-    path = item.path.relative_to(TESTS)
+def _turns_of(item: pytest.Item, known: set[str]) -> int:
+    """One in how many seeds runs it."""
+    path, mark = item.path.relative_to(TESTS), item.get_closest_marker("turns")
+    if mark is not None:
+        return int(mark.args[0])
     if path.parts[0] == "bench":
-        return True
-    return path.parts[0] != "faults" and path.as_posix() not in EVERY_TIME and _is_repetition(item, known)
+        return TURNS
+    repeats = path.parts[0] != "faults" and path.as_posix() not in EVERY_TIME and _is_repetition(item, known)
+    return TURNS if repeats else 1
 
 
 def _is_repetition(item: pytest.Item, known: set[str]) -> bool:

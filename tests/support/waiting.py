@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 def until(condition: Callable[[], T], what: str, limit: float = LIMIT) -> T:

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from holdfast import App
+from holdfast.worker import lease
 from holdfast.worker.worker import Worker, WorkerOptions
 
-# Small values everywhere: nothing here waits for a default.
-QUICK: dict[str, Any] = {"lease_ttl": 5.0, "poll": 0.02, "promote_every": 0.03, "sweep_every": 0.1, "grace": 5.0}
+# Small values everywhere: nothing here waits for a default. But a lease lasts: a busy machine may stop a process for
+# seconds, and a worker that lost its lease by chance fails tests of something else.
+QUICK: dict[str, Any] = {"lease_ttl": 30.0, "poll": 0.02, "promote_every": 0.03, "sweep_every": 0.1, "grace": 5.0}
 
 
 async def serve(app: App, **options: Any) -> Worker:
@@ -90,11 +94,20 @@ class Background:
 
 
 @contextmanager
-def working(app: App, **options: Any) -> Iterator[Background]:
-    """A worker beside the test. It has a store of its own, so that neither closes the other's connections."""
-    beside = Background(app, options)
-    beside.start()
-    try:
-        yield beside
-    finally:
-        beside.stop()
+def working(app: App, *, beat: float | None = None, **options: Any) -> Iterator[Background]:
+    """A worker beside the test. It has a store of its own, so that neither closes the other's connections.
+
+    It renews its lease every ``beat`` seconds, however long the lease lasts; a test that sets ``lease_ttl`` instead
+    gets the usual three times in a lease.
+    """
+    if beat is None and "lease_ttl" not in options:
+        beat = 1.5
+    with pytest.MonkeyPatch.context() as patch:
+        if beat is not None:
+            patch.setattr(lease, "BEATS_PER_LEASE", (QUICK | options)["lease_ttl"] / beat)
+        beside = Background(app, options)
+        beside.start()
+        try:
+            yield beside
+        finally:
+            beside.stop()

@@ -51,8 +51,8 @@ async def test_first_looks_are_one_after_another() -> None:
     watched, leaving = Watched(), asyncio.Event()
     tasks = await watched.begin(*(watched.duty(name) for name in "abcd"), leaving=leaving)
     async with asyncio.timeout(20):
-        await watched.has_looked("d")
-        assert (watched.most, watched.looked) == (1, ["a", "b", "c", "d"])
+        await watched.has_looked("a")
+        assert (watched.most, watched.looked) == (1, ["d", "c", "b", "a"]), "promotion, which is the first, comes last"
         leaving.set()
         await asyncio.gather(*tasks)
 

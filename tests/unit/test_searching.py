@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.jobs.search import narrowed, parse, written
+from tests.support.characters import CHARACTERS
 
 pytestmark = pytest.mark.req("JF-14", "JF-16")
 
@@ -63,7 +64,7 @@ def test_what_is_refused(text: str, says: str) -> None:
     assert refused.value.code == "invalid_search"
 
 
-@given(st.text(max_size=60))
+@given(st.text(CHARACTERS, max_size=60))
 def test_whatever_is_typed_is_understood_or_refused(text: str) -> None:
     try:
         found = parse(text, NOW)

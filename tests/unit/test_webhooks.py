@@ -15,6 +15,7 @@ from holdfast.engine.times import EPOCH
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.features.webhooks.model import WebhookDraft, check_url, fate_of, message_of
 from holdfast.features.webhooks.signing import key_of, secret_of
+from tests.support.characters import CHARACTERS
 
 pytestmark = pytest.mark.req("JF-9")
 
@@ -87,9 +88,11 @@ FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCh
 
 @FUZZ
 @given(
-    st.dictionaries(st.sampled_from(list(HEADERS)), st.text(max_size=50) | st.binary(max_size=50) | st.integers()),
-    st.binary(max_size=200) | st.text(max_size=5),
-    st.text(max_size=80) | st.just(SECRET) | st.lists(st.text(max_size=20), max_size=3),
+    st.dictionaries(
+        st.sampled_from(list(HEADERS)), st.text(CHARACTERS, max_size=50) | st.binary(max_size=50) | st.integers()
+    ),
+    st.binary(max_size=200) | st.text(CHARACTERS, max_size=5),
+    st.text(CHARACTERS, max_size=80) | st.just(SECRET) | st.lists(st.text(CHARACTERS, max_size=20), max_size=3),
 )
 def test_nothing_else_is_ever_raised(headers: Any, body: Any, secrets: Any) -> None:
     """Fuzzed on top of good headers and alone (rule 10)."""

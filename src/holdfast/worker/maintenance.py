@@ -336,9 +336,10 @@ class Maintenance:
 
     async def run(self, leaving: asyncio.Event) -> None:
         """Until ``leaving``. All tasks are run at first, one after another: a worker that starts has jobs to take, and
-        its tasks would open a connection each before that."""
+        its tasks would open a connection each before that. Promotion comes last, since the others make jobs due: a
+        burst may end after this one round."""
         maintaining.set(True)
-        for chain in self._chains:
+        for chain in reversed(self._chains):
             if chain.first.readies:
                 await self._run(chain, chain.names, leaving)
         for chain in self._chains:

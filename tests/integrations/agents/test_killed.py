@@ -23,8 +23,11 @@ NOTES = {"lookup call-a": "lookup 7", "lookup call-b": "lookup 8", "refund call-
 
 def lives(folder: Path, numbers: Iterable[int], framework: str = "pydantic") -> list[dict[str, Any]]:
     process = start_call(kill_everywhere, str(folder), numbers, framework)
-    process.join(100)
-    assert process.exitcode == 0
+    try:
+        process.join(280)
+        assert process.exitcode == 0
+    finally:
+        process.kill()
     return [json.loads(line) for line in (folder / "lives").read_text().splitlines()]
 
 

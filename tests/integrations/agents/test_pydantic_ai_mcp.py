@@ -5,9 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from mcp.server import MCPServer
 from pydantic_ai import Agent
-from pydantic_ai.mcp import MCPToolset
 
 from holdfast import App
 from holdfast.integrations.pydantic_ai import HoldfastAgent
@@ -19,6 +17,9 @@ from tests.support.workers import work_off
 @pytest.mark.slow
 @pytest.mark.req("HF-9")
 def test_mcp_tools_are_listed_and_called_once_each(app: App, calls: list[str]) -> None:
+    from mcp.server import MCPServer  # a slow test alone needs them, and every process would import them
+    from pydantic_ai.mcp import MCPToolset
+
     server = MCPServer("shop")
 
     @server.tool()

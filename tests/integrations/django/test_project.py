@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import unittest
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +26,21 @@ from tests.support.django_handles import make_default
 pytestmark = pytest.mark.req("HF-8")
 
 
-@pytest.fixture
-def project(new_sqlite_url: str) -> Iterator[str]:
-    """A database as ``manage.py migrate`` leaves it."""
-    make_default(new_sqlite_url)
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file as ``manage.py migrate`` leaves it, to be copied."""
+    path = tmp_path_factory.mktemp("migrated") / "jobs.db"
+    make_default(f"sqlite:///{path}")
     call_command("migrate", verbosity=0, run_syncdb=True)
+    connections.close_all()
+    app.session.store.close()
+    return path
+
+
+@pytest.fixture
+def project(migrated: Path, new_sqlite_url: str) -> Iterator[str]:
+    shutil.copyfile(migrated, new_sqlite_url.removeprefix("sqlite:///"))
+    make_default(new_sqlite_url)
     yield new_sqlite_url
     dashboard.close_bridge()
     connections.close_all()

@@ -42,6 +42,7 @@
     const part = event.detail.target;
     if (!part.matches("[data-live]")) return;
     if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = false; stale(); return; }
+    if (busy()) { event.detail.shouldSwap = false; due = true; return; } // the user began while the answer was under way
     const focus = document.activeElement;
     keep.set(part.id, {
       ticked: [...part.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value),
