@@ -14,13 +14,8 @@ create or replace function time_of(p_id uuid) returns timestamptz language sql i
 return to_timestamp(('x' || substr(replace(p_id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0);
 
 -- Statements on `event` fire the triggers of `event`, and only statements that name a partition fire these.
-create or replace function refuse_partition() returns trigger language plpgsql set search_path from current as $$
+create or replace function refuse_partition() returns trigger language plpgsql as $$
 begin
-    -- As for `event`: rows go when their jobs have gone.
-    if tg_op = 'TRUNCATE' and exists (select from event_partition p where p.name = tg_table_name)
-       and not exists (select from event_partition p join job_state s on s.id >= p.low and s.id < p.high where p.name = tg_table_name) then
-        return null;
-    end if;
     raise exception '%: rows are never changed (% refused)', tg_table_name, lower(tg_op)
         using errcode = 'ZH002', hint = 'This is a partition of the ledger, which triggers write.';
 end $$;
@@ -98,6 +93,18 @@ language sql stable set search_path from current as $$
          order by p.low limit 1))
 $$;
 
+-- Jobs of a range that a retry needs which is not in it, or is kept.
+create or replace function retried_outside(p_low uuid, p_high uuid, p_kept uuid[]) returns uuid[]
+language sql stable set search_path from current as $$
+    select array(select r.retry_of from job r
+                  where r.retry_of >= p_low and r.retry_of < p_high and not r.retry_of = any (p_kept)
+                    and (r.id < p_low or r.id >= p_high or r.id = any (p_kept)) limit 2000)
+$$;
+
+create or replace function policies_digest() returns text language sql stable set search_path from current as $$
+    select md5(coalesce(string_agg(r::text, ';' order by r.tenant, r.kind, r.state), '')) from retention r
+$$;
+
 -- The jobs of a range that have to stay, up to `p_most` of them: not finished, not due, dead letters, jobs of workflows, and what a
 -- retry outside of it still needs.
 create or replace function kept_in(p_low uuid, p_high uuid, p_most integer, p_now timestamptz) returns uuid[]
@@ -123,9 +130,7 @@ begin
                      order by s.id limit p_most + 1) end
       into v_kept from ages a;
     loop
-        v_more := array(select r.retry_of from job r
-                         where r.retry_of >= p_low and r.retry_of < p_high and not r.retry_of = any (v_kept)
-                           and (r.id < p_low or r.id >= p_high or r.id = any (v_kept)) limit p_most + 1);
+        v_more := retried_outside(p_low, p_high, v_kept);
         exit when v_more = '{}' or cardinality(v_kept) > p_most;
         v_kept := v_kept || v_more;
     end loop;
@@ -165,7 +170,7 @@ begin
 end $$;
 
 -- Announce the purge: which events will go, by number and by tenant. Answers how many jobs that is; 0 if there are too few.
-create or replace function announce_purge(p_part event_partition, p_kept uuid[]) returns integer
+create or replace function announce_purge(p_part event_partition, p_high uuid, p_kept uuid[]) returns integer
 language plpgsql set search_path from current set jit = off as $$
 #variable_conflict use_column
 declare
@@ -173,13 +178,13 @@ declare
     v_told   jsonb;
     v_number bigint;
 begin
-    select count(*) - cardinality(p_kept) into v_jobs from job_state s where s.id >= p_part.low and s.id < p_part.high;
+    select count(*) - cardinality(p_kept) into v_jobs from job_state s where s.id >= p_part.low and s.id < p_high;
     if v_jobs < 1000 then
         return 0;
     end if;
     with going as materialized (
         select e.seq, e.tenant from event e
-         where e.job_id >= p_part.low and e.job_id < p_part.high
+         where e.job_id >= p_part.low and e.job_id < p_high
            and (p_kept = '{}' or not exists (select from unnest(p_kept) k where k = e.job_id))
     ), islands as (
         select min(n.seq) as low, max(n.seq) as high
@@ -187,8 +192,8 @@ begin
     ), tenants as (
         select g.tenant, jsonb_build_array(count(*), min(g.seq), max(g.seq)) as told from going g group by g.tenant)
     select jsonb_build_object(
-               'from', p_part.low, 'below', p_part.high, 'jobs', v_jobs, 'kept', to_jsonb(p_kept),
-               'xmin', pg_snapshot_xmin(pg_current_snapshot())::text,
+               'from', p_part.low, 'below', p_high, 'jobs', v_jobs, 'kept', to_jsonb(p_kept),
+               'xmin', pg_snapshot_xmin(pg_current_snapshot())::text, 'policies', policies_digest(),
                'events', (select string_agg(case when i.low = i.high then i.low::text else i.low || '-' || i.high end, ',' order by i.low)
                             from islands i),
                'tenants', (select jsonb_object_agg(t.tenant, t.told) from tenants t))
@@ -206,23 +211,33 @@ language plpgsql set search_path from current set jit = off as $$
 declare
     v_approvals uuid[] := array(select g.id from approval g where g.job_id >= p_low and g.job_id < p_high and not g.job_id = any (p_kept));
     v_pair      text[];
+    v_some      record;
 begin
+    select bool_or(j.payload::text like '{"$holdfast":%') as stored, bool_or(j.idempotency_key is not null) as keyed,
+           bool_or(j.content_key is not null) as content, bool_or(j.tags <> '{}') as tagged
+      into v_some from job j where j.id >= p_low and j.id < p_high;
     perform leave_behind(array(
         select f.id from (
-            select j.id from job j where j.id >= p_low and j.id < p_high and j.payload::text like '{"$holdfast":%'
+            select j.id from job j where v_some.stored and j.id >= p_low and j.id < p_high and j.payload::text like '{"$holdfast":%'
             union select r.job_id from result r where r.job_id >= p_low and r.job_id < p_high and (r.ref is not null or r.value::text like '{"$holdfast":%')
             union select a.job_id from artifact a where a.job_id >= p_low and a.job_id < p_high) f
          where not f.id = any (p_kept)), clock_now());
-    delete from idempotency i using job j
-     where j.id >= p_low and j.id < p_high and j.idempotency_key is not null and not j.id = any (p_kept)
-       and (i.tenant, i.kind, i.key, i.job_id) = (j.tenant, j.kind, j.idempotency_key, j.id);
-    delete from content c using job j
-     where j.id >= p_low and j.id < p_high and j.content_key is not null and not j.id = any (p_kept)
-       and (c.tenant, c.key, c.job_id) = (j.tenant, j.content_key, j.id);
-    delete from job_tag t using (
-            select j.tenant, j.id, unnest(j.tags) as tag from job j
-             where j.id >= p_low and j.id < p_high and j.tags <> '{}' and not j.id = any (p_kept)) g
-     where (t.tenant, t.tag, t.job_id) = (g.tenant, g.tag, g.id);
+    if v_some.keyed then
+        delete from idempotency i using job j
+         where j.id >= p_low and j.id < p_high and j.idempotency_key is not null and not j.id = any (p_kept)
+           and (i.tenant, i.kind, i.key, i.job_id) = (j.tenant, j.kind, j.idempotency_key, j.id);
+    end if;
+    if v_some.content then
+        delete from content c using job j
+         where j.id >= p_low and j.id < p_high and j.content_key is not null and not j.id = any (p_kept)
+           and (c.tenant, c.key, c.job_id) = (j.tenant, j.content_key, j.id);
+    end if;
+    if v_some.tagged then
+        delete from job_tag t using (
+                select j.tenant, j.id, unnest(j.tags) as tag from job j
+                 where j.id >= p_low and j.id < p_high and j.tags <> '{}' and not j.id = any (p_kept)) g
+         where (t.tenant, t.tag, t.job_id) = (g.tenant, g.tag, g.id);
+    end if;
     foreach v_pair slice 1 in array array[
             ['job_state', 'id'], ['job', 'id'], ['result', 'job_id'], ['checkpoint', 'job_id'], ['artifact', 'job_id'], ['step', 'job_id'],
             ['watch', 'job_id'], ['occupied_slot', 'job_id'], ['delivery', 'job_id'], ['redriven_as', 'job_id'], ['redriven_as', 'new_id'],
@@ -243,18 +258,41 @@ begin
     delete from fire f using made m where f.schedule_id = m.schedule_id and f.due_at = m.due_at and f.job_id = m.job_id;
 end $$;
 
--- Remove the events of a partition but those of `p_kept`. TRUNCATE needs the partition for itself for a moment: whoever holds it for
--- longer than the timeout (a backup, say) makes the whole purge wait for another time.
-create or replace function empty_partition(p_part event_partition, p_kept uuid[]) returns void
+-- Remove the events of a partition below `p_high` but those of `p_kept`. TRUNCATE needs the partition for itself for a moment: whoever
+-- holds it for longer than the timeout (a backup, say) makes the whole purge wait for another time. The few rows that stay are
+-- written again as they were, without the triggers that refuse them.
+create or replace function empty_partition(p_part event_partition, p_high uuid, p_kept uuid[]) returns void
 language plpgsql set search_path from current set lock_timeout = '500ms' set jit = off as $$
+declare
+    v_rows event[] := array(select e from event e where e.job_id >= p_part.low and e.job_id < p_high and e.job_id = any (p_kept));
 begin
-    if p_kept <> '{}' then
-        delete from event e where e.job_id >= p_part.low and e.job_id < p_part.high
+    if p_high < p_part.high then
+        delete from event e where e.job_id >= p_part.low and e.job_id < p_high
            and not exists (select from unnest(p_kept) k where k = e.job_id);
         return;
     end if;
     execute format('lock table %I in access exclusive mode', p_part.name);
-    execute format('truncate %I', p_part.name);   -- refused if a job has come in the meantime (refuse_partition)
+    if (select count(*) from job_state s where s.id >= p_part.low and s.id < p_high) <> cardinality(p_kept) then
+        raise exception 'a job has come into partition %', p_part.name using errcode = 'lock_not_available';
+    end if;
+    execute format('alter table %I disable trigger user', p_part.name);
+    execute format('truncate %I', p_part.name);
+    execute format('insert into %I select r.* from unnest($1) r', p_part.name) using v_rows;
+    execute format('alter table %I enable trigger user', p_part.name);
+end $$;
+
+-- No new rows come into an old partition, so the space of deleted ones would never be used again. Once it is mostly empty, it is
+-- written anew: the few jobs that stay, and files as small as they need to be.
+create or replace function compact_partition(p_part event_partition) returns void
+language plpgsql set search_path from current set lock_timeout = '500ms' as $$
+begin
+    if pg_table_size(to_regclass(quote_ident(p_part.name))) > 8 * 1024 * 1024
+       and pg_table_size(to_regclass(quote_ident(p_part.name))) > 800 * pg_stat_get_live_tuples(to_regclass(quote_ident(p_part.name))) then
+        execute format('cluster %I using %I', p_part.name, (
+            select i.indexrelid::regclass::text from pg_index i where i.indrelid = to_regclass(quote_ident(p_part.name)) and i.indisprimary));
+    end if;
+exception when lock_not_available or deadlock_detected then
+    null;   -- another time
 end $$;
 
 -- One step of the purge of a partition: announce it, or carry out what was announced. No row: there is nothing to do.
@@ -265,9 +303,11 @@ declare
     v_part event_partition;
     v_told record;
     v_kept uuid[];
+    v_high uuid;
 begin
     select p.* into v_part from event_partition p
-     where p.check_at <= p_now and p.high <= id_since(p_now - span((select min(r.purge_after) from retention r)))
+     where p.check_at <= p_now
+       and (p.announced is not null or p.high <= id_since(p_now - span((select min(r.purge_after) from retention r))))
      order by p.announced nulls last, p.low limit 1 for update skip locked;
     if not found then
         return;
@@ -286,12 +326,20 @@ begin
         if v_told.sealed is not true then
             return;
         end if;
+        v_high := (v_told.changed ->> 'below')::uuid;
+    else
+        -- At most a million in one transaction, which takes some seconds.
+        v_high := coalesce((select s.id from job_state s where s.id >= v_part.low and s.id < v_part.high
+                             order by s.id offset 1000000 limit 1), v_part.high);
     end if;
-    held_by := unread_in(v_part.low, v_part.high);
-    v_kept := case when held_by is null then kept_in(v_part.low, v_part.high, 1000, p_now) end;
+    held_by := unread_in(v_part.low, v_high);
     if v_part.announced is null then
-        if held_by is null and cardinality(v_kept) <= 1000 then
-            jobs := announce_purge(v_part, v_kept);
+        v_kept := case when held_by is null then kept_in(v_part.low, v_high, 1000, p_now) end;
+        if cardinality(v_kept) <= 1000 then
+            jobs := announce_purge(v_part, v_high, v_kept);
+        end if;
+        if jobs = 0 then
+            perform compact_partition(v_part);
         end if;
         update event_partition p
            set check_at = p_now + case when p.announced is not null then interval '0' when held_by is not null then interval '10 s'
@@ -300,16 +348,18 @@ begin
         return next;
         return;
     end if;
-    if held_by is null and v_kept <@ v_told.kept and not exists (
-            select from event e where e.job_id >= v_part.low and e.job_id < v_part.high
+    -- A finished job does not change without an event, and time only makes more of them due.
+    if held_by is null and v_told.changed ->> 'policies' = policies_digest()
+       and retried_outside(v_part.low, v_high, v_told.kept) = '{}' and not exists (
+            select from event e where e.job_id >= v_part.low and e.job_id < v_high
                and e.xid >= (v_told.changed ->> 'xmin')::bigint and not e.job_id = any (v_told.kept)) then
-        perform purge_range(v_part.low, v_part.high, v_told.kept);
+        perform purge_range(v_part.low, v_high, v_told.kept);
         insert into action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)
         select t.key, clock_now(), actor(), 'purge', 'ledger', v_part.name,
                jsonb_build_object('announced', v_part.announced, 'count', t.value -> 0, 'through', t.value -> 2),
                (t.value ->> 1)::bigint, (t.value ->> 2)::bigint
           from jsonb_each(v_told.changed -> 'tenants') t;
-        perform empty_partition(v_part, v_told.kept);
+        perform empty_partition(v_part, v_high, v_told.kept);
         removed := (v_told.changed ->> 'jobs')::integer;
     else   -- something has changed: it is announced again when all may go
         perform note_action('*', 'withdraw', 'ledger', v_part.name, jsonb_build_object('announced', v_part.announced));
