@@ -33,7 +33,7 @@ NOT_RECORDED = {
     *("lease", "recall", "watch", "occupied_slot", "rate_meter", "dispatch", "clock", "migration"),
     *("ready", "round", "moved"),  # what SQLite keeps of a claim or a move while it lasts
     *("action", "seal"),
-    *("retention_pass", "usage", "usage_place", "upkeep", "leftover"),
+    *("retention_pass", "event_partition", "usage", "usage_place", "upkeep", "leftover"),
     *("dead_letter", "redriven_as"),
     *("webhook_delivery", "quarantine"),
     *("unsure_wait", "owed", "mutex", "lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" for n in range(8))),

@@ -19,7 +19,17 @@ Rows = list[tuple[object, ...]]
 
 # These hold nothing of anybody's, and everybody may know them.
 LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}  # empty, or only locked
-WITHOUT_TENANT = {"clock", "migration", "recall", "dispatch", "usage_place", "upkeep", "owed", *LOCKS}
+WITHOUT_TENANT = {
+    "clock",
+    "migration",
+    "recall",
+    "dispatch",
+    "usage_place",
+    "upkeep",
+    "owed",
+    "event_partition",
+    *LOCKS,
+}
 
 
 class Catalogue:

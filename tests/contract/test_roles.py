@@ -16,9 +16,13 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 OUTSIDER = "holdfast_outsider"
 # Of tables that have no tenant.
-KEYS = {"migration": "name", "recall": "lease", "mutex": "n", "owed": "job_id"} | dict.fromkeys(
-    ("clock", "dispatch", "usage_place", "upkeep"), "id"
-)
+KEYS = {
+    "migration": "name",
+    "recall": "lease",
+    "mutex": "n",
+    "owed": "job_id",
+    "event_partition": "name",
+} | dict.fromkeys(("clock", "dispatch", "usage_place", "upkeep"), "id")
 KEYS |= dict.fromkeys(("lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" for n in range(8))), "held")
 
 READS = {

@@ -131,6 +131,7 @@ class PostgresByHand(ByHand):
     def tables(self) -> list[str]:
         rows = self.connection.execute(
             "select relname from pg_class where relnamespace = %s::regnamespace and relkind in ('r', 'p')"
+            " and not relispartition"
             " order by relname",
             (self.schema,),
         )

@@ -146,10 +146,14 @@ class Purged:
     """By job."""
     malformed: bool
     """It says something that no purge says."""
+    announced: int | None = None
+    """Of a purge of a whole partition: the number of the action that listed its events before they were removed."""
 
     @classmethod
     def of(cls, action: Item) -> Purged:
         changed = _document(action[7])
+        if (announced := cls.announcement(changed)) is not None:
+            return cls(frozenset(), {}, malformed=False, announced=announced)
         given = changed.get("jobs", {}) if isinstance(changed, dict) else None
         cleaned: dict[str, Item] = {}
         for job, fields in given.items() if isinstance(given, dict) else ():
@@ -160,6 +164,11 @@ class Purged:
                 )
         malformed = not isinstance(given, dict) or len(cleaned) < len(given)
         return cls(frozenset(Ranges(Ranges.purged(changed)).numbers()), cleaned, malformed)
+
+    @staticmethod
+    def announcement(changed: Any) -> int | None:
+        number = changed.get("announced") if isinstance(changed, dict) else None
+        return number if isinstance(number, int) and not isinstance(number, bool) else None
 
     @property
     def unlisted(self) -> frozenset[int]:
@@ -174,6 +183,16 @@ class Purged:
         if not isinstance(text, str) or not _RANGES.fullmatch(text):
             return None
         return frozenset({*Ranges(text).numbers(), int(clean[0] or 0)})
+
+
+def announced_events(action: Item) -> str:
+    """The numbers of the events that an announcement lists."""
+    return Ranges.purged(_document(action[7]))
+
+
+def withdrawn(action: Item) -> int | None:
+    """The announcement that this action takes back."""
+    return Purged.announcement(_document(action[7]))
 
 
 def _document(text: object) -> Any:

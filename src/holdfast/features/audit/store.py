@@ -289,7 +289,14 @@ class AuditReads(Reader):
             " where a.first_seq <= :high and a.last_seq >= :low and a.first_seq is not null order by a.seq"
         )
         rows = yield from self._ask(EVERY, text, low=low, high=high)
-        return [Ranges.purged(self.dialect.codec.json(row[0])) for row in rows]
+        said = [self.dialect.codec.json(row[0]) for row in rows]
+        announced = {number for each in said if (number := Purged.announcement(each)) is not None}
+        found = [Ranges.purged(each) for each in said if Purged.announcement(each) is None]
+        text = "select a.changed from {action} a where a.seq = :number and a.type = 'announce'"
+        for number in sorted(announced):
+            rows = yield from self._ask(EVERY, text, number=number)
+            found += [Ranges.purged(self.dialect.codec.json(row[0])) for row in rows]
+        return found
 
     def _trails(self, low: int, high: int) -> Steps[list[Trail]]:
         rows = yield from self._ask(EVERY, _TRAILS, low=low, high=high)

@@ -20,9 +20,11 @@ from holdfast.features.audit.model import (
     Purged,
     Ranges,
     Seal,
+    announced_events,
     content_digest,
     digest_of,
     leaves,
+    withdrawn,
 )
 
 What = Literal["event", "action"]
@@ -156,6 +158,8 @@ class Check:
         self._anchored = {anchor.number: anchor for anchor in self.anchors}
         # Told last: where events were changed, their jobs' histories do not fit either.
         self._broken: list[Flaw] = []
+        # Purges that were announced and not withdrawn: the numbers of their events, by the number of the announcement.
+        self._announced: dict[int, str] = {}
         # The newest seal above whose floor nothing was visible.
         self._complete: Seal | None = None
 
@@ -195,6 +199,7 @@ class Check:
                     before = seal.contents is None or (last is not None and last.contents is None)
                     self._prove(action, None if block.proofs is None else block.proofs.get(int(action[0] or 0)), before)
             self._compare_contents(seal, block.contents)
+            self._note_announcements(block.actions)
         for trail in block.trails:
             self._follow(trail)
         self._sound = whole
@@ -202,6 +207,14 @@ class Check:
         self.last = seal
         if seal.cut == 0:
             self._complete = seal
+
+    def _note_announcements(self, actions: Iterable[Item]) -> None:
+        """After the purges of the same block: an announcement is sealed before its purge."""
+        for action in actions:
+            if action[4] == "announce":
+                self._announced[int(action[0] or 0)] = announced_events(action)
+            elif action[4] == "withdraw":
+                self._announced.pop(withdrawn(action) or 0, None)
 
     def end(self, tail: Tail | None = None) -> Report:
         tail = tail or Tail()
@@ -244,7 +257,12 @@ class Check:
             self._flaw("rewritten", "seal", seal.number, f"seal {seal.number} is not the one that was anchored")
 
     def _compare(self, what: What, kept: bytes, rows: Sequence[Item], complete: bool, sealed_at: int) -> None:
-        there = {int(item[0] or 0): item for item in rows}
+        there: dict[int, Item] = {}
+        for item in rows:
+            number = int(item[0] or 0)
+            if number in there:  # no key says across partitions that numbers are unique
+                self._flaw("inserted", what, number, f"there are two of {what} {number}")
+            there[number] = item
         for number, digest in leaves(kept):
             self._counts[what] += 1
             item = there.pop(number, None) or self._extra.pop((what, number), None)
@@ -330,6 +348,12 @@ class Check:
         """A purge names jobs that are gone, and the sealed event of each that says it was cleaned and lists its events.
         ``before``: it may have been recorded by a version that named no jobs."""
         number, purged = int(action[0] or 0), Purged.of(action)
+        if purged.announced is not None:
+            granted = self.start is not None and purged.announced <= self.start.action_floor
+            if purged.announced not in self._announced and not granted:
+                says = f"action {number} is a purge that no earlier seal has the announcement of"
+                self._flaw("forged", "action", number, says)
+            return
         if purged.malformed or not purged.cleaned:
             if purged.malformed or not before:
                 self._flaw("forged", "action", number, f"action {number} is a purge that names no jobs, as none does")
@@ -358,7 +382,11 @@ class Check:
         """Take out of what is gone what a purge says it took."""
         purges = list(block.purges or ())
         if block.purges is None:
-            purges += [Ranges.text(sorted(Purged.of(a).events)) for a in block.actions if a[4] == "purge"]
+            for purged in (Purged.of(action) for action in block.actions if action[4] == "purge"):
+                if purged.announced is None:
+                    purges.append(Ranges.text(sorted(purged.events)))
+                else:
+                    purges.append(self._announced.get(purged.announced, ""))
         for text in purges:
             gone = sorted(number for what, number in self._gone if what == "event")
             for number in Ranges(text).of(gone):

@@ -27,7 +27,7 @@ from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
-from holdfast.worker.maintenance import clearing
+from holdfast.worker.maintenance import clearing, release
 
 _Policies = list[Retention]  # inside the class the word is an operation
 _Previews = list[Preview]
@@ -103,6 +103,9 @@ class RetentionPolicies(StoreNamespace):
             if swept.action == "idle":
                 break
             done[swept.action] += swept.done
+            if swept.action == "purge" and swept.looked and not swept.done:  # announced, or held back by the next seal
+                while (yield from run(store.audit.seal(release()))):
+                    pass
         if self._artifacts is not None:
             done["delete"] = yield from clearing(store, self._artifacts, scope)
         return done

@@ -290,6 +290,7 @@ begin
         perform from upkeep u where u.prune_at <= v_now for update skip locked;
         if found then
             action := 'prune';
+            perform add_partitions(v_now);
             done := prune_bookkeeping(sweep_retention.want, v_now);
             looked := done;
             more := done >= sweep_retention.want;
@@ -297,6 +298,14 @@ begin
             return next;
             return;
         end if;
+        select p.jobs, p.removed, p.held_by into looked, done, held_by from purge_partition(v_now) p;
+        if found and looked + done > 0 then
+            action := 'purge';
+            more := true;
+            return next;
+            return;
+        end if;
+        held_by := null;
     end if;
     select p.* into v_pass from retention_pass p
      where p.again_at <= v_now and (v_scope = '*' or p.tenant = v_scope)
@@ -318,6 +327,9 @@ begin
     if v_pass.action = 'purge' then   -- never ahead of the cleaning
         v_top := least(v_top, (select p.reached from retention_pass p
                                 where (p.tenant, p.kind, p.state, p.action) = (v_pass.tenant, v_pass.kind, v_pass.state, 'clean')));
+    end if;
+    if v_pass.action = 'purge' or v_rule.clean_after is null or v_rule.clean_after >= v_rule.purge_after then
+        v_top := rows_until(v_top, v_age, v_now);
     end if;
     v_ids := retention_next(v_rule, v_pass.reached, v_top, sweep_retention.look);
     looked := coalesce(cardinality(v_ids), 0);

@@ -138,11 +138,28 @@ create table event (
     at       timestamptz not null,
     actor    text        not null,
     meta     jsonb,
-    primary key (seq)
-);
-create index event_by_job on event (job_id, seq);
+    primary key (job_id, seq)
+) partition by range (job_id);
+create index event_by_seq on event (seq);
 -- Finding the rows of a few transactions that committed late: cheap to keep, since both columns only grow.
 create index event_by_xid on event using brin (xid) with (pages_per_range = 32, autosummarize = on);
+
+-- The ledger is partitioned by the id of the job, which begins with the time the job was created. All events of a job are
+-- in one partition, and those of jobs from the same days go together, with their files (docs/adr/0053). Events of jobs
+-- that no partition is for are in `event_rest`.
+create table event_rest partition of event default;
+
+-- The partitions of `event` but the default. Boundaries are ids without randomness: times.
+create table event_partition (
+    name      text        not null primary key,
+    low       uuid        not null unique,
+    high      uuid        not null,                   -- exclusive
+    check_at  timestamptz not null default 'epoch',   -- not considered for a purge before
+    announced bigint,                                 -- the action that announces its purge
+    constraint ordered check (low < high)
+);
+-- One purge at a time.
+create unique index event_partition_announced on event_partition ((true)) where announced is not null;
 
 -- (tenant, kind, key) is claimed for ever; `job` can then be partitioned by time without losing uniqueness.
 create table idempotency (

@@ -82,7 +82,7 @@ begin
             ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
-            ' retention, retention_pass, usage, usage_place, upkeep, action, leftover,'
+            ' retention, retention_pass, event_partition, usage, usage_place, upkeep, action, leftover,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
             ' connector, quarantine to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);

@@ -39,16 +39,26 @@ end $$;
 
 create or replace trigger judge_update before update on job for each row execute function judge_job_update();
 
--- A job leaves whole or not at all: first its state (cleaned only), then its facts, then its ledger.
-create or replace function judge_state_delete() returns trigger language plpgsql as $$
+-- A job leaves whole or not at all: first its state (cleaned only), then its facts, then its ledger. From a partition whose
+-- purge is announced, finished jobs leave without being cleaned first.
+create or replace function judge_state_delete() returns trigger language plpgsql set search_path from current as $$
+declare
+    v_low  uuid;
+    v_high uuid;
+    v_job  record;
 begin
-    if old.state <> 'cleaned' then
-        raise exception 'job %: only a cleaned job can be purged, this one is %', old.id, old.state using errcode = 'ZH002';
+    select p.low, p.high into v_low, v_high from event_partition p where p.announced is not null;
+    select g.id, g.state into v_job from gone g
+     where g.state <> 'cleaned'
+       and (g.state in ('succeeded', 'failed', 'cancelled') and g.id >= v_low and g.id < v_high) is not true limit 1;
+    if found then
+        raise exception 'job %: only a cleaned job can be purged, this one is %', v_job.id, v_job.state using errcode = 'ZH002';
     end if;
-    return old;
+    return null;
 end $$;
 
-create or replace trigger judge_delete before delete on job_state for each row execute function judge_state_delete();
+create or replace trigger judge_delete after delete on job_state
+    referencing old table as gone for each statement execute function judge_state_delete();
 
 create or replace function judge_delete() returns trigger language plpgsql set search_path from current as $$
 begin
@@ -59,18 +69,30 @@ begin
     return null;
 end $$;
 
-create or replace function judge_job_delete() returns trigger language plpgsql set search_path from current as $$
+-- A whole partition's jobs at once: then it is cheaper to look for states that are left between the first and the last of them.
+create or replace function judge_job_delete() returns trigger language plpgsql set search_path from current set jit = off as $$
+declare
+    v_id uuid;
 begin
-    if exists (select from job_state s where s.id = old.id) then
-        raise exception 'job %: never deleted while it has a state', old.id
+    if (select count(*) from (select from gone limit 5000) g) < 5000 then
+        select s.id into v_id from gone g join job_state s on s.id = g.id limit 1;
+    else
+        select s.id into v_id from job_state s
+         where s.id >= (select g.id from gone g order by g.id limit 1)
+           and s.id <= (select g.id from gone g order by g.id desc limit 1)
+           and s.id in (select g.id from gone g) limit 1;
+    end if;
+    if found then
+        raise exception 'job %: never deleted while it has a state', v_id
             using errcode = 'ZH002', hint = 'Retention purges a cleaned job as a whole.';
     end if;
-    return old;
+    return null;
 end $$;
 
 create or replace trigger judge_delete after delete on event
     referencing old table as gone for each statement execute function judge_delete();
-create or replace trigger judge_delete before delete on job for each row execute function judge_job_delete();
+create or replace trigger judge_delete after delete on job
+    referencing old table as gone for each statement execute function judge_job_delete();
 
 -- A result is written once, when its job succeeds. Retention takes it from a cleaned job; one that is sealed may be sealed with
 -- another key (features/payloads/postgres.sql). Nothing else.
