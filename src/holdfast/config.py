@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.engine.units import in_bytes
 from holdfast.errors import InvalidSetting
 
 URL_VARIABLE = "HOLDFAST_URL"
@@ -24,6 +25,7 @@ SERVICE_URL_VARIABLE = "HOLDFAST_API_URL"
 SERVICE_TOKEN_VARIABLE = "HOLDFAST_API_TOKEN"
 DISABLE_VARIABLE = "HOLDFAST_DISABLE"
 METRICS_PORT_VARIABLE = "HOLDFAST_METRICS_PORT"
+JOB_LOG_LIMIT_VARIABLE = "HOLDFAST_JOB_LOG_LIMIT"
 
 FAST_PATHS = ("pipeline", "task-pool")
 """Fast paths that depend on more of CPython or psycopg than their documentation promises. Each can be switched off."""
@@ -88,6 +90,14 @@ def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where command jobs keep their logs, if the environment says so."""
     named = environment.get(LOG_DIR_VARIABLE, "")
     return Path(named) if named else None
+
+
+def job_log_limit(default: int, environment: Mapping[str, str] = os.environ) -> int:
+    """How many bytes of what each attempt logs with ``ctx.log`` are kept; 0 keeps nothing."""
+    named = environment.get(JOB_LOG_LIMIT_VARIABLE, "").strip()
+    if not named:
+        return default
+    return 0 if named == "0" else in_bytes(named, JOB_LOG_LIMIT_VARIABLE)
 
 
 def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
