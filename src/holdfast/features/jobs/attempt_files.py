@@ -77,22 +77,34 @@ def read_log(
 ) -> AttemptLog:
     """From ``offset`` on, or the last ``tail`` bytes, and at most ``most``. Without ``opens`` sealed lines are refused:
     they are for programs that have the key, not for those who may read over HTTP."""
-    job, attempt, parts = found
-    if job.payload == HIDDEN:
-        raise Refused("logs of a restricted kind are not shown", code="restricted")
-    ended = job.state is not State.IN_PROGRESS or job.attempt != attempt
-    ref = next((part.ref for part in reversed(parts) if part.ref is not None), None)
+    job, attempt, _ = found
     start: int | None = offset or 0
     if tail is not None:
         start, most = None, min(tail, most)
-    begin, size, data = (
-        _lines(vault, job, parts, start, most, opens) if ref is None else _output(vault, job, ref, start, most)
-    )
+    ref, (begin, size, data) = _log_bytes(vault, found, start, most, opens)
     if tail is not None and begin:  # from the start of a line, or of a character
         cut = data.find(b"\n", 0, -1) + 1 or next((n for n, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
         begin, data = begin + cut, data[cut:]
+    ended = (job.state is not State.IN_PROGRESS or job.attempt != attempt) if attempt else job.state.finished
     after, text = piece_of(data, begin, at_end=ended and begin + len(data) >= size)
     return AttemptLog(job.id, attempt, text, begin, after, size, ended, ref)
+
+
+def raw_log(vault: Vault, found: tuple[Job, int, list[LogPart]], *, opens: bool = True) -> bytes:
+    """The bytes of a log as they are, up to ``FILE_LIMIT``."""
+    return _log_bytes(vault, found, 0, FILE_LIMIT, opens)[1][2]
+
+
+def _log_bytes(
+    vault: Vault, found: tuple[Job, int, list[LogPart]], start: int | None, most: int, opens: bool
+) -> tuple[str | None, tuple[int, int, bytes]]:
+    job, _, parts = found
+    if job.payload == HIDDEN:
+        raise Refused("logs of a restricted kind are not shown", code="restricted")
+    ref = next((part.ref for part in reversed(parts) if part.ref is not None), None)
+    if ref is None:
+        return None, _lines(vault, job, parts, start, most, opens)
+    return ref, _output(vault, job, ref, start, most)
 
 
 def _lines(
