@@ -17,6 +17,7 @@ from holdfast.engine.job import Claim, log_fields
 from holdfast.engine.outcome import Stopped
 from holdfast.engine.redaction import Redact, Redactor
 from holdfast.errors import InvalidSetting
+from holdfast.features.attempts.model import LogPart
 from holdfast.steps.driver import Durable, Plan, StepTools
 from holdfast.steps.program import Durably
 from holdfast.steps.transaction import Completion, Ending
@@ -109,9 +110,13 @@ class HandlerRun:
             if self.lines is None:
                 self.lines = writer.open(self.claim, loop)
 
+    def hold_lines(self) -> list[LogPart]:
+        """The lines that are not known to be written, for a transaction that ends the job."""
+        return [] if self.lines is None else self.lines.hold()
+
     @property
     def ending(self) -> Ending:
-        return Ending(self.claim, self.session, self.completion, self.stop, self.lines)
+        return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines)
 
     def check_not_waiting(self) -> None:
         """Raise ``Suspended`` again if the handler has caught it: what it waits for has not come."""

@@ -24,9 +24,9 @@ from holdfast.engine.payload import encode
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidSetting, StaleLease
+from holdfast.features.attempts.model import LogPart
 from holdfast.stores.flow import Flow
 from holdfast.stores.session import Session
-from holdfast.worker.log_writer import AttemptLines
 from holdfast.worker.shutdown import Stop
 
 log = logging.getLogger("holdfast.worker")
@@ -86,8 +86,9 @@ class Ending:
     client: Session
     completion: Completion = field(repr=False)
     stop: Stop = field(default_factory=Stop, repr=False)
-    lines: AttemptLines | None = field(default=None, repr=False)
-    """The attempt's log. Lines that are not written yet go into the transaction: after it the log is closed."""
+    lines: Callable[[], list[LogPart]] = field(default=list, repr=False)
+    """The parts of the attempt's log that are not written yet. They go into the transaction: after it the log is
+    closed."""
 
     def on(self, connection: object, value: Any) -> None:
         """Complete on the handler's own connection; what becomes of the transaction there is seen later."""
@@ -111,7 +112,7 @@ class Ending:
         self._check(await self.client.store.arun_borrowed(connection, self._settle(value), within=within))
 
     def _append_log(self) -> Flow[None] | None:
-        parts = None if self.lines is None else self.lines.hold()
+        parts = self.lines()
         return self.client.store.borrowed.append_log(self.claim.lease, parts, self.client.scope) if parts else None
 
     def _settle(self, value: Any) -> Flow[bool]:
