@@ -135,7 +135,7 @@ def test_a_log_is_cut_at_its_limit_and_says_so(app: App, monkeypatch: pytest.Mon
         work_off(app)
 
 
-@pytest.mark.req("SC-5", "SC-11")
+@pytest.mark.req("SC-5", "SC-21")
 def test_lines_before_a_transaction_of_the_handler_commit_with_it(app: App) -> None:
     @app.job(retry=ONCE)
     def ends(ctx: holdfast.SyncContext, fail: bool) -> None:
@@ -178,7 +178,7 @@ def test_a_handler_that_logs_nothing_writes_nothing(app: App, monkeypatch: pytes
     assert (handle.result(), kept(app)) == (1, [])
 
 
-@pytest.mark.req("SC-21", "SC-17")
+@pytest.mark.req("SC-21")
 def test_a_database_that_refuses_the_lines_does_not_fail_the_handler(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

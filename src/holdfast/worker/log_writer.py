@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.worker")
 
 EVERY = 0.5
+GATHER = 0.002
+"""Seconds between the end of an attempt and the write of its last lines: handlers that end about then share it."""
 LAST_WORD = 2.0
 """Seconds that the end of an attempt waits for its last lines to be written."""
 MOST = 4_000_000
@@ -160,6 +162,7 @@ class LogWriter:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EVERY):
                     await hurry.wait()
+            await asyncio.sleep(GATHER)
             hurry.clear()
             leases: dict[str, list[AttemptLines]] = {}
             for lines in self._active:
