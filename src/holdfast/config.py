@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.engine.units import in_bytes
 from holdfast.errors import InvalidSetting
 
 URL_VARIABLE = "HOLDFAST_URL"
@@ -92,12 +91,9 @@ def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
     return Path(named) if named else None
 
 
-def job_log_limit(default: int, environment: Mapping[str, str] = os.environ) -> int:
-    """How many bytes of what each attempt logs with ``ctx.log`` are kept; 0 keeps nothing."""
-    named = environment.get(JOB_LOG_LIMIT_VARIABLE, "").strip()
-    if not named:
-        return default
-    return 0 if named == "0" else in_bytes(named, JOB_LOG_LIMIT_VARIABLE)
+def job_log_limit(environment: Mapping[str, str] = os.environ) -> str | None:
+    """How much of what each attempt logs with ``ctx.log`` is kept: a size, or 0 for nothing."""
+    return environment.get(JOB_LOG_LIMIT_VARIABLE, "").strip() or None
 
 
 def state_directory(environment: Mapping[str, str] = os.environ) -> Path:

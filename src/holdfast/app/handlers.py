@@ -22,6 +22,7 @@ from holdfast.engine.payload import look_at
 from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
 from holdfast.engine.steps import RESERVED
+from holdfast.engine.units import in_bytes
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.features.attempts.model import LOG_LIMIT
 from holdfast.features.connectors.command_runner import Program, command_caller
@@ -109,7 +110,8 @@ class Declared:
 
 def log_writer_for(client: Session) -> LogWriter | None:
     """What keeps the log lines of handlers; None where the environment says that none are kept."""
-    limit = config.job_log_limit(LOG_LIMIT)
+    said = config.job_log_limit()
+    limit = LOG_LIMIT if said is None else in_bytes(said, config.JOB_LOG_LIMIT_VARIABLE, least=0)
     return LogWriter(client.store, client.scope, client.vault, limit) if limit else None
 
 
