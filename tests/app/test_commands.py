@@ -19,6 +19,7 @@ from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.stores.host_files import host_name
 from tests.app.proc import marked, until_gone
 from tests.app.worker_process import worker_process
+from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
@@ -345,15 +346,23 @@ def test_what_a_program_leaves_running_ends_with_its_attempt(app: App, logs: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.req("SC-14", "CX-15")
-def test_a_killed_worker_takes_its_programs_along(app: App, url: str, logs: Path, tmp_path: Path) -> None:
+@pytest.mark.req("SC-14", "CX-15", "SC-5", "SC-21")
+def test_a_killed_worker_takes_its_programs_along_and_leaves_the_logs(
+    app: App, url: str, logs: Path, tmp_path: Path
+) -> None:
     app._session.make_ready()
-    app.enqueue("sleeps", {"marks": str(tmp_path / "marks")})
+    sleeps = app.enqueue("sleeps", {"marks": str(tmp_path / "marks")})
+    talks = app.enqueue("talks", {})
     with worker_process("tests.app.errands", url, tmp_path, HOLDFAST_LOG_DIR=str(logs)) as victim:
         pids = marked(tmp_path / "marks")
+        until(lambda: "begun" in talks.log().text, "lines are written while it runs")
+        assert output(app, sleeps) == "begun\n", "and so is the output of a program"
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(timeout=10)
         until_gone(*pids)
+    assert output(app, sleeps) == "begun\n"
+    assert output(app, talks).endswith("INFO    begun\n")
+    assert (attempt(app, sleeps).log or "").startswith(f"file://{host_name()}{logs}/")
 
 
 @pytest.mark.req("SC-14")
