@@ -482,6 +482,10 @@ VARIABLES = {
     "HOLDFAST_KEYS": ("Encryption keys for payloads and results, `name:key,name:key`. The first one encrypts.", ""),
     "HOLDFAST_SECRET_<NAME>": ("The secret `<NAME>` of webhooks and connectors.", "`App(secrets=)`"),
     "HOLDFAST_LOG_DIR": ("The folder for the output of command jobs.", "`log_dir` of `app.command`"),
+    "HOLDFAST_JOB_LOG_LIMIT": (
+        "How much of what each attempt logs with `ctx.log` is kept: a size such as `1MB`, or `0` for nothing. 256 KB.",
+        "",
+    ),
     "HOLDFAST_METRICS_PORT": ("The port that `holdfast probe` asks.", "`--port`"),
     "HOLDFAST_LOG_FORMAT": ("Log lines as `text` or `json`.", "`--log-format`"),
     "HOLDFAST_STRICT": (

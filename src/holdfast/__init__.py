@@ -15,6 +15,7 @@ from holdfast.errors import EventTimeout, HoldfastError, StepFailed, StepsChange
 from holdfast.features.agents.model import Agent
 from holdfast.features.approvals.model import Approval
 from holdfast.features.approvals.operations import ApprovalRequest
+from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
 from holdfast.features.events.model import SentEvent, Subscription
 from holdfast.features.health.model import Health
@@ -45,6 +46,7 @@ __all__ = [
     "ApprovalNotice",
     "ApprovalRequest",
     "Attempt",
+    "AttemptLog",
     "Backoff",
     "Cancel",
     "Context",

@@ -24,6 +24,7 @@ SERVICE_URL_VARIABLE = "HOLDFAST_API_URL"
 SERVICE_TOKEN_VARIABLE = "HOLDFAST_API_TOKEN"
 DISABLE_VARIABLE = "HOLDFAST_DISABLE"
 METRICS_PORT_VARIABLE = "HOLDFAST_METRICS_PORT"
+JOB_LOG_LIMIT_VARIABLE = "HOLDFAST_JOB_LOG_LIMIT"
 
 FAST_PATHS = ("pipeline", "task-pool")
 """Fast paths that depend on more of CPython or psycopg than their documentation promises. Each can be switched off."""
@@ -88,6 +89,11 @@ def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where command jobs keep their logs, if the environment says so."""
     named = environment.get(LOG_DIR_VARIABLE, "")
     return Path(named) if named else None
+
+
+def job_log_limit(environment: Mapping[str, str] = os.environ) -> str | None:
+    """How much of what each attempt logs with ``ctx.log`` is kept: a size, or 0 for nothing."""
+    return environment.get(JOB_LOG_LIMIT_VARIABLE, "").strip() or None
 
 
 def state_directory(environment: Mapping[str, str] = os.environ) -> Path:

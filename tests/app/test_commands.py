@@ -16,8 +16,10 @@ import pytest
 from holdfast import App, Backoff, Handle, Retry, State
 from holdfast.engine.job import Attempt
 from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.stores.host_files import host_name
 from tests.app.proc import marked, until_gone
 from tests.app.worker_process import worker_process
+from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
@@ -31,6 +33,11 @@ MARK = "open(sys.argv[1], 'w').write(str(os.getpid()) + ' ' + str(child.pid))"
 
 def attempt(app: App, handle: Handle[Any]) -> Attempt:
     return app._session.run(app._session.store.jobs.attempts(handle.id, handle.tenant))[-1]
+
+
+def output(app: App, handle: Handle[Any]) -> str:
+    """What the program of the last attempt printed, wherever that is now."""
+    return app.jobs.log(handle.id, tenant=handle.tenant).text
 
 
 def run(app: App, name: str, argv: Any, payload: dict[str, Any] | None = None, **settings: Any) -> Handle[Any]:
@@ -59,9 +66,13 @@ def test_a_program_runs_and_its_log_and_exit_code_are_kept(app: App, logs: Path)
     assert handle.result() == {"exit_code": 0}
     ended = attempt(app, handle)
     assert (ended.outcome, ended.exit_code) == ("succeeded", 0)
-    log = Path(ended.log or "")
+    assert sorted(output(app, handle).splitlines()) == ["to stderr", "to stdout"]
+    if app.artifacts is not None:
+        assert (ended.log or "").startswith("artifact://")
+        assert not any(logs.iterdir()), "it moved to the artifact store"
+        return
+    log = Path((ended.log or "").removeprefix(f"file://{host_name()}"))
     assert log.is_relative_to(logs)
-    assert sorted(log.read_text().splitlines()) == ["to stderr", "to stdout"]
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert stat.S_IMODE(log.parent.stat().st_mode) == 0o700
     assert [path.name for path in log.parent.iterdir()] == ["output.log"], "payload and empty artifacts are gone"
@@ -76,8 +87,7 @@ def test_hostile_arguments_stay_single_and_reach_no_shell(app: App, logs: Path, 
     handles = [kind.enqueue(one=value, two=value, number=-5) for value in values]
     work_off(app)
     for handle, value in zip(handles, values, strict=True):
-        said = Path(attempt(app, handle).log or "").read_text()
-        assert json.loads(said) == [value, f"--two={value}", "-5"]
+        assert json.loads(output(app, handle)) == [value, f"--two={value}", "-5"]
     assert not marker.exists()
 
 
@@ -90,7 +100,7 @@ def test_text_that_would_pass_for_an_option_is_refused(app: App, logs: Path) -> 
     work_off(app)
     job = refused.get()
     assert (job.state, job.attempt, job.error_code) == (State.DEAD_LETTER, 1, "invalid_arguments")
-    assert json.loads(Path(attempt(app, taken).log or "").read_text()) == ["--", "--output=x"]
+    assert json.loads(output(app, taken)) == ["--", "--output=x"]
 
 
 @pytest.mark.req("SC-14")
@@ -103,7 +113,7 @@ def test_a_function_can_make_the_command_line(app: App, logs: Path) -> None:
     with pytest.raises(InvalidArguments):
         kind.enqueue("a.png", width="wide")  # type: ignore[arg-type]
     work_off(app)
-    assert Path(attempt(app, handle).log or "").read_text() == "['a.png', '200x']\n"
+    assert output(app, handle) == "['a.png', '200x']\n"
     assert handle.result() == {"exit_code": 0}, "and not what the function returns, which is a list"
 
 
@@ -171,7 +181,7 @@ def test_what_cannot_be_started_says_so(app: App, logs: Path, tmp_path: Path) ->
     nowhere = run(app, "nowhere", ["true"], log_dir=logs, cwd=tmp_path / "nowhere")
     for handle in (missing, nowhere):
         assert handle.get().error_code == "command_not_started"
-        assert "not started" in Path(attempt(app, handle).log or "").read_text()
+        assert "not started" in output(app, handle)
 
 
 @pytest.mark.req("SC-14", "DP-22")
@@ -188,12 +198,13 @@ def test_a_log_directory_that_cannot_be_used_says_so(app: App, tmp_path: Path) -
 def test_without_a_log_directory_it_is_the_users_own(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_LOG_DIR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    handle = run(app, "first", ["true"])
-    assert Path(attempt(app, handle).log or "").is_relative_to(tmp_path / "state" / "holdfast" / "commands")
+    where = ["sh", "-c", "echo $HOLDFAST_PAYLOAD"]
+    handle = run(app, "first", where)
+    assert Path(output(app, handle)).is_relative_to(tmp_path / "state" / "holdfast" / "commands")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.setenv("HOLDFAST_LOG_DIR", str(tmp_path / "elsewhere"))
-    other = run(app, "second", ["true"])
-    assert Path(attempt(app, other).log or "").is_relative_to(tmp_path / "elsewhere")
+    other = run(app, "second", where)
+    assert Path(output(app, other)).is_relative_to(tmp_path / "elsewhere")
 
 
 @pytest.mark.req("SC-14")
@@ -202,7 +213,7 @@ def test_a_log_is_cut_and_says_so(app: App, logs: Path) -> None:
         app, "chatty", python("print('x' * 99, end=''); print('y' * 5_000_000)"), log_dir=logs, log_limit="1KB"
     )
     assert handle.result() == {"exit_code": 0}, "it was not held up"
-    text = Path(attempt(app, handle).log or "").read_text()
+    text = output(app, handle)
     assert text.startswith("x" * 99 + "y" * 925 + "\n[holdfast: the log was cut here, after 1,024 bytes]\n")
     assert text.endswith("[holdfast: 4,999,076 more bytes were not kept]\n")
 
@@ -213,12 +224,12 @@ def test_the_environment_is_small_and_tells_the_job(app: App, logs: Path, monkey
     monkeypatch.setenv("WANTED", "yes")
     code = "import json, os; print(json.dumps(dict(os.environ)))"
     handle = run(app, "env", python(code), log_dir=logs, env={"GIVEN": "1"}, inherit=["WANTED", "NOT_THERE"])
-    seen = json.loads(Path(attempt(app, handle).log or "").read_text())
+    seen = json.loads(output(app, handle))
     seen.pop("LC_CTYPE", None)  # Python's own, in a program with no other locale
     ours = {name: value for name, value in seen.items() if name.startswith("HOLDFAST_")}
     usual = {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"}
     assert seen.keys() - ours.keys() - usual == {"GIVEN", "WANTED"}
-    folder = str(Path(attempt(app, handle).log or "").parent)
+    folder = f"{logs}/{handle.id[:8]}/{handle.id}/1"
     assert ours == {
         "HOLDFAST_JOB_ID": handle.id,
         "HOLDFAST_KIND": "env",
@@ -235,9 +246,9 @@ def test_the_payload_is_in_a_file_and_on_stdin_if_asked(app: App, logs: Path, tm
     code = "import os, sys; print(open(os.environ['HOLDFAST_PAYLOAD']).read()); print(sys.stdin.read())"
     argv = python(code, "{text}")
     told = run(app, "told", argv, {"text": "ü"}, log_dir=logs, stdin="payload", cwd=tmp_path)
-    assert Path(attempt(app, told).log or "").read_text() == '{"text":"ü"}\n{"text":"ü"}\n'
+    assert output(app, told) == '{"text":"ü"}\n{"text":"ü"}\n'
     alone = run(app, "alone", argv, {"text": "ü"}, log_dir=logs)
-    assert Path(attempt(app, alone).log or "").read_text() == '{"text":"ü"}\n\n'
+    assert output(app, alone) == '{"text":"ü"}\n\n'
 
 
 @pytest.mark.req("SC-14")
@@ -264,7 +275,7 @@ def test_files_it_leaves_are_artifacts(app: App, logs: Path, status: int) -> Non
         ("sub/b.txt", 1, 1),
     ]
     for each in found:
-        content = Path(each.ref.removeprefix("file://")).read_bytes()
+        content = app.jobs.artifact(handle.id, each.name)
         assert hashlib.sha256(content).hexdigest() == each.meta["sha256"]
     if status == 0:
         assert handle.result() == {"exit_code": 0, "artifacts": ["a.bin", "sub/b.txt"]}
@@ -278,9 +289,9 @@ def test_a_timeout_kills_the_whole_group(app: App, logs: Path, tmp_path: Path) -
     code = f"{SLEEPER} {deaf}; {MARK}; time.sleep(600)"
     handle = run(app, "deaf", python(code, str(marks)), log_dir=logs, timeout=3.0, kill_after=0.2)
     until_gone(*marked(marks))
-    job, ended = handle.get(), attempt(app, handle)
+    job = handle.get()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "timeout")
-    assert Path(ended.log or "").read_text() == "deaf\n"
+    assert output(app, handle) == "deaf\n"
 
 
 @pytest.mark.slow
@@ -293,7 +304,7 @@ def test_a_program_may_put_things_in_order_before_it_is_killed(app: App, logs: P
     handle = run(app, "polite", python(code), log_dir=logs, timeout=3.0, kill_after=10)
     ended = attempt(app, handle)
     assert (ended.error_code, ended.exit_code) == ("timeout", 42)
-    assert Path(ended.log or "").read_text() == "ready\nput away\n"
+    assert output(app, handle) == "ready\nput away\n"
 
 
 @pytest.mark.req("SC-14", "CX-11")
@@ -335,15 +346,23 @@ def test_what_a_program_leaves_running_ends_with_its_attempt(app: App, logs: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.req("SC-14", "CX-15")
-def test_a_killed_worker_takes_its_programs_along(app: App, url: str, logs: Path, tmp_path: Path) -> None:
+@pytest.mark.req("SC-14", "CX-15", "SC-5", "SC-21")
+def test_a_killed_worker_takes_its_programs_along_and_leaves_the_logs(
+    app: App, url: str, logs: Path, tmp_path: Path
+) -> None:
     app._session.make_ready()
-    app.enqueue("sleeps", {"marks": str(tmp_path / "marks")})
+    sleeps = app.enqueue("sleeps", {"marks": str(tmp_path / "marks")})
+    talks = app.enqueue("talks", {})
     with worker_process("tests.app.errands", url, tmp_path, HOLDFAST_LOG_DIR=str(logs)) as victim:
         pids = marked(tmp_path / "marks")
+        until(lambda: "begun" in talks.log().text, "lines are written while it runs")
+        assert output(app, sleeps) == "begun\n", "and so is the output of a program"
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(timeout=10)
         until_gone(*pids)
+    assert output(app, sleeps) == "begun\n"
+    assert output(app, talks).endswith("INFO    begun\n")
+    assert (attempt(app, sleeps).log or "").startswith(f"file://{host_name()}{logs}/")
 
 
 @pytest.mark.req("SC-14")

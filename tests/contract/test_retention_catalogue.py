@@ -26,7 +26,7 @@ GOES = {
     ),
     *("made_from.job_id", "fire.job_id", "node.job_id", "node.workflow_id", "dependency.child", "dependency.parent"),
     *("workflow.id", "redriven_as.job_id", "redriven_as.new_id", "dead_letter.job_id"),
-    *("reference.job_id", "resealed.job_id", "quarantine.job_id"),
+    *("reference.job_id", "resealed.job_id", "quarantine.job_id", "attempt_log.job_id"),
 }
 # Of the job itself, gone with its row.
 OF_THE_JOB = {

@@ -46,6 +46,7 @@ EXECUTES = {
     *("open_lease", "heartbeat", "renew_lease", "renew", "end_lease", "claim", "claim_many", "start_many"),
     *("exchange", "recalls", "holdings"),
     *("release", "release_many", "settle_many", "succeed", "fail", "progress", "save_checkpoint", "add_artifact"),
+    "append_log",
     *("due_work", "promote_due", "expire_overdue", "reap_lapsed", "set_aside"),
     *("save_steps", "send_event", "attend_approvals", "keep_approval_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),

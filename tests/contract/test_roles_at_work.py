@@ -22,6 +22,7 @@ from holdfast.errors import Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.assembly import Store, open_store
+from holdfast.features.attempts.model import LogPart
 from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, Starting
 from holdfast.features.events.model import Subscribing
@@ -56,6 +57,7 @@ ALL = JobFilter(tenant="default")
 AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start="beginning")
 
 READS = {
+    "attempts.log",
     *("jobs.get", "jobs.list", "jobs.history", "jobs.attempts", "jobs.artifacts", "jobs.checkpoints", "jobs.result"),
     *(
         "health.get",
@@ -146,6 +148,7 @@ EXECUTES = {
     *(
         "steps.save_checkpoint",
         "steps.add_artifact",
+        "attempts.append_log",
         "leases.promote",
         "leases.expire",
         "leases.reap",
@@ -308,6 +311,8 @@ def calls(
         "leases.start": lambda: run(store.leases.start(lease, [ids["leased"]], scope)),
         "leases.release": lambda: run(store.leases.release(lease, [ids["leased"]], scope)),
         "steps.save_checkpoint": lambda: run(store.steps.save_checkpoint(job, lease, 1, "p", "1", scope)),
+        "attempts.append_log": lambda: run(store.attempts.append_log(lease, [LogPart(job, 1, 1, "a\n")], scope)),
+        "attempts.log": lambda: run(store.attempts.log(job, 1, tenant)),
         "steps.add_artifact": lambda: run(store.steps.add_artifact(job, lease, 1, "a", "file:a", scope)),
         "leases.settle": lambda: run(store.leases.settle(lease, [], scope)),
         "leases.promote": lambda: run(store.leases.promote(tenant=scope)),

@@ -21,6 +21,7 @@ from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store, open_store
+from holdfast.features.attempts.model import LogPart
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.features.payloads.model import RuleDraft
@@ -108,6 +109,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             done, running, asking, broken = claim(store, lease, 4, tenant=tenant)
             store.run(store.steps.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
             store.run(store.steps.add_artifact(running.id, lease, 1, "f", "file:f", tenant))
+            store.run(store.attempts.append_log(lease, [LogPart(running.id, 1, 1, "a line\n")], tenant))
             settle(store, done, Succeeded("1"), tenant=tenant)
             settle(store, broken, FINAL, tenant=tenant)
             store.run(store.ledger.save_cursor("c", "0", None, tenant))

@@ -96,6 +96,7 @@ def test_what_all_makes_up_for_is_bounded(app: App) -> None:
     assert fires[0].due_at == MONDAY + timedelta(days=30)
 
 
+@pytest.mark.req("SC-9", "SC-5")
 def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.schedules.add("minutely", "* * * * *", kind="report", overlap="skip")
@@ -111,10 +112,16 @@ def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store)
     assert [event.job_id for event in app.events.read("watcher") if event.meta.get("reason") == "skipped"] == [
         skipped.id
     ]
+    (record,) = app.jobs.attempts(skipped.id)
+    assert (record.attempt, record.outcome, record.worker) == (0, "skipped", "scheduler")
+    assert record.started_at == record.ended_at == events[-1].at
     # A consumer sees it, and once the running one has ended the next is run.
     end_all(store)
     at(app, MONDAY + 3 * MINUTE)
     assert told(app.schedules.history("minutely"))[-1] == ("fired", 3, "1")
+    last = made(app, "report")[-1]
+    app.jobs.cancel(last.id, reason="skipped")
+    assert app.jobs.attempts(last.id) == [], "a person's reason makes no record"
 
 
 def test_overlap_queue_waits_for_the_running_one(app: App, store: Store) -> None:

@@ -40,6 +40,7 @@ NOT_A_WORKERS = {
     "leases.start",
     "leases.release",
     "steps.add_artifact",
+    "attempts.append_log",
     "jobs.watch",
 }
 NOT_A_WORKERS |= {
@@ -66,6 +67,7 @@ READS = {
     "jobs.attempts",
     "jobs.artifacts",
     "jobs.checkpoints",
+    "attempts.log",
 }
 READS |= {
     "jobs.result",

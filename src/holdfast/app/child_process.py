@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from holdfast import config
-from holdfast.app.handlers import Declared, HandlerTools, wants_context
+from holdfast.app.handlers import Declared, HandlerTools, log_writer_for, wants_context
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Outcome, Settled, Succeeded
@@ -39,6 +39,7 @@ from holdfast.steps.signature import Signature
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 from holdfast.telemetry import observers
+from holdfast.telemetry.logs import trusted_redactor
 from holdfast.telemetry.tracebacks import failure
 from holdfast.worker import startup
 from holdfast.worker.executor import Handler, PayloadRuleCache, execute
@@ -137,14 +138,16 @@ def _handler(bench: ChildRuntime, wanted: Message) -> Handler:
     rule = found._rule if isinstance(found, Kind) else NO_RULE
     signature = Signature(function, kind, skip=int(wants_context(function)))
     declared = Declared(Kind(kind, bench.client, signature, function, defaults, _rule=rule))
-    # The worker looks for secrets once more: it knows those that were told to its app.
+    # The worker looks for secrets once more: it knows those that were told to its app. Log lines go to
+    # the database from here, so the redactor of the app that was imported looks at them first.
     client, prepare = bench.client, partial(_prepare, bench.client)
     lent = StepTools(StepWriter(client.store, client.scope), bench.threads, lambda: bench.notify)
     # The hooks of the app that declares the kind here: around the handler in this process, while the worker calls those
     # for the end of an attempt.
     hooks = found._session.hooks if isinstance(found, Kind) else None
     client.hooks = hooks
-    tools = HandlerTools(client, bench.threads, Children(1), "", prepare, lent, rules=bench.rules)
+    tools = HandlerTools(client, bench.threads, Children(1), "", prepare, lent, trusted_redactor(), bench.rules)
+    tools = replace(tools, log_writer=log_writer_for(client))
     handler = declared.handler(tools if hooks is None else replace(tools, hooks=hooks))
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:

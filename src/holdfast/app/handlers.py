@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, assert_never
 
+from holdfast import config
 from holdfast.app.hooked import hooked
 from holdfast.app.process_handlers import Process, process_caller, recipe_for
 from holdfast.context import AnyContext, Context, LazyContext, SyncContext, enter
@@ -21,7 +22,9 @@ from holdfast.engine.payload import look_at
 from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
 from holdfast.engine.steps import RESERVED
+from holdfast.engine.units import in_bytes
 from holdfast.errors import Conflict, HoldfastError
+from holdfast.features.attempts.model import LOG_LIMIT
 from holdfast.features.connectors.command_runner import Program, command_caller
 from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.features.workflows.run import result_value
@@ -34,6 +37,7 @@ from holdfast.stores.flow import in_thread
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 from holdfast.worker.executor import Handler, PayloadRuleCache, pack_result
+from holdfast.worker.log_writer import LogWriter
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.shutdown import Stop
 from holdfast.worker.threads import Threads
@@ -59,6 +63,7 @@ class HandlerTools:
     redact: Redactor = field(default_factory=Redactor)
     rules: PayloadRuleCache = field(default_factory=PayloadRuleCache)
     hooks: AppHooks = field(default_factory=AppHooks)
+    log_writer: LogWriter | None = None
 
     def handlers(self, kinds: Mapping[str, Declared]) -> dict[str, Handler]:
         return {name: declared.handler(self) for name, declared in kinds.items()}
@@ -66,6 +71,8 @@ class HandlerTools:
     async def aclose(self) -> None:
         """When the last handler has ended, or was handed back."""
         await self.lent.recorder.aclose()
+        if self.log_writer is not None:
+            await self.log_writer.aclose()
         await self.children.aclose()
 
 
@@ -99,6 +106,13 @@ class Declared:
             bind=binder(means.client),
             end_hooks=means.hooks.of_ends(kind.name, means.client.acting_for),
         )
+
+
+def log_writer_for(client: Session) -> LogWriter | None:
+    """What keeps the log lines of handlers; None where the environment says that none are kept."""
+    said = config.job_log_limit()
+    limit = LOG_LIMIT if said is None else in_bytes(said, config.JOB_LOG_LIMIT_VARIABLE, least=0)
+    return LogWriter(client.store, client.scope, client.vault, limit) if limit else None
 
 
 Call = Callable[[Claim, Stop], Awaitable[str | Succeeded | Settled | None]]
@@ -193,6 +207,7 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
                 *(claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent),
                 loop=loop,
                 halt=halt,
+                log_writer=None if rule.restricted else means.log_writer,
             )
         )
 
@@ -228,6 +243,8 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
             run = None if unmade.seen is None else unmade.seen._run
             if run is not None and isinstance(run.report, ProgressWriter) and run.report.used:
                 await run.report.close()
+            if run is not None and run.lines is not None:
+                await run.lines.close()
         if run is None:
             return None if value is None else pack(value)
         if await completed(run):

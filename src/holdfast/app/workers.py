@@ -11,7 +11,7 @@ from typing import Unpack
 from holdfast import config
 from holdfast.app.declarations import Declaring
 from holdfast.app.enqueue import Enqueuing
-from holdfast.app.handlers import HandlerTools
+from holdfast.app.handlers import HandlerTools, log_writer_for
 from holdfast.app.repository import JobRepository
 from holdfast.engine.job import DEFAULT_QUEUE
 from holdfast.engine.units import Duration, seconds
@@ -95,11 +95,9 @@ class Running(Declaring, Enqueuing):
 
     def _maintenance(self, tenant: str, promote_every: float, sweep_every: float) -> tuple[MaintenanceTask, ...]:
         """What an app adds to the maintenance of a worker: fire schedules, and delete files of cleaned jobs from its
-        artifact store, if it has one."""
+        artifact store, if it has one, and from this host."""
         fire = self._scheduler.duty(tenant, promote_every)
         artifacts = self._session.vault.artifacts
-        if artifacts is None:
-            return (fire,)
         run = partial(clear, artifacts=artifacts, tenant=tenant, batches=BATCHES if sweep_every else 1)
         return (fire, MaintenanceTask("leftovers", sweep_every, run=run, readies=False))
 
@@ -128,6 +126,7 @@ class Running(Declaring, Enqueuing):
             self._ready_redactor(),
             self.payload_rules._cache,
             self.hooks,
+            log_writer_for(serving),
         )
 
     def run_worker(self, **options: Unpack[WorkerKeywords]) -> None:

@@ -278,7 +278,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One execution of a job, read from the ledger: start, end, outcome."""
+    """One execution of a job, read from the ledger: start, end, outcome. A time of a schedule that was skipped has one
+    with the number 0. ``log`` is ``database``, or the reference of a program's output; None when nothing was logged."""
 
     job_id: str
     tenant: str
@@ -293,6 +294,9 @@ class Attempt:
     exit_code: int | None
     log: str | None
     traceback: str | None
+    payload: Any = None
+    """The parameters it ran with. A job's payload never changes, so they are the same for all its attempts; left out
+    (None) where the job itself is told as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 FEATURES = (
     "jobs",
+    "attempts",
     "agents",
     "approvals",
     "connectors",

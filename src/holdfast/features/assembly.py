@@ -15,6 +15,7 @@ from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE, Database
 if TYPE_CHECKING:
     from holdfast.features.agents.store import AgentStore, ExecutorStore
     from holdfast.features.approvals.store import ApprovalStore
+    from holdfast.features.attempts.store import AttemptStore
     from holdfast.features.audit.store import AuditStore
     from holdfast.features.connectors.store import ConnectorStore
     from holdfast.features.dead_letters.store import DeadLetterStore, OperationStore
@@ -42,6 +43,8 @@ class Store(Database, Protocol):
     def leases(self) -> LeaseStore: ...
     @property
     def steps(self) -> StepStore: ...
+    @property
+    def attempts(self) -> AttemptStore: ...
     @property
     def ledger(self) -> LedgerStore: ...
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.features import FEATURES
 from holdfast.features.agents.store import PostgresAgents, PostgresExecutors
 from holdfast.features.approvals.store import PostgresApprovals
+from holdfast.features.attempts.store import PostgresAttempts
 from holdfast.features.audit.store import PostgresAudit
 from holdfast.features.connectors.store import PostgresConnectors
 from holdfast.features.dead_letters.store import PostgresDeadLetters, PostgresOperations
@@ -37,6 +38,7 @@ class PostgresStore(PostgresDatabase):
         self.jobs = PostgresJobs(schema)
         self.leases = PostgresLeases(schema)
         self.steps = PostgresSteps(schema)
+        self.attempts = PostgresAttempts(schema)
         self.ledger = PostgresLedger(schema)
         self.templates = PostgresTemplates(schema)
         self.schedules = PostgresSchedules(schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.features import FEATURES
 from holdfast.features.agents.store import SqliteAgents, SqliteExecutors
 from holdfast.features.approvals.store import SqliteApprovals
+from holdfast.features.attempts.store import SqliteAttempts
 from holdfast.features.audit.sqlite import SqliteAudit
 from holdfast.features.connectors.store import SqliteConnectors
 from holdfast.features.dead_letters.sqlite import SqliteDeadLetters, SqliteOperations
@@ -33,6 +34,7 @@ class SqliteStore(SqliteDatabase):
         self.jobs = SqliteJobs()
         self.leases = SqliteLeases()
         self.steps = SqliteSteps()
+        self.attempts = SqliteAttempts()
         self.ledger = SqliteLedger()
         self.templates = SqliteTemplates()
         self.schedules = SqliteSchedules()

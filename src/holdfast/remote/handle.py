@@ -20,6 +20,7 @@ from holdfast.engine.steps import Progress
 from holdfast.engine.times import instant_or_none
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import JobFailed, Refused, WaitTimeout
+from holdfast.features.attempts.model import AttemptLog, check_attempt, check_window
 from holdfast.kind import PAYLOAD_LIMIT
 from holdfast.remote.http_requests import Pause, Steps, get, given, post, segment
 from holdfast.remote.responses import read
@@ -178,6 +179,15 @@ class JobHandle(RemoteNamespace):
     ahistory = awaited(history)
 
     @operation
+    def log(
+        self, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
+    ) -> Steps[AttemptLog]:
+        """What an attempt has logged, the last one by default: see ``client.jobs.log``."""
+        return (yield from log_of(self, self.id, attempt, offset, tail))
+
+    alog = awaited(log)
+
+    @operation
     def progress(self) -> Steps[Progress | None]:
         """How far the handler said it is, if it said anything."""
         answer = yield from self._ask(get(f"/jobs/{segment(self.id)}"))
@@ -275,6 +285,14 @@ class JobHandle(RemoteNamespace):
 def one_job(noun: RemoteNamespace, job_id: str) -> Steps[Job]:
     answer = yield from noun._ask(get(f"/jobs/{segment(job_id)}"))
     return read(Job, answer.get("job") if isinstance(answer, dict) else None)
+
+
+def log_of(
+    noun: RemoteNamespace, job_id: str, attempt: int | None, offset: int | None, tail: int | None
+) -> Steps[AttemptLog]:
+    check_window(offset, tail)
+    asking = get(f"/jobs/{segment(job_id)}/log", attempt=check_attempt(attempt), offset=offset, tail=tail)
+    return (yield from noun._read(AttemptLog, asking))
 
 
 def history_of(noun: RemoteNamespace, job_id: str) -> Steps[list[Event]]:

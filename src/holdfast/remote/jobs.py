@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from holdfast.engine.job import Attempt, Event, Job, Verdict
+from holdfast.engine.job import Artifact, Attempt, Event, Job, Verdict
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration
 from holdfast.errors import Conflict, NotFound
+from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.views import Story, Why
 from holdfast.remote.handle import (
     JobHandle,
@@ -19,6 +20,7 @@ from holdfast.remote.handle import (
     aware,
     changed,
     history_of,
+    log_of,
     one_job,
 )
 from holdfast.remote.http_requests import Steps, get, given, segment
@@ -28,6 +30,7 @@ PAGE = 50
 
 _Jobs = list[Job]  # inside the class the word is a method
 _Attempts = list[Attempt]
+_Artifacts = list[Artifact]
 _Events = list[Event]
 _Verdicts = list[Verdict]
 
@@ -92,10 +95,34 @@ class Jobs(RemoteNamespace):
 
     @operation
     def attempts(self, job_id: str) -> Steps[_Attempts]:
-        """Each execution: who, when, how it ended, its log and traceback."""
+        """Each execution: its parameters, who, when, how it ended, where its log is."""
         return (yield from self._pages(Attempt, f"/jobs/{segment(job_id)}/attempts"))
 
     aattempts = awaited(attempts)
+
+    @operation
+    def log(
+        self, job_id: str, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
+    ) -> Steps[AttemptLog]:
+        """What an attempt has logged, up to 1 MB; without an attempt, the last one. ``offset`` continues a log that was
+        read up to there (``log.next``), ``tail`` reads its last bytes."""
+        return (yield from log_of(self, job_id, attempt, offset, tail))
+
+    alog = awaited(log)
+
+    @operation
+    def artifacts(self, job_id: str) -> Steps[_Artifacts]:
+        """Names and references of the files that its attempts made."""
+        return (yield from self._pages(Artifact, f"/jobs/{segment(job_id)}/artifacts"))
+
+    aartifacts = awaited(artifacts)
+
+    @operation
+    def artifact(self, job_id: str, name: str, attempt: int | None = None) -> Steps[bytes]:
+        """The contents of an artifact, up to 64 MB; without an attempt, of the last that has one of this name."""
+        return (yield from self._bytes(get(f"/jobs/{segment(job_id)}/artifacts/{segment(name)}", attempt=attempt)))
+
+    aartifact = awaited(artifact)
 
     @operation
     def chain(self, job_id: str) -> Steps[_Jobs]:

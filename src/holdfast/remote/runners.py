@@ -191,6 +191,14 @@ class RemoteNamespace(Namespace):
     def _read(self, kind: type[U], request: Request) -> Steps[U]:
         return read(kind, (yield from self._ask(request)))
 
+    def _bytes(self, request: Request) -> Steps[bytes]:
+        """The body of the answer as it is."""
+        link = self._runner.link
+        reply = yield from answer_to(request, link.base, link.retrying)
+        if reply.status != 200:
+            checked(reply, link.token)
+        return bytes(reply.body)
+
     def _items(self, kind: type[U], request: Request) -> Steps[list[U]]:
         """Those of one page."""
         return read_page(kind, (yield from self._ask(request)))[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,17 +17,22 @@ from holdfast.engine.job import Claim, log_fields
 from holdfast.engine.outcome import Stopped
 from holdfast.engine.redaction import Redact, Redactor
 from holdfast.errors import InvalidSetting
+from holdfast.features.attempts.model import LogPart
 from holdfast.steps.driver import Durable, Plan, StepTools
 from holdfast.steps.program import Durably
 from holdfast.steps.transaction import Completion, Ending
 from holdfast.stores.session import Session
 from holdfast.telemetry.job_log import JobLog
+from holdfast.worker.log_writer import AttemptLines, LogWriter
 from holdfast.worker.shutdown import Stop
 
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
 
 T = TypeVar("T")
+
+# Held for an instant, by the first line of an attempt: one for all.
+_opening = threading.Lock()
 
 
 class Here:
@@ -62,6 +68,10 @@ class HandlerRun:
     halt: type[BaseException] = Stopped
     extras: dict[str, Any] | None = None
     """What integrations keep for the duration of the attempt, by their name."""
+    log_writer: LogWriter | None = None
+    """Keeps what the handler logs; None where nothing of it is kept."""
+    lines: AttemptLines | None = field(default=None, init=False)
+    """Made by the first line that is kept, since most attempts have none."""
     _plan: Plan | None = field(default=None, init=False)
     _here: Here | None = field(default=None, init=False)
 
@@ -85,11 +95,28 @@ class HandlerRun:
 
     @property
     def log(self) -> JobLog:
-        return JobLog(self.logger, log_fields(self.claim), self.redact)
+        return JobLog(self.logger, log_fields(self.claim), self.redact, None if self.log_writer is None else self.keep)
+
+    def keep(self, line: str) -> None:
+        """Add a line to the attempt's log; from any thread."""
+        if self.lines is None and self.log_writer is not None:
+            assert self.loop is not None  # a worker that provides the writer provides its loop
+            self._open_lines(self.log_writer, self.loop)
+        if self.lines is not None:
+            self.lines(line)
+
+    def _open_lines(self, writer: LogWriter, loop: asyncio.AbstractEventLoop) -> None:
+        with _opening:  # threads that the handler has started share it
+            if self.lines is None:
+                self.lines = writer.open(self.claim, loop)
+
+    def hold_lines(self) -> list[LogPart]:
+        """The lines that are not known to be written, for a transaction that ends the job."""
+        return [] if self.lines is None else self.lines.hold()
 
     @property
     def ending(self) -> Ending:
-        return Ending(self.claim, self.session, self.completion, self.stop)
+        return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines)
 
     def check_not_waiting(self) -> None:
         """Raise ``Suspended`` again if the handler has caught it: what it waits for has not come."""

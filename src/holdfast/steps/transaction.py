@@ -24,6 +24,7 @@ from holdfast.engine.payload import encode
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidSetting, StaleLease
+from holdfast.features.attempts.model import LogPart
 from holdfast.stores.flow import Flow
 from holdfast.stores.session import Session
 from holdfast.worker.shutdown import Stop
@@ -85,6 +86,9 @@ class Ending:
     client: Session
     completion: Completion = field(repr=False)
     stop: Stop = field(default_factory=Stop, repr=False)
+    lines: Callable[[], list[LogPart]] = field(default=list, repr=False)
+    """The parts of the attempt's log that are not written yet. They go into the transaction: after it the log is
+    closed."""
 
     def on(self, connection: object, value: Any) -> None:
         """Complete on the handler's own connection; what becomes of the transaction there is seen later."""
@@ -98,10 +102,18 @@ class Ending:
         self.completion.stage, self.completion.connection = Stage.IN_DOUBT, connection
 
     def complete(self, connection: object, value: Any, *, within: bool = False) -> None:
+        if (flow := self._append_log()) is not None:
+            self.client.store.run_borrowed(connection, flow, within=within)
         self._check(self.client.store.run_borrowed(connection, self._settle(value), within=within))
 
     async def acomplete(self, connection: object, value: Any, *, within: bool = False) -> None:
+        if (flow := self._append_log()) is not None:
+            await self.client.store.arun_borrowed(connection, flow, within=within)
         self._check(await self.client.store.arun_borrowed(connection, self._settle(value), within=within))
+
+    def _append_log(self) -> Flow[None] | None:
+        parts = self.lines()
+        return self.client.store.borrowed.append_log(self.claim.lease, parts, self.client.scope) if parts else None
 
     def _settle(self, value: Any) -> Flow[bool]:
         completion = self.completion

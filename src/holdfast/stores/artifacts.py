@@ -82,6 +82,12 @@ class ListedStore(ArtifactStore, Protocol):
     def keys(self) -> Iterator[str]: ...
 
 
+class SizedStore(ArtifactStore, Protocol):
+    """One that knows how large a file is without reading it; None if there is none."""
+
+    def size(self, key: str) -> int | None: ...
+
+
 class Artifacts:
     """What the rest of the library has of a store."""
 
@@ -103,9 +109,18 @@ class Artifacts:
             self.store.put(made.key, path.read_bytes())
         return str(made)
 
-    def get(self, ref: str, *, tenant: str) -> bytes:
-        """The bytes, checked: ``artifact_missing`` or ``artifact_changed`` if they are not what was put there."""
+    def get(self, ref: str, *, tenant: str, most: int | None = None) -> bytes:
+        """The bytes, checked: ``artifact_missing`` or ``artifact_changed`` if they are not what was put there, and
+        ``artifact_too_large`` if there are more than ``most``."""
         wanted = self._own(ref, tenant)
+        if most is not None and hasattr(self.store, "size"):
+            size = cast(SizedStore, self.store).size(wanted.key)
+            if size is not None and size > most:
+                raise Refused(
+                    f"the file has {size:,} bytes; {most:,} can be read at once",
+                    code="artifact_too_large",
+                    fix=f"Read it from the artifact store: {wanted}.",
+                )
         data = self.store.get(wanted.key)
         if data is None:
             raise NotFound(
@@ -216,6 +231,12 @@ class Directory:
 
     def exists(self, key: str) -> bool:
         return self._path(key).is_file()
+
+    def size(self, key: str) -> int | None:
+        try:
+            return self._path(key).stat().st_size
+        except OSError:
+            return None
 
     def keys(self) -> Iterator[str]:
         """In no order. What is just being put there is not there yet."""

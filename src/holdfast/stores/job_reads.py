@@ -282,11 +282,11 @@ class JobReads(Reader):
     @flow(writes=False)
     def attempts(self, job_id: str, tenant: str) -> Steps[list[Attempt]]:
         text = (
-            f"select {Record.columns(Attempt, 'a.')} from {{attempts}} a"
+            f"select {Record.columns(Attempt, 'a.', skip=('payload',))} from {{attempts}} a"
             f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt"
         )
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
-        decode = Record.decoder(Attempt, self.dialect.codec)
+        decode = Record.decoder(Attempt, self.dialect.codec, skip=("payload",))
         return [decode(row) for row in rows]
 
     @flow(writes=False)

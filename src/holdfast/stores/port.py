@@ -36,6 +36,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry
 from holdfast.features.agents.model import Circumstances
+from holdfast.features.attempts.model import LogPart
 from holdfast.features.events.model import SentEvent
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds
 from holdfast.features.workflows.model import Started, WorkflowSpec
@@ -88,6 +89,8 @@ class BorrowedOperations(Protocol):
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Flow[bool]:
         """False: the attempt is no longer this lease's, and nothing was written."""
         ...
+
+    def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Flow[None]: ...
 
 
 class Database(Protocol):

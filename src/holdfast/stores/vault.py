@@ -130,7 +130,7 @@ NAME: Final = "$holdfast"
 STORED_LIMIT: Final = 64 * 1024 * 1024
 """What is stored elsewhere is still read into memory at once."""
 
-What = Literal["payload", "result", "step", "checkpoint"]
+What = Literal["payload", "result", "step", "checkpoint", "log"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ Each slice is one short transaction, so a worker may die between any two. Betwee
 as the last one took: however much there is to remove, it has a twentieth of one connection, and the jobs have the
 rest. So has the counting: behind a very busy hour it comes later, and what is not counted yet is not purged yet.
 
-The duty of deleting what cleaned jobs had in the artifact store (DP-16): payloads, results and artifacts.
+The duty of deleting the files of cleaned jobs: payloads, results, artifacts and logs in the artifact store, and the
+directories of command jobs on this host.
 
 What is to go was written down in the transaction that cleaned the job. It is deleted first and forgotten then: whoever
 dies in between leaves it to the next, and deleting what is not there does no harm.
@@ -29,10 +30,12 @@ from holdfast.engine.job import EVERY_TENANT, Sweep
 from holdfast.engine.operation import Program
 from holdfast.engine.settlement import storable
 from holdfast.errors import Refused, StoreUnavailable
+from holdfast.features.attempts.model import FILE
 from holdfast.features.retention.model import Leftover
 from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.due import KNOWN, DueWork, maintaining
 from holdfast.stores.flow import Flow, in_thread, run
+from holdfast.stores.host_files import host_name, remove_directory
 from holdfast.stores.namespace import call
 from holdfast.worker.refusals import set_aside
 
@@ -110,10 +113,10 @@ async def _say(store: Store, scope: str, name: str, id: str, error: Exception) -
 BATCH, BATCHES = 100, 20
 
 
-async def clear(store: Store, *, artifacts: Artifacts, tenant: str, batches: int = BATCHES) -> int:
+async def clear(store: Store, *, artifacts: Artifacts | None, tenant: str, batches: int = BATCHES) -> int:
     """Nothing of it is a reason to look for jobs, so it answers 0. Mostly it is a look at a small table."""
     for _ in range(batches):
-        found = await store.arun(store.retention.orphans(BATCH, tenant))
+        found = await store.arun(store.retention.orphans(BATCH, tenant, host_name(), artifacts is not None))
         if not found:
             break
         gone = await in_thread(_delete, artifacts, found)
@@ -121,22 +124,31 @@ async def clear(store: Store, *, artifacts: Artifacts, tenant: str, batches: int
     return 0
 
 
-def clearing(store: Store, artifacts: Artifacts, tenant: str) -> Program[int]:
-    """Delete all files that are listed for deletion, now. Returns their number."""
-    count = 0
-    while found := (yield from run(store.retention.orphans(BATCH, tenant))):
+def clearing(store: Store, artifacts: Artifacts | None, tenant: str) -> Program[int]:
+    """Delete all files that are listed for deletion and can be reached here, now. Returns their number."""
+    count, stored = 0, artifacts is not None
+    while found := (yield from run(store.retention.orphans(BATCH, tenant, host_name(), stored))):
         gone = yield from call(partial(_delete, artifacts, found))
         count += yield from run(store.retention.forget_orphans(gone, tenant))
     return count
 
 
-def _delete(artifacts: Artifacts, found: Sequence[Leftover]) -> list[str]:
-    """What was there. What was not may lie in a store that another program knows: it is left to that, and forgotten by
-    the bookkeeping if nobody has it."""
-    there = [each for each in found if artifacts.exists(each.ref, tenant=each.tenant)]
-    for each in there:
-        artifacts.delete(each.ref, tenant=each.tenant)
-    return [each.ref for each in there]
+def _delete(artifacts: Artifacts | None, found: Sequence[Leftover]) -> list[str]:
+    """What was there. What was not may lie in a store or on a host that another program knows: it is left to that, and
+    forgotten by the bookkeeping if nobody has it."""
+    return [each.ref for each in found if _deleted(artifacts, each)]
+
+
+def _deleted(artifacts: Artifacts | None, each: Leftover) -> bool:
+    if each.ref.startswith(FILE):
+        try:
+            return remove_directory(each.ref, each.job_id)
+        except Refused:  # a row that was written by hand
+            return False
+    if artifacts is None or not artifacts.exists(each.ref, tenant=each.tenant):
+        return False
+    artifacts.delete(each.ref, tenant=each.tenant)
+    return True
 
 
 BLOCK = 2000  # events in a block: ten milliseconds of hashing

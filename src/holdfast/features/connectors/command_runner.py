@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Formatter
 from typing import Any, Literal, TypedDict
@@ -30,10 +31,11 @@ from holdfast import config
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.names import check_options
 from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
-from holdfast.engine.payload import encode, safe_text
+from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.units import Duration, Size, in_bytes, seconds
-from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting
+from holdfast.features.attempts.model import LogPart
 from holdfast.features.connectors import program_files, program_shim
 from holdfast.kind import Kind, Options
 from holdfast.stores.flow import in_thread
@@ -43,6 +45,8 @@ from holdfast.worker.processes.pool import Children
 from holdfast.worker.processes.protocol import Message
 from holdfast.worker.shutdown import Ended
 from holdfast.worker.slots import LAST_WORDS
+
+log = logging.getLogger("holdfast.worker")
 
 Argument = str | int | float
 Part = tuple[str, str | None]
@@ -127,8 +131,8 @@ _USERINFO = re.compile(r"(?<=://)[^\s/@]+(?=@)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
-def program_outcome(program: Program, answer: dict[str, Any], log: str, artifacts: list[str]) -> Outcome:
-    note: dict[str, Any] = {"log": log}
+def program_outcome(program: Program, answer: dict[str, Any], log_ref: str, artifacts: list[str]) -> Outcome:
+    note: dict[str, Any] = {"log": log_ref}
     if "not_started" in answer:
         return Failed("command_not_started", f"the program could not be started: {answer['not_started']}", note=note)
     status: int = answer["exit_code"]
@@ -169,8 +173,6 @@ def _named(number: int) -> str:
 
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-# A path may have bytes in it that are no text, and no store could hold.
-PATH_LIMIT = 4_096
 SHIM = Recipe((sys.executable, "-I", "-S", program_shim.__file__), "")
 
 
@@ -251,34 +253,75 @@ def command_caller(
             "log": str(at.log),
             "log_limit": program.log_limit,
         }
+        await _append_log(client, claim, 1, at.log_ref)  # where it is while it runs, and if this worker is killed
         try:
             answer = await _run(order, program, timeout, children)
             found = await in_thread(at.found)
+        except Ended as ended:
+            await in_thread(at.clear)
+            place = await _keep_output(client, claim, at, [])
+            outcome = ended.outcome
+            assert isinstance(outcome, (Failed, Crashed))
+            raise Ended(replace(outcome, note={**(outcome.note or {}), "log": place})) from None
         finally:
             await in_thread(at.clear)
-        for each in found:
-            about = {"size": each.size, "sha256": each.sha256}
-            await client.arun(
-                client.store.steps.add_artifact(
-                    claim.id, claim.lease, claim.attempt, each.name, each.ref, client.scope, about
-                )
-            )
-        log = safe_text(str(at.log), PATH_LIMIT)
-        raise Ended(program_outcome(program, answer, log, [each.name for each in found]))
+        place = await _keep_output(client, claim, at, found)
+        raise Ended(program_outcome(program, answer, place, [each.name for each in found]))
 
     return call
 
 
+async def _keep_output(
+    client: Session, claim: Claim, at: program_files.AttemptDirectory, found: Sequence[program_files.Found]
+) -> str:
+    """Record the files of the program, and move them and its log to the artifact store if there is one. Answers where
+    the log is. A store that cannot be used leaves them on this host: how the program ended counts for more."""
+    artifacts, moved, ref = client.vault.artifacts, True, at.log_ref
+    whose = {"tenant": claim.tenant, "job_id": claim.id}
+    for each in found:
+        place = each.ref
+        try:
+            if artifacts is not None:
+                place = await in_thread(artifacts.put_file, each.path, each.sha256, **whose)
+        except (HoldfastError, OSError) as error:
+            moved = False
+            log.warning("Artifact %s of job %s stays on this host: %s", each.name, claim.id, error)
+        about = {"size": each.size, "sha256": each.sha256}
+        await client.arun(
+            client.store.steps.add_artifact(claim.id, claim.lease, claim.attempt, each.name, place, client.scope, about)
+        )
+    if artifacts is None:
+        return ref
+    try:
+        ref = await in_thread(at.move_log, artifacts, **whose)
+        kept = await _append_log(client, claim, 2, ref)
+    except (HoldfastError, OSError) as error:
+        log.warning("The output of job %s stays on this host: %s", claim.id, error)
+        return ref
+    if kept and moved:
+        await in_thread(at.remove)
+    return ref
+
+
+async def _append_log(client: Session, claim: Claim, n: int, ref: str) -> bool:
+    """Record where the output is; whether it was recorded. An attempt is not failed for it."""
+    part = LogPart(claim.id, claim.attempt, n, None, ref)
+    try:
+        return not await client.arun(client.store.attempts.append_log(claim.lease, [part], client.scope))
+    except Exception as error:
+        log.warning("Where the output of job %s is could not be recorded: %s", claim.id, error)
+        return False
+
+
 async def _run(order: Message, program: Program, timeout: float | None, children: Children) -> Message:
     child = await children.start(SHIM)
-    note = {"log": safe_text(order["log"], PATH_LIMIT)}
     try:
         async with asyncio.timeout(timeout):
             return await child.ask(order)
     except TimeoutError:
         last = await _stop(child, program.kill_after)
         message = f"the program was not done after {timeout} s, and was killed"
-        raise Ended(Failed("timeout", message, note={**note, **last})) from None
+        raise Ended(Failed("timeout", message, note=last)) from None
     except asyncio.CancelledError as told:
         # Only of a job that was cancelled is nobody waiting for its end. Otherwise it is handed on in a moment, and
         # must not run twice.
@@ -286,7 +329,7 @@ async def _run(order: Message, program: Program, timeout: float | None, children
         await _stop(child, program.kill_after if patient else min(program.kill_after, 0.8 * LAST_WORDS))
         raise
     except ChildDied as died:
-        raise Ended(Crashed("process_died", f"the shim of the program: {died.how}", note)) from None
+        raise Ended(Crashed("process_died", f"the shim of the program: {died.how}")) from None
     finally:
         children.drop(child)
 

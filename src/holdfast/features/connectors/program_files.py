@@ -3,6 +3,8 @@
 <log_dir>/<first eight of the id>/<id>/<attempt>/output.log
                                                  payload.json    (gone when the attempt has ended)
                                                  artifacts/      (gone when nothing is in it)
+
+With an artifact store, the log and the files move there when the program has ended, and the directory is gone.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -18,6 +21,8 @@ from pathlib import Path
 from holdfast.engine.job import Claim
 from holdfast.engine.payload import safe_text
 from holdfast.errors import HoldfastError
+from holdfast.stores.artifacts import Artifacts
+from holdfast.stores.host_files import reference_to
 
 MOST_ARTIFACTS = 100
 NAME_LIMIT = 500
@@ -28,9 +33,13 @@ class Found:
     """A file the program has left."""
 
     name: str
-    ref: str
+    path: Path
     size: int
     sha256: str
+
+    @property
+    def ref(self) -> str:
+        return reference_to(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,24 @@ class AttemptDirectory:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()
         name = path.relative_to(self.artifacts).as_posix()
-        return Found(_free(safe_text(name, NAME_LIMIT), others), path.as_uri(), size, digest)
+        return Found(_free(safe_text(name, NAME_LIMIT), others), path, size, digest)
+
+    @property
+    def log_ref(self) -> str:
+        return reference_to(self.log)
+
+    def move_log(self, artifacts: Artifacts, *, tenant: str, job_id: str) -> str:
+        """Copy the log to the artifact store; answers its reference there."""
+        with self.log.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return artifacts.put_file(self.log, digest, tenant=tenant, job_id=job_id)
+
+    def remove(self) -> None:
+        """Everything is elsewhere. Directories above go too, if nothing is left in them."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.folder.parent.rmdir()
+            self.folder.parent.parent.rmdir()
 
 
 def set_up(log_dir: Path, claim: Claim, *, may_make: bool) -> AttemptDirectory:

@@ -1,10 +1,13 @@
-"""``holdfast jobs list, show, history``, ``enqueue``, ``why``."""
+"""``holdfast jobs list, show, history, log, artifact``, ``enqueue``, ``why``."""
 
 from __future__ import annotations
 
+import sys
+import time
 from contextlib import closing
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -40,18 +43,21 @@ from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.trace import plain_tags
 from holdfast.errors import NotFound
 from holdfast.features.agents.commands import disabled_since
+from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.dead_letters.model import DeadLetterGroup
+from holdfast.features.jobs.attempt_files import artifact_of, log_parts, read_artifact, read_log
 from holdfast.features.jobs.timeline import print_attempts, print_steps, print_timeline, reason_text, short_reason
 from holdfast.features.jobs.views import Story, page, story
 from holdfast.features.jobs.views import why as ask
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.kind import Options
 from holdfast.stores.requests import JobFilter
-from holdfast.stores.vault import shown
+from holdfast.stores.vault import Vault, shown
 
 commands = Commands("List, show and change jobs.")
 
 PAGE, MOST = 50, 1000
+FOLLOW_EVERY = 0.5
 
 
 @commands.add(
@@ -147,6 +153,73 @@ def history(session: AnyTenant, job: options.JobId) -> None:
         emit(events)
     else:
         print_timeline(events)
+
+
+@commands.add(
+    "log",
+    "holdfast jobs log 01a1de74-eb8c-70f1-843b-cac5f6817387",
+    "holdfast jobs log 01a1de74 --attempt 2",
+    "holdfast jobs log 01a1de74 --follow",
+)
+def log(
+    session: AnyTenant,
+    job: options.JobId,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", metavar="N", min=1, help="The number of the attempt. Default: the last.")
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", metavar="BYTES", min=0, help="Print only the last bytes of the log.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until the attempt has ended.")
+    ] = False,
+) -> None:
+    """Print the log of an attempt: lines of ctx.log, or the output of a command job."""
+    with session.connect() as client:
+        vault = Vault.of(config.artifact_place(client.store.url), config.key_text())
+        job_id = full_id(client, job)
+
+        def read(number: int | None, offset: int | None, last: int | None) -> AttemptLog:
+            return read_log(vault, client.run(log_parts(client.store, job_id, number, client.tenant)), offset, last)
+
+        piece = read(attempt, None, tail)
+        if session.as_json and not follow:
+            emit(piece)
+            return
+        while True:
+            sys.stdout.write(plain(piece.text))
+            sys.stdout.flush()
+            if not piece.more and (piece.ended or not follow):
+                return
+            if not piece.more:
+                time.sleep(FOLLOW_EVERY)
+            number = piece.attempt if piece.attempt else attempt
+            piece = read(number, piece.next, None)
+
+
+@commands.add("artifact", "holdfast jobs artifact 01a1de74-eb8c-70f1-843b-cac5f6817387 report.csv --output report.csv")
+def artifact(
+    session: AnyTenant,
+    job: options.JobId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the artifact.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", metavar="N", min=1, help="The number of the attempt. Default: the last.")
+    ] = None,
+) -> None:
+    """Write the contents of an artifact to a file or to stdout."""
+    with session.connect() as client:
+        vault = Vault.of(config.artifact_place(client.store.url), config.key_text())
+        found = client.run(artifact_of(client.store, full_id(client, job), name, attempt, client.tenant))
+        data = read_artifact(vault, found)
+    if output is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        return
+    output.write_bytes(data)
+    session.answer({"file": str(output), "size": len(data)}, f"Wrote {len(data):,} bytes to {output}.")
 
 
 def _story(session: AnyTenant, job_id: str) -> Story:

@@ -21,6 +21,8 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
+from holdfast.features.attempts.model import AttemptLog
+from holdfast.features.jobs.attempt_files import reading_artifact, reading_log
 from holdfast.features.jobs.views import (
     Why,
     artifacts_of,
@@ -32,6 +34,7 @@ from holdfast.features.jobs.views import (
     why,
 )
 from holdfast.stores.flow import Flow, Steps, flow, run
+from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.requests import Reschedule
 from holdfast.stores.vault import What
 
@@ -64,11 +67,11 @@ class Handle(Namespace, Generic[R]):
     _decode: Callable[[Any], R] = field(repr=False, compare=False)
     detail: str | None = None
 
-    def _perform(self, item: Flow[Any]) -> Any:
-        return self._session.run(item)
+    def _perform(self, item: Any) -> Any:
+        return StoreNamespace(self._session)._perform(item)
 
-    async def _aperform(self, item: Flow[Any]) -> Any:
-        return await self._session.arun(item)
+    async def _aperform(self, item: Any) -> Any:
+        return await StoreNamespace(self._session)._aperform(item)
 
     if not TYPE_CHECKING:
 
@@ -120,6 +123,23 @@ class Handle(Namespace, Generic[R]):
         return (yield from run(artifacts_of(self._store, self.id, self.tenant)))
 
     aartifacts = awaited(artifacts)
+
+    @operation
+    def artifact(self, name: str, attempt: int | None = None) -> Program[bytes]:
+        """The contents of an artifact; without an attempt, of the last that has one of this name."""
+        return (yield from reading_artifact(self._session, self._session.vault, self.id, name, attempt, self.tenant))
+
+    aartifact = awaited(artifact)
+
+    @operation
+    def log(
+        self, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
+    ) -> Program[AttemptLog]:
+        """What an attempt has logged, the last one by default: see ``app.jobs.log``."""
+        whose = self._session.vault, self.id
+        return (yield from reading_log(self._session, *whose, attempt, offset, tail, self.tenant))
+
+    alog = awaited(log)
 
     @operation
     def references(self) -> Program[References]:

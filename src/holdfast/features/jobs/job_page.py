@@ -14,10 +14,13 @@ from starlette.routing import Route
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event, Job, Verdict
+from holdfast.engine.names import check_name
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Progress
-from holdfast.errors import InvalidInput, NotFound
-from holdfast.features.jobs.views import view
+from holdfast.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.features.attempts.model import AttemptLog
+from holdfast.features.jobs.read_routes import artifact_file, log_file, log_piece
+from holdfast.features.jobs.views import Story, view
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
@@ -78,6 +81,8 @@ def special(event: Event) -> str:
 
 
 CHILDREN, EVENTS, ATTEMPTS = 20, 200, 20
+LOG_TAIL = 32 * 1024
+"""Bytes of a log that the page shows; the rest can be downloaded."""
 REFUSED = {
     "not_found": "the job no longer exists",
     "not_dead": "it is no longer a dead letter",
@@ -93,6 +98,7 @@ async def show(request: Request) -> Response:
     if seen is None:
         raise NotFound(f"no job {job_id} in this tenant")
     found, job = seen.story, seen.story.job
+    number, log, log_error = await _log(request, seen.story)
     return await render(
         request,
         "job.html",
@@ -110,7 +116,44 @@ async def show(request: Request) -> Response:
         result=None if found.result is None else shown(found.result.value),
         hidden=HIDDEN,
         can=_can(job),
+        log_attempt=number,
+        log=log,
+        log_error=log_error,
     )
+
+
+async def _log(request: Request, story: Story) -> tuple[int, AttemptLog | None, str | None]:
+    """The end of the log of the attempt that is asked for, or of the last one that has a log; or why it cannot be
+    shown."""
+    logged = [each.attempt for each in story.attempts if each.log is not None]
+    asked = request.query_params.get("attempt", "")
+    number = next((each for each in logged if str(each) == asked), max(logged, default=0))
+    if not number or story.job.payload == HIDDEN:
+        return number, None, None
+    try:
+        return number, await log_piece(the_app(request), story.job.id, number, None, LOG_TAIL), None
+    except HoldfastError as error:
+        return number, None, f"{error.message[:1].upper()}{error.message[1:]}. {error.fix or ''}".strip()
+
+
+async def download_log(request: Request) -> Response:
+    require(request, Scope.READ)
+    return await log_file(the_app(request), parse_id(request.path_params["id"]), _attempt(request))
+
+
+async def download_artifact(request: Request) -> Response:
+    require(request, Scope.READ)
+    name = check_name(request.path_params["name"], "name", limit=1_000)
+    return await artifact_file(the_app(request), parse_id(request.path_params["id"]), name, _attempt(request))
+
+
+def _attempt(request: Request) -> int | None:
+    asked = request.query_params.get("attempt")
+    if asked is None:
+        return None
+    if not asked.isascii() or not asked.isdecimal() or len(asked) > 9:
+        raise InvalidInput("attempt is the number of an attempt", code="invalid_request")
+    return int(asked)
 
 
 def _can(job: Job) -> frozenset[str]:
@@ -225,6 +268,8 @@ def _said(verdicts: list[Verdict], done: str) -> str:
 routes = [
     Route("/jobs/{id}", show),
     Route("/jobs/{id}/edit", edit, methods=["GET", "POST"]),
+    Route("/jobs/{id}/log", download_log),
+    Route("/jobs/{id}/artifacts/{name:path}", download_artifact),
     *(
         Route(f"/jobs/{{id}}/{name}", act, methods=["POST"])
         for name, act in {

@@ -18,6 +18,8 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import NAME_LIMIT, Step
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, JobFailed, NotFound
+from holdfast.features.attempts.model import AttemptLog
+from holdfast.features.jobs.attempt_files import reading_artifact, reading_log
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.views import (
     Why,
@@ -161,7 +163,7 @@ class Jobs(StoreNamespace):
 
     @operation
     def attempts(self, job_id: str, *, tenant: str | None = None) -> Program[_Attempts]:
-        """The attempts of a job: worker, times, outcome, error, log."""
+        """The attempts of a job: parameters, worker, times, outcome, exit code, error, and where the log is."""
         return (yield from run(attempts_of(self._store, job_id, tenant or self._tenant)))
 
     aattempts = awaited(attempts)
@@ -172,6 +174,34 @@ class Jobs(StoreNamespace):
         return (yield from run(artifacts_of(self._store, job_id, tenant or self._tenant)))
 
     aartifacts = awaited(artifacts)
+
+    @operation
+    def artifact(
+        self, job_id: str, name: str, attempt: int | None = None, *, tenant: str | None = None
+    ) -> Program[bytes]:
+        """The contents of an artifact, up to 64 MB; without an attempt, of the last that has one of this name. It must
+        be in the artifact store, or a command job's on this host."""
+        whose = tenant or self._tenant
+        return (yield from reading_artifact(self._caller, self._session.vault, job_id, name, attempt, whose))
+
+    aartifact = awaited(artifact)
+
+    @operation
+    def log(
+        self,
+        job_id: str,
+        attempt: int | None = None,
+        *,
+        offset: int | None = None,
+        tail: int | None = None,
+        tenant: str | None = None,
+    ) -> Program[AttemptLog]:
+        """What an attempt has logged, up to 1 MB: the lines of ``ctx.log``, or the output of a command job; without an
+        attempt, the last one. ``offset`` continues a log that was read up to there, ``tail`` reads its last bytes."""
+        whose = tenant or self._tenant
+        return (yield from reading_log(self._caller, self._session.vault, job_id, attempt, offset, tail, whose))
+
+    alog = awaited(log)
 
     @operation
     def references(self, job_id: str, *, tenant: str | None = None) -> Program[References]:

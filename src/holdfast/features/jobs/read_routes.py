@@ -1,66 +1,89 @@
-"""Artifacts: what attempts of a job left behind, to be looked at and downloaded."""
+"""Logs and artifacts of a job: read a piece, and download."""
 
 from __future__ import annotations
 
-import asyncio
-import re
 from typing import Annotated
-from urllib.parse import quote
 
 from fastapi import Query
 from starlette.responses import Response
 
+from holdfast.app import App
 from holdfast.engine.job import Artifact
-from holdfast.errors import NotFound, Refused
+from holdfast.features.attempts.model import READ_LIMIT, AttemptLog, check_window
+from holdfast.features.jobs.attempt_files import artifact_of, log_parts, raw_log, read_artifact, read_log
 from holdfast.features.jobs.views import artifacts_of
-from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.tokens.model import Scope
+from holdfast.server.attachments import attachment
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import Id, Name, Page, TheApp, allowed
-from holdfast.stores.artifacts import SCHEME
+from holdfast.stores.flow import in_thread
 
-router = Router(prefix="/jobs/{job_id}/artifacts", tags=["jobs"], dependencies=[allowed(Scope.READ)])
+router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.READ)])
+
+AttemptNumber = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="The last attempt by default.")]
+TEXT = "text/plain; charset=utf-8"
 
 
-@router.get("", response_model=Page[Artifact])
+@router.get("/log", response_model=AttemptLog)
+async def read_job_log(
+    app: TheApp,
+    job_id: Id,
+    attempt: AttemptNumber = None,
+    offset: Annotated[int | None, Query(ge=0, lt=2**53, description="Bytes to skip: `next` of the last read.")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=READ_LIMIT, description="Only the last bytes.")] = None,
+) -> AttemptLog:
+    """Read the log of an attempt, up to 1 MB: what the handler wrote with `ctx.log`, or the output of a command job,
+    also while it runs. Continue at `next`."""
+    check_window(offset, tail)
+    return await log_piece(app, job_id, attempt, offset, tail)
+
+
+@router.get(
+    "/log/download",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def download_job_log(app: TheApp, job_id: Id, attempt: AttemptNumber = None) -> Response:
+    """Download the log of an attempt as a text file, up to 64 MB."""
+    return await log_file(app, job_id, attempt)
+
+
+@router.get("/artifacts", response_model=Page[Artifact])
 async def list_artifacts(app: TheApp, job_id: Id) -> Page[Artifact]:
     """List a job's artifacts with their locations."""
     return Page(items=await app._session.arun(artifacts_of(app._session.store, job_id, app._session.tenant)))
 
 
 @router.get(
-    "/{name:path}",
+    "/artifacts/{name:path}",
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def download_artifact(
     app: TheApp, job_id: Id, name: Name, attempt: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None
 ) -> Response:
-    """The bytes, always as an attachment and never as something that a browser would show; without an attempt, the
-    last that has one of this name."""
+    """Download an artifact, up to 64 MB, always as an attachment and never as something that a browser would show;
+    without an attempt, of the last that has one of this name."""
+    return await artifact_file(app, job_id, name, attempt)
+
+
+# --- shared with the dashboard ---
+
+
+async def log_piece(app: App, job_id: str, attempt: int | None, offset: int | None, tail: int | None) -> AttemptLog:
     client = app._session
-    job = await app.jobs.aget(job_id)
-    those = await client.arun(client.store.jobs.artifacts(job_id, client.tenant))
-    fits = [each for each in those if each.name == name and attempt in (None, each.attempt)]
-    if not fits:
-        raise NotFound(f"this job has no artifact {name!r}", code="artifact_not_found")
-    if job.payload == HIDDEN:
-        raise Refused("artifacts of a restricted kind are not shown", code="restricted")
-    ref = fits[-1].ref
-    if app.artifacts is None or not ref.startswith(SCHEME):
-        raise Refused(
-            "the artifact is not in this service's artifact store",
-            code="artifact_elsewhere",
-            fix=f"Its location is {ref}.",
-        )
-    data = await asyncio.to_thread(app.artifacts.get, ref, tenant=job.tenant)
-    plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name.rsplit("/", 1)[-1]) or "artifact"
-    return Response(
-        data,
-        media_type="application/octet-stream",
-        headers={
-            "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
-            "x-content-type-options": "nosniff",
-            "content-security-policy": "default-src 'none'; sandbox",
-        },
-    )
+    found = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
+    return await in_thread(read_log, client.vault, found, offset, tail, opens=False)
+
+
+async def log_file(app: App, job_id: str, attempt: int | None) -> Response:
+    client = app._session
+    found = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
+    data = await in_thread(raw_log, client.vault, found, opens=False)
+    return attachment(data, f"{found[0].id}-{found[1]}.log", TEXT)
+
+
+async def artifact_file(app: App, job_id: str, name: str, attempt: int | None) -> Response:
+    client = app._session
+    found = await client.arun(artifact_of(client.store, job_id, name, attempt, client.tenant))
+    return attachment(await in_thread(read_artifact, client.vault, found), name)

@@ -203,11 +203,10 @@ async def job_history(
 async def job_attempts(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
 ) -> Page[Attempt]:
-    """List a job's attempts: worker, times, outcome, log and traceback. `after` is the number of the last one
-    seen."""
-    client, place = app._session, -1 if after is None else after
-    await app.jobs.aget(job_id)
-    found = await client.arun(client.store.jobs.attempts(job_id, client.tenant))
+    """List a job's attempts: parameters, worker, times, outcome, exit code, error and where the log is. `after` is the
+    number of the last one seen."""
+    place = -1 if after is None else after
+    found = await app.jobs.aattempts(job_id)
     return paged([each for each in found if each.attempt > place], limit, lambda each: each.attempt)
 
 

@@ -170,11 +170,13 @@ def artifacts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Artifact]
 
 @flow(writes=False)
 def attempts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Attempt]]:
-    """The attempts of a job, which may be none."""
-    found = yield from store.jobs.attempts(job_id, tenant).start()
-    if not found and (yield from store.jobs.get(job_id, tenant).start()) is None:
+    """The attempts of a job, which may be none, with the parameters they ran with."""
+    job, found = yield from read_together(
+        store.jobs.get(job_id, tenant).start(), store.jobs.attempts(job_id, tenant).start()
+    )
+    if job is None:
         raise _nobody(job_id, tenant)
-    return found
+    return [replace(each, payload=job.payload) for each in found]
 
 
 @flow(writes=False)

@@ -296,7 +296,7 @@ begin
     return true;
 end $$;
 
--- What handlers have kept on their way: results of steps and checkpoints, a page at a time, in the order of their places.
+-- What handlers have kept on their way: results of steps, checkpoints and log lines, a page at a time, in the order of their places.
 create or replace function sealed_parts(but text, after_job uuid default null, after_what text default null, after_place text default null,
                                         want integer default 100, for_tenant text default null)
 returns table (job_id uuid, tenant text, what text, place text, value text)
@@ -311,7 +311,11 @@ begin
          where (after_job is null or c.job_id >= after_job) and c.value -> '$holdfast' ->> 'key' <> but
         union all
         select t.job_id, t.tenant, 'step', t.n::text, t.value::text from step t
-         where (after_job is null or t.job_id >= after_job) and t.value -> '$holdfast' ->> 'key' <> but and t.kind = 'step') p(job_id, tenant, what, place, value)
+         where (after_job is null or t.job_id >= after_job) and t.value -> '$holdfast' ->> 'key' <> but and t.kind = 'step'
+        union all
+        select l.job_id, l.tenant, 'log', l.attempt || '/' || l.n, l.lines from attempt_log l
+         where (after_job is null or l.job_id >= after_job)
+           and case when l.lines like '{"$holdfast":%' then l.lines::json -> '$holdfast' ->> 'key' <> but end) p(job_id, tenant, what, place, value)
      where (v_scope = '*' or p.tenant = v_scope) and (after_job is null or (p.job_id, p.what, p.place) > (after_job, after_what, after_place))
      order by p.job_id, p.what, p.place limit want;
 end $$;
@@ -330,6 +334,9 @@ begin
     elsif what = 'step' then
         update step t set value = becomes::json
          where t.job_id = job and t.n = place::integer and t.value::text = was and (v_scope = '*' or t.tenant = v_scope);
+    elsif what = 'log' then
+        update attempt_log l set lines = becomes
+         where l.job_id = job and l.attempt || '/' || l.n = place and l.lines = was and (v_scope = '*' or l.tenant = v_scope);
     else
         update checkpoint c set value = becomes::json
          where c.job_id = job and c.name = place and c.value::text = was and (v_scope = '*' or c.tenant = v_scope);

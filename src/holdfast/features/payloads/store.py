@@ -30,11 +30,12 @@ class SealedJob:
 
 @dataclass(frozen=True, slots=True)
 class SealedPart:
-    """The result of a step (``place`` is its number) or a checkpoint (its name), sealed with an old key."""
+    """What is sealed with an old key: the result of a step (``place`` is its number), a checkpoint (its name) or log
+    lines (``attempt/part``)."""
 
     job_id: str
     tenant: str
-    what: Literal["checkpoint", "step"]
+    what: Literal["checkpoint", "step", "log"]
     place: str
     text: str
 
@@ -183,16 +184,23 @@ _SEALED_PARTS = (
     " SELECT job_id, tenant, 'checkpoint' AS what, name AS place, value FROM checkpoint"
     " WHERE job_id >= :job AND {key} <> :but"
     " UNION ALL SELECT job_id, tenant, 'step', CAST(n AS TEXT), value FROM step"
-    " WHERE job_id >= :job AND {key} <> :but AND kind = 'step')"
+    " WHERE job_id >= :job AND {key} <> :but AND kind = 'step'"
+    " UNION ALL SELECT job_id, tenant, 'log', attempt || '/' || n, lines FROM attempt_log"
+    " WHERE job_id >= :job AND CASE WHEN lines LIKE '{{\"$holdfast\":%' THEN {log_key} <> :but END)"
     " WHERE (:any OR tenant = :tenant) AND (job_id, what, place) > (:job, :what, :place)"
     " ORDER BY job_id, what, place LIMIT :want"
-).format(key=_KEY.format("value"))
+).format(key=_KEY.format("value"), log_key=_KEY.format("lines"))
 _SAME = (
     "value = :was AND job_id = :job AND (:any OR tenant = :tenant)"
     f" AND {_KEY.format(':was')} <> {_KEY.format(':becomes')}"
 )
 _RESEAL_STEP = f"UPDATE step SET value = :becomes WHERE {_SAME} AND n = CAST(:place AS INTEGER) RETURNING 1"
 _RESEAL_CHECKPOINT = f"UPDATE checkpoint SET value = :becomes WHERE {_SAME} AND name = :place RETURNING 1"
+_RESEAL_LOG = (
+    "UPDATE attempt_log SET lines = :becomes WHERE lines = :was AND job_id = :job AND attempt || '/' || n = :place"
+    f" AND (:any OR tenant = :tenant) AND {_KEY.format(':was')} <> {_KEY.format(':becomes')} RETURNING 1"
+)
+_RESEAL_PART = {"step": _RESEAL_STEP, "checkpoint": _RESEAL_CHECKPOINT, "log": _RESEAL_LOG}
 
 _decode = Record.decoder(PayloadRule, SqliteCodec())
 
@@ -251,8 +259,7 @@ class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
         yield from sign(actor)
         names = {"job": part.job_id, "place": part.place, "was": part.text, "becomes": becomes}
-        statement = _RESEAL_STEP if part.what == "step" else _RESEAL_CHECKPOINT
-        rows = yield Statement(statement, names | {"any": any_tenant(tenant), "tenant": tenant})
+        rows = yield Statement(_RESEAL_PART[part.what], names | {"any": any_tenant(tenant), "tenant": tenant})
         yield from unsign()
         return bool(rows)
 

@@ -92,8 +92,8 @@ class RetentionPolicies(StoreNamespace):
     @operation
     def sweep(self, *, tenant: str | None = None, limit: int = 100_000) -> Program[dict[str, int]]:
         """Apply the policies here and now, without the pauses workers make. Returns how many jobs were cleaned and
-        purged, events pruned, and files deleted in the artifact store. Ends when nothing is due, or after ``limit``
-        jobs."""
+        purged, events pruned, and files deleted in the artifact store and on this host. Ends when nothing is due, or
+        after ``limit`` jobs."""
         store, scope, most = self._store, tenant or self._tenant, page_size(limit)
         done = {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
         while sum(done.values()) < most:
@@ -106,8 +106,7 @@ class RetentionPolicies(StoreNamespace):
             if swept.action == "purge" and swept.looked and not swept.done:  # announced, or held back by the next seal
                 while (yield from run(store.audit.seal(release()))):
                     pass
-        if self._artifacts is not None:
-            done["delete"] = yield from clearing(store, self._artifacts, scope)
+        done["delete"] = yield from clearing(store, self._artifacts, scope)
         return done
 
     asweep = awaited(sweep)

@@ -207,11 +207,12 @@ begin
        set state = 'cleaned', error_message = null,
            note = jsonb_build_object('was', case when s.id = any (v_dead) then 'dead_letter' else s.state end)
      where s.id = any (p_jobs);
-    perform leave_behind(p_jobs, clock_now());   -- what lies in the artifact store
+    perform leave_behind(p_jobs, clock_now());   -- its files in the artifact store and on hosts
     update job j set payload = '{}' where j.id = any (p_jobs) and j.payload::text <> '{}';
     delete from result r where r.job_id = any (p_jobs);
     delete from checkpoint c where c.job_id = any (p_jobs);
     delete from artifact a where a.job_id = any (p_jobs);
+    delete from attempt_log l where l.job_id = any (p_jobs);
     delete from step t where t.job_id = any (p_jobs);
 end $$;
 
@@ -237,6 +238,7 @@ begin
     delete from result r where r.job_id = any (p_jobs);
     delete from checkpoint c where c.job_id = any (p_jobs);
     delete from artifact a where a.job_id = any (p_jobs);
+    delete from attempt_log l where l.job_id = any (p_jobs);
     delete from step t where t.job_id = any (p_jobs);
     delete from watch w where w.job_id = any (p_jobs);
     delete from occupied_slot p where p.job_id = any (p_jobs);

@@ -127,7 +127,7 @@ begin
     return greatest(v_total, v_count);
 end $$;
 
--- What jobs leave behind in the artifact store (DP-16). The database cannot delete there, so it writes down what is to go, in
+-- What jobs leave behind in the artifact store and on hosts. The database cannot delete there, so it writes down what is to go, in
 -- the transaction that cleans the job; whoever can deletes it, and says so. Who dies in between leaves the row, and deleting
 -- twice does no harm. Nothing that a job still names is handed out: a retry that is a job of its own has the payload of the
 -- first try.
@@ -141,6 +141,7 @@ language sql stable set search_path from current as $$
     select exists (select from tries t join job j on j.id = t.id where position(p_ref in j.payload::text) > 0)
         or exists (select from result r where r.job_id = p_job and (r.ref = p_ref or position(p_ref in r.value::text) > 0))
         or exists (select from artifact a where a.job_id = p_job and a.ref = p_ref)
+        or exists (select from attempt_log l where l.job_id = p_job and (l.ref = p_ref or starts_with(l.ref, p_ref) and p_ref like 'file://%'))
 $$;
 
 -- Called before these jobs are emptied. What one notes of another's is the other's to leave.
@@ -152,14 +153,23 @@ language sql set search_path from current as $$
            select j.payload -> '$holdfast' ->> 'stored' as ref where j.payload::text like '{"$holdfast":%'
            union select r.ref from result r where r.job_id = j.id
            union select r.value -> '$holdfast' ->> 'stored' from result r where r.job_id = j.id and r.value::text like '{"$holdfast":%'
-           union select a.ref from artifact a where a.job_id = j.id) f
-     where j.id = any (p_jobs) and f.ref like 'artifact://%/' || j.id || '/%'
+           union select a.ref from artifact a where a.job_id = j.id
+           union select l.ref from attempt_log l where l.job_id = j.id and l.ref is not null
+           -- The directory of a command job on its host, with all its attempts.
+           union select substring(o.ref from '^file://.*/' || j.id || '/') from (
+                        select l.ref from attempt_log l where l.job_id = j.id and l.ref like 'file://%'
+                        union select a.ref from artifact a where a.job_id = j.id and a.ref like 'file://%') o) f
+     where j.id = any (p_jobs) and length(f.ref) <= 2000
+       and (f.ref like 'artifact://%/' || j.id || '/%' or f.ref like 'file://%/' || j.id || '/')
     on conflict do nothing
 $$;
 
--- What is to be deleted now. It is nobody else's for ten minutes or more, the older the longer, and then somebody's again if
--- it was not forgotten.
-create or replace function leftovers(want integer default 100, for_tenant text default '*') returns table (tenant text, job_id uuid, ref text)
+-- What is to be deleted now, of what the caller can reach: the artifact store if it has one (`stored`), and directories on its
+-- host; after an hour any host may try, since several may share a directory and hosts change their names. It is nobody else's
+-- for ten minutes or more, the older the longer, and then somebody's again if it was not forgotten.
+create or replace function leftovers(want integer default 100, for_tenant text default '*', host text default null,
+                                     stored boolean default true)
+returns table (tenant text, job_id uuid, ref text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
@@ -172,6 +182,9 @@ begin
     return query
     with due as (
         select l.tenant, l.ref from leftover l where l.again_at <= v_now and (v_scope = '*' or l.tenant = v_scope)
+           and case when l.ref like 'artifact://%' then leftovers.stored
+                    else leftovers.host is not null
+                         and (starts_with(l.ref, 'file://' || leftovers.host || '/') or l.at <= v_now - interval '1 hour') end
          order by l.again_at limit leftovers.want for update skip locked),
     taken as (
         update leftover l set again_at = v_now + greatest(interval '10 minutes', (v_now - l.at) / 4) from due d where (l.tenant, l.ref) = (d.tenant, d.ref)

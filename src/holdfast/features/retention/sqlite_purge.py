@@ -128,13 +128,29 @@ _LEAVE = (
     " UNION SELECT job_id, ref FROM result WHERE job_id IN (SELECT value FROM json_each(:ids))"
     f" UNION SELECT job_id, {_STORED.format(text='value')} FROM result"
     f" WHERE job_id IN (SELECT value FROM json_each(:ids)) AND value {_PACKED}"
-    " UNION SELECT job_id, ref FROM artifact WHERE job_id IN (SELECT value FROM json_each(:ids))) f"
-    " WHERE j.id = f.job_id AND f.ref LIKE 'artifact://%/' || j.id || '/%' ON CONFLICT DO NOTHING"
+    " UNION SELECT job_id, ref FROM artifact WHERE job_id IN (SELECT value FROM json_each(:ids))"
+    " UNION SELECT job_id, ref FROM attempt_log WHERE job_id IN (SELECT value FROM json_each(:ids)) AND ref IS NOT NULL"
+    # The directory of a command job on its host, with all its attempts.
+    " UNION SELECT o.job_id, substr(o.ref, 1, instr(o.ref, '/' || o.job_id || '/') + length(o.job_id) + 1) FROM ("
+    "SELECT job_id, ref FROM attempt_log WHERE job_id IN (SELECT value FROM json_each(:ids))"
+    " UNION SELECT job_id, ref FROM artifact WHERE job_id IN (SELECT value FROM json_each(:ids))) o"
+    " WHERE o.ref LIKE 'file://%' AND instr(o.ref, '/' || o.job_id || '/')) f"
+    " WHERE j.id = f.job_id AND length(f.ref) <= 2000"
+    " AND (f.ref LIKE 'artifact://%/' || j.id || '/%' OR f.ref LIKE 'file://%/' || j.id || '/')"
+    " ON CONFLICT DO NOTHING"
 )
-_ANY_DUE = "SELECT 1 FROM leftover WHERE again_at <= (SELECT now FROM present) AND (:any OR tenant = :tenant) LIMIT 1"
+# After an hour any host may try: several may share a directory, and hosts change their names.
+_REACHED = (
+    " AND CASE WHEN ref LIKE 'artifact://%' THEN :stored ELSE :host IS NOT NULL"
+    " AND (instr(ref, 'file://' || :host || '/') = 1 OR at <= {now} - 3600000000) END"
+)
+_ANY_DUE = (
+    "SELECT 1 FROM leftover WHERE again_at <= (SELECT now FROM present) AND (:any OR tenant = :tenant)"
+    f"{_REACHED.format(now='(SELECT now FROM present)')} LIMIT 1"
+)
 _DUE = (
     "SELECT tenant, job_id, ref FROM leftover WHERE again_at <= :now AND (:any OR tenant = :tenant)"
-    " ORDER BY again_at LIMIT :want"
+    f"{_REACHED.format(now=':now')} ORDER BY again_at LIMIT :want"
 )
 _PUT_OFF = "UPDATE leftover SET again_at = ?1 + max(?2, (?1 - at) / 4) WHERE tenant = ?3 AND ref = ?4"
 # A retry that is a job of its own has the payload of the first try.
@@ -143,7 +159,9 @@ _NAMED = (
     " WHERE j.retry_of IS NOT NULL)"
     " SELECT 1 FROM tries t JOIN job j ON j.id = t.id WHERE instr(j.payload, :ref)"
     " UNION ALL SELECT 1 FROM result WHERE job_id = :job AND (ref = :ref OR instr(value, :ref))"
-    " UNION ALL SELECT 1 FROM artifact WHERE job_id = :job AND ref = :ref LIMIT 1"
+    " UNION ALL SELECT 1 FROM artifact WHERE job_id = :job AND ref = :ref"
+    " UNION ALL SELECT 1 FROM attempt_log WHERE job_id = :job"
+    " AND (ref = :ref OR (:ref LIKE 'file://%' AND instr(ref, :ref) = 1)) LIMIT 1"
 )
 _FORGET = (
     "DELETE FROM leftover WHERE ref IN (SELECT value FROM json_each(:refs)) AND (:any OR tenant = :tenant) RETURNING 1"
@@ -156,17 +174,23 @@ _FIND = (
 )
 
 
-def _none_due(_: object, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover] | None]:
+def _none_due(
+    _: object, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
+) -> Steps[list[Leftover] | None]:
     """A task that writes for nothing would wake every listener."""
-    rows = yield Statement(_ANY_DUE, {"any": any_tenant(tenant), "tenant": tenant})
+    scope = {"any": any_tenant(tenant), "tenant": tenant, "host": host, "stored": int(stored)}
+    rows = yield Statement(_ANY_DUE, scope)
     return None if rows else []
 
 
 class SqliteOrphans:
     @duty([], _none_due)
-    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
+    def orphans(
+        self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
+    ) -> Steps[list[Leftover]]:
         now = yield from sign("retention")
-        rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        scope = {"any": any_tenant(tenant), "tenant": tenant, "host": host, "stored": int(stored)}
+        rows = yield Statement(_DUE, {**scope, "now": now, "want": want})
         found = [Leftover(*row) for row in rows]
         free: list[Leftover] = []
         for each in found:
@@ -211,7 +235,7 @@ _CLEAN = (
     f" WHERE id {_THESE}"
 )
 _EMPTY = f"UPDATE job SET payload = '{{}}' WHERE id {_THESE} AND payload <> '{{}}'"
-_CARRIED = ("result", "checkpoint", "artifact", "step")
+_CARRIED = ("result", "checkpoint", "artifact", "attempt_log", "step")
 _KEYS = (
     "DELETE FROM idempotency WHERE (tenant, kind, key, job_id) IN"
     f" (SELECT tenant, kind, idempotency_key, id FROM job WHERE id {_THESE} AND idempotency_key IS NOT NULL)",
@@ -239,7 +263,7 @@ def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
     if dead:
         yield ADVANCE  # a workflow is told of the discarding, not of the cleaning
     yield Statement(_CLEAN, {"ids": ids, "dead": ids_json(row[0] for row in dead)})
-    yield from leave_behind(ids)  # what lies in the artifact store
+    yield from leave_behind(ids)  # its files in the artifact store and on hosts
     yield Statement(_EMPTY, {"ids": ids})
     for table in _CARRIED:
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", {"ids": ids})

@@ -39,9 +39,11 @@ class RetentionStore(Protocol):
         """One slice of the pass whose turn it is; ``IDLE`` when it is nobody's."""
         ...
 
-    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Flow[list[Leftover]]:
-        """What cleaned jobs had in the artifact store and no job names any more: whoever asks deletes it there, and
-        nobody else is given it for ten minutes."""
+    def orphans(
+        self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
+    ) -> Flow[list[Leftover]]:
+        """Files of cleaned jobs that the caller can reach and no job names: those in the artifact store (``stored``)
+        and those on its ``host``. The caller deletes them; nobody else is given them for ten minutes."""
         ...
 
     def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Flow[int]:
@@ -152,8 +154,10 @@ class PostgresRetention(Calls, RetentionReads):
         return Swept(*rows[0]) if rows else IDLE
 
     @flow(single=True)
-    def orphans(self, want: int = 100, tenant: str = EVERY_TENANT) -> Steps[list[Leftover]]:
-        rows = yield self._call("leftovers", "%s, %s", want, tenant)
+    def orphans(
+        self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
+    ) -> Steps[list[Leftover]]:
+        rows = yield self._call("leftovers", "%s, %s, %s::text, %s", want, tenant, host, stored)
         return [Leftover(whose, str(job_id), ref) for whose, job_id, ref in rows]
 
     @flow(single=True)

@@ -26,6 +26,7 @@ from psycopg import AsyncConnection, Connection, OperationalError
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import Conflict, InvalidSetting, StoreUnavailable
+from holdfast.features.attempts.model import LogPart, log_document
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.guests import POSTGRESQL, TransactionState, async_guest, ended, guest
@@ -65,7 +66,11 @@ class PostgresBorrowedOperations:
             " case when cast($5 as text) is not null then array[cast(cast($5 as text) as json)] end,"
             " (array[cast($6 as text), was.tenant])[1]) as stale",
         )
-
+        self._log = _CALL.format(
+            answer="cast(count(*) as text)",
+            call=f'"{schema}".append_log(cast(cast($1 as text) as uuid), cast(cast($2 as text) as json),'
+            " (array[cast($3 as text), was.tenant])[1]) as stale",
+        )
         self._start = _CALL.format(
             answer="cast(json_build_array(w.id, w.created, w.reason) as text)",
             call=f'"{schema}".start_workflow(cast(cast($1 as text) as json), (array[cast($2 as text), was.tenant])[1],'
@@ -91,6 +96,10 @@ class PostgresBorrowedOperations:
         params = (lease, item.id, str(item.attempt), item.ending, detail_of(item), tenant)
         rows = yield Statement(self._settle, params)
         return int(rows[0][0]) == 0
+
+    @flow(single=True)
+    def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Steps[None]:
+        yield Statement(self._log, (lease, log_document(parts), tenant))
 
 
 class PostgresBorrowing:

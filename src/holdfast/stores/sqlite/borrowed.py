@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import InvalidSetting, SchemaMismatch
+from holdfast.features.attempts.model import LogPart
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
 from holdfast.stores.guests import SQLITE, TransactionState, async_guest, ended, guest
@@ -34,6 +35,7 @@ from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.errors import translate
 
 if TYPE_CHECKING:
+    from holdfast.features.attempts.store import AttemptStore
     from holdfast.features.workflows.store import WorkflowStore
     from holdfast.stores.port import JobStore, LeaseStore
 
@@ -41,8 +43,8 @@ T = TypeVar("T")
 
 
 class SqliteBorrowedOperations:
-    def __init__(self, jobs: JobStore, leases: LeaseStore, workflows: WorkflowStore) -> None:
-        self._jobs, self._leases, self._workflows = jobs, leases, workflows
+    def __init__(self, jobs: JobStore, leases: LeaseStore, workflows: WorkflowStore, attempts: AttemptStore) -> None:
+        self._jobs, self._leases, self._workflows, self._attempts = jobs, leases, workflows, attempts
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]:
         return self._jobs.enqueue(specs, tenant)
@@ -55,6 +57,10 @@ class SqliteBorrowedOperations:
         stale = yield from self._leases.settle(lease, [settlement], tenant).start()
         return not stale
 
+    @flow()
+    def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Steps[None]:
+        yield from self._attempts.append_log(lease, parts, tenant).start()
+
 
 class _Behind(SchemaMismatch):
     """The tables are missing or old, and nothing is open on the connection: they can be brought up to date now."""
@@ -66,6 +72,7 @@ class SqliteBorrowing(abc.ABC):
     jobs: JobStore
     leases: LeaseStore
     workflows: WorkflowStore
+    attempts: AttemptStore
     _connections: Connections
     _plan: Plan
     _current = False
@@ -73,7 +80,7 @@ class SqliteBorrowing(abc.ABC):
 
     @property
     def borrowed(self) -> SqliteBorrowedOperations:
-        return SqliteBorrowedOperations(self.jobs, self.leases, self.workflows)
+        return SqliteBorrowedOperations(self.jobs, self.leases, self.workflows, self.attempts)
 
     @abc.abstractmethod
     def migrate(self) -> SchemaStatus:

@@ -208,6 +208,22 @@ create table artifact (
     primary key (job_id, attempt, name)
 );
 
+-- The log of an attempt, in parts: lines that the handler wrote with ctx.log (sealed where keys are set), or where the output
+-- of a program is. Written while the attempt runs.
+create table attempt_log (
+    job_id  uuid        not null,
+    tenant  text        not null,
+    attempt integer     not null,
+    n       integer     not null,
+    at      timestamptz not null,
+    lines   text,
+    ref     text,
+    primary key (job_id, attempt, n),
+    constraint lines_or_ref  check ((lines is null) <> (ref is null)),
+    constraint part_bounded  check (octet_length(lines) <= 200000 and length(ref) <= 4000),
+    constraint number_bounded check (n between 1 and 100000)
+);
+
 -- --- Leases, and what claims look at first ---
 
 create table lease (
@@ -1278,8 +1294,8 @@ create table usage_place (
     updated_at timestamptz not null
 );
 
--- Files of cleaned jobs in the artifact store: recorded in the transaction that cleans the job, removed when the file has
--- been deleted there.
+-- Files of cleaned jobs in the artifact store, and the directories of command jobs on hosts (file://host/…/<job>/): recorded
+-- in the transaction that cleans the job, removed when the files have been deleted.
 create table leftover (
     tenant   text        not null,
     ref      text        not null,
@@ -1288,6 +1304,7 @@ create table leftover (
     again_at timestamptz not null,   -- nobody tries before
     primary key (tenant, ref),
     constraint tenant_named check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
-    constraint ref_of_job   check (ref like 'artifact://%/' || job_id || '/%' and length(ref) <= 4000)
+    constraint ref_of_job   check ((ref like 'artifact://%/' || job_id || '/%' or ref like 'file://%/' || job_id || '/')
+                                   and length(ref) <= 4000)
 );
 create index leftover_next on leftover (again_at);

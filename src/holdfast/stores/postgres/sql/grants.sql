@@ -30,7 +30,7 @@ declare
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'heartbeat', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'exchange', 'recalls', 'holdings', 'start_many',
                               'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
-                              'add_artifact', 'due_work', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
+                              'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'brought_payloads', 'save_steps', 'send_event', 'attend_approvals',
                               'keep_approval_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation',
@@ -78,7 +78,7 @@ begin
         execute format('grant select (%s) on job to %I', (
             select string_agg(quote_ident(a.attname), ', ') from pg_attribute a
              where a.attrelid = 'job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'payload'), v_role);
-        execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, consumer, clock, migration, jobs, attempts, present,'
+        execute format('grant select on job_tag, agent, event, result, checkpoint, artifact, attempt_log, consumer, clock, migration, jobs, attempts, present,'
             ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'

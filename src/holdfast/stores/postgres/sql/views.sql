@@ -14,7 +14,8 @@ select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        r.source_ref, r.target_ref, r.payload_ref
   from job j join job_state s on s.id = j.id left join reference r on r.job_id = j.id;
 
--- An attempt is two rows of the ledger: the one that began it and the first one after (SC-5).
+-- An attempt is two rows of the ledger: the one that began it and the first one after. A time of a schedule that was skipped
+-- has a job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.
 create or replace view attempts as
 select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started_at, e.at as ended_at,
        case e.type when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed' when 'crash' then 'crashed'
@@ -22,7 +23,7 @@ select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started
        e.meta ->> 'error_code' as error_code,
        case when told.not_shown then '[restricted]' else e.meta ->> 'error_message' end as error_message,
        (e.meta ->> 'exit_code')::integer as exit_code,
-       case when told.not_shown and e.meta ? 'log' then '[restricted]' else e.meta ->> 'log' end as log,
+       case when kept.log is not null and hides(b.tenant, b.kind) then '[restricted]' else kept.log end as log,
        case when told.not_shown and e.meta ? 'traceback' then '[restricted]' else e.meta ->> 'traceback' end as traceback,
        b.seq as started_seq
   from event b
@@ -31,7 +32,15 @@ select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started
         order by n.seq limit 1) e on true
   -- What one of a restricted kind has said, before it was one, is shown as little as what it was given.
   left join lateral (select e.meta ->> 'error_message' <> withheld() and hides(b.tenant, b.kind) as not_shown) told on true
- where b.to_state = 'in_progress';
+  left join lateral (select coalesce(
+       e.meta ->> 'log',
+       (select l.ref from attempt_log l where l.job_id = b.job_id and l.attempt = b.attempt and l.ref is not null order by l.n desc limit 1),
+       (select 'database' from attempt_log l where l.job_id = b.job_id and l.attempt = b.attempt limit 1)) as log) kept on true
+ where b.to_state = 'in_progress'
+union all
+select c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', null, null, null, null, null, c.seq
+  from event c
+ where c.type = 'cancel' and c.attempt = 0 and c.meta ->> 'reason' = 'skipped' and c.meta ? 'schedule';
 
 -- For autoscalers and dashboards (DP-19): what may be begun now, what is under way, what somebody has to resolve. The
 -- columns are part of the interface. They count, so they cost as much as there is: health() is bounded.

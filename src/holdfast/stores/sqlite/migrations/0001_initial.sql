@@ -195,6 +195,22 @@ CREATE TABLE artifact (
     PRIMARY KEY (job_id, attempt, name)
 ) STRICT;
 
+-- The log of an attempt, in parts: lines that the handler wrote with ctx.log (sealed where keys are set), or where the output
+-- of a program is. Written while the attempt runs.
+CREATE TABLE attempt_log (
+    job_id  TEXT    NOT NULL,
+    tenant  TEXT    NOT NULL,
+    attempt INTEGER NOT NULL,
+    n       INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    lines   TEXT,
+    ref     TEXT,
+    PRIMARY KEY (job_id, attempt, n),
+    CONSTRAINT lines_or_ref   CHECK ((lines IS NULL) <> (ref IS NULL)),
+    CONSTRAINT part_bounded   CHECK (length(lines) <= 200000 AND length(ref) <= 4000),
+    CONSTRAINT number_bounded CHECK (n BETWEEN 1 AND 100000)
+) STRICT;
+
 -- --- Leases, and what claims look at first ---
 
 CREATE TABLE lease (
@@ -1231,8 +1247,8 @@ CREATE TABLE usage_place (
     updated_at INTEGER NOT NULL
 ) STRICT;
 
--- Files of cleaned jobs in the artifact store: recorded in the transaction that cleans the job, removed when the file has
--- been deleted there.
+-- Files of cleaned jobs in the artifact store, and the directories of command jobs on hosts (file://host/…/<job>/): recorded
+-- in the transaction that cleans the job, removed when the files have been deleted.
 CREATE TABLE leftover (
     tenant   TEXT    NOT NULL,
     ref      TEXT    NOT NULL,
@@ -1241,6 +1257,7 @@ CREATE TABLE leftover (
     again_at INTEGER NOT NULL,   -- nobody tries before
     PRIMARY KEY (tenant, ref),
     CONSTRAINT tenant_named CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
-    CONSTRAINT ref_of_job   CHECK (ref LIKE 'artifact://%/' || job_id || '/%' AND length(ref) <= 4000)
+    CONSTRAINT ref_of_job   CHECK ((ref LIKE 'artifact://%/' || job_id || '/%' OR ref LIKE 'file://%/' || job_id || '/')
+                                   AND length(ref) <= 4000)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX leftover_next ON leftover (again_at);

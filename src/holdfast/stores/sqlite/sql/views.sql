@@ -44,7 +44,8 @@ SELECT s.tenant, s.queue, s.kind, s.error_code, count(*) AS dead, min(s.finished
   FROM job_state s WHERE s.state = 'dead_letter' AND s.state NOT IN ('leased', 'in_progress')
  GROUP BY s.tenant, s.queue, s.kind, s.error_code;
 
--- An attempt is two rows of the ledger: the one that began it and the first one after (SC-5).
+-- An attempt is two rows of the ledger: the one that began it and the first one after. A time of a schedule that was skipped
+-- has a job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.
 DROP VIEW IF EXISTS attempts;
 CREATE VIEW attempts AS
 SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started_at, e.at AS ended_at,
@@ -56,9 +57,15 @@ SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
                    AND (r.kind = b.kind OR r.kind = '*'))) THEN '[restricted]' ELSE json_extract(e.meta, '$.error_message') END AS error_message,
        json_extract(e.meta, '$.exit_code') AS exit_code,
-       CASE WHEN (json_extract(e.meta, '$.error_message') <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
+       CASE WHEN (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
-                   AND (r.kind = b.kind OR r.kind = '*'))) AND json_extract(e.meta, '$.log') IS NOT NULL THEN '[restricted]' ELSE json_extract(e.meta, '$.log') END AS log,
+                   AND (r.kind = b.kind OR r.kind = '*'))
+             AND (json_extract(e.meta, '$.log') IS NOT NULL
+                  OR EXISTS (SELECT 1 FROM attempt_log l WHERE l.job_id = b.job_id AND l.attempt = b.attempt)) THEN '[restricted]'
+            ELSE coalesce(json_extract(e.meta, '$.log'),
+                          (SELECT l.ref FROM attempt_log l WHERE l.job_id = b.job_id AND l.attempt = b.attempt AND l.ref IS NOT NULL
+                            ORDER BY l.n DESC LIMIT 1),
+                          (SELECT 'database' FROM attempt_log l WHERE l.job_id = b.job_id AND l.attempt = b.attempt LIMIT 1)) END AS log,
        CASE WHEN (json_extract(e.meta, '$.error_message') <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
                    AND (r.kind = b.kind OR r.kind = '*'))) AND json_extract(e.meta, '$.traceback') IS NOT NULL THEN '[restricted]'
@@ -66,4 +73,9 @@ SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started
   FROM event b
   LEFT JOIN event e ON e.seq = (SELECT min(n.seq) FROM event n
                                  WHERE n.job_id = b.job_id AND n.seq > b.seq AND n.from_state = 'in_progress')
- WHERE b.to_state = 'in_progress';
+ WHERE b.to_state = 'in_progress'
+UNION ALL
+SELECT c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', NULL, NULL, NULL, NULL, NULL, c.seq
+  FROM event c
+ WHERE c.type = 'cancel' AND c.attempt = 0 AND json_extract(c.meta, '$.reason') = 'skipped'
+   AND json_extract(c.meta, '$.schedule') IS NOT NULL;

@@ -1,0 +1,76 @@
+"""Logs of attempts in the database: port, shared read, PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from holdfast.engine.ids import parse_id
+from holdfast.features.attempts.model import LogPart, log_document
+from holdfast.stores.codecs import Record
+from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.job_reads import Reader
+from holdfast.stores.postgres.base import Calls
+from holdfast.stores.reader import within
+from holdfast.stores.sqlite.base import SqlitePart, act_under, ids_json, unsign
+
+
+class AttemptStore(Protocol):
+    def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Flow[list[str]]:
+        """Add parts to the logs of attempts that run under this lease; writing one again changes nothing. Answers the
+        jobs whose attempt is another or has ended."""
+        ...
+
+    def log(self, job_id: str, attempt: int, tenant: str) -> Flow[list[LogPart]]:
+        """The parts of one attempt's log, in their order."""
+        ...
+
+
+class AttemptReads(Reader):
+    @flow(writes=False)
+    def log(self, job_id: str, attempt: int, tenant: str) -> Steps[list[LogPart]]:
+        text = (
+            f"select {Record.columns(LogPart, 'l.')} from {{attempt_log}} l"
+            f" where l.job_id = :id and l.attempt = :attempt and {within(tenant, 'l.tenant')} order by l.n"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id), attempt=attempt)
+        decode = Record.decoder(LogPart, self.dialect.codec)
+        return [decode(row) for row in rows]
+
+
+class PostgresAttempts(Calls, AttemptReads):
+    @flow(single=True)
+    def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Steps[list[str]]:
+        rows = yield self._call("append_log", "%s, %s::json, %s", lease, log_document(parts), tenant)
+        return [str(row[0]) for row in rows]
+
+
+_RUNNING = (
+    "SELECT id, tenant, attempt FROM job_state"
+    " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
+)
+# An insert that meets a part is refused (it might be a REPLACE), so it is not tried.
+_APPEND = (
+    "INSERT INTO attempt_log (job_id, tenant, attempt, n, at, lines, ref) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
+    " WHERE NOT EXISTS (SELECT 1 FROM attempt_log l WHERE l.job_id = ?1 AND l.attempt = ?3 AND l.n = ?4)"
+)
+
+
+class SqliteAttempts(SqlitePart, AttemptReads):
+    @flow()
+    def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Steps[list[str]]:
+        now = yield from act_under(lease, tenant)
+        ids = ids_json(sorted({part.job_id for part in parts}))
+        running = {(row[0], row[2]): row[1] for row in (yield Statement(_RUNNING, (ids, lease)))}
+        rows: list[tuple[Any, ...]] = []
+        stale: dict[str, None] = {}
+        for part in parts:
+            whose = running.get((part.job_id, part.attempt))
+            if whose is None:
+                stale[part.job_id] = None
+            else:
+                rows.append((part.job_id, whose, part.attempt, part.n, now, part.lines, part.ref))
+        if rows:
+            yield Statement(_APPEND, rows, many=True)
+        yield from unsign()
+        return list(stale)

@@ -1,0 +1,82 @@
+"""Files of command jobs on this host, named by references such as ``file://host/…/<id>/<attempt>/output.log``.
+
+A reference comes out of the database, so it is trusted with nothing but this job's own directory: the path must have
+the job's id in the place where ``app.command`` puts it, and no part of it may be a link. The host in it is for people:
+a directory that several hosts or containers share is read wherever it is seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import socket
+import stat
+from pathlib import Path
+
+from holdfast.errors import Refused
+from holdfast.features.attempts.model import FILE, file_of, file_ref
+
+
+def host_name() -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "localhost"
+
+
+def reference_to(path: Path) -> str:
+    return file_ref(host_name(), os.fsencode(path.absolute()))
+
+
+def read_file(ref: str, job_id: str, start: int | None, most: int) -> tuple[int, int, bytes] | None:
+    """Bytes of a job's file: where they start, how long the file is, and at most ``most`` of them from ``start`` on, or
+    the last ones for None. None when it is not to be found here, ``Refused`` when it is not this job's."""
+    path = _own_path(ref, job_id)
+    if _has_links(path):
+        return None
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            return None
+        begin = max(0, about.st_size - most) if start is None else min(start, about.st_size)
+        file.seek(begin)
+        return begin, about.st_size, file.read(most)
+
+
+def remove_directory(ref: str, job_id: str) -> bool:
+    """Delete the directory of a job. True when it is gone; False when it is not here and the reference names another
+    host, or when it could not be deleted."""
+    path = _own_path(ref, job_id)
+    if path.name != job_id or _has_links(path):
+        return False
+    if not path.is_dir():
+        return ref.startswith(f"{FILE}{host_name()}/") and not path.exists()
+    try:
+        shutil.rmtree(path)
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()  # others are left in there
+    return True
+
+
+def _own_path(ref: str, job_id: str) -> Path:
+    found = file_of(ref)
+    path = None if found is None else Path(os.path.normpath(os.fsdecode(found[1])))
+    within = path is not None and path.is_absolute() and "\0" not in str(path)
+    parts = path.parts if path is not None and within else ()
+    if path is None or not any(pair == (job_id[:8], job_id) for pair in itertools.pairwise(parts)):
+        raise Refused("the file is not in the directory of this job", code="invalid_reference")
+    return path
+
+
+def _has_links(path: Path) -> bool:
+    """Whether it leads anywhere else than its text says."""
+    try:
+        return path.resolve() != path
+    except (OSError, RuntimeError):
+        return True
