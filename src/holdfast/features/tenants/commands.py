@@ -1,4 +1,4 @@
-"""``holdfast tenants list | show | set | delete | fair | registered-only``: what tenants are held to, and how they
+"""``holdfast tenants list | show | set | delete | fair | pin | unpin | pins | registered-only``: what tenants are held to, and how they
 share queues."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.cli.tree import Commands
 from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
 from holdfast.features.tenants.operations import Tenants
 
-commands = Commands("Manage tenants, their limits and fair sharing of queues.")
+commands = Commands("Manage tenants, their limits, fair sharing of queues and pinned logins.")
 
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 NONE = "none"
@@ -134,6 +134,44 @@ def fair(
         say("No queue is shared: jobs are taken in the order of the queue, whoever's they are.")
     else:
         say("Every queue is shared fairly." if shared == ["*"] else f"Shared fairly: {', '.join(shared)}.")
+
+
+Login = Annotated[str, typer.Argument(metavar="LOGIN", help="A login of the PostgreSQL database.")]
+
+
+@commands.add("pin", "holdfast tenants pin shop_web acme")
+def pin(session: NoTenant, login: Login, name: Name) -> None:
+    """Pin a database login to one tenant: it cannot act for another, whatever its roles are. PostgreSQL only."""
+    with session.connect() as client:
+        found = Tenants(client).pin(login, name)
+    session.answer(found, f"Login {line(found.login)} may act for tenant {line(found.tenant)} only.")
+
+
+@commands.add("unpin", "holdfast tenants unpin shop_web")
+def unpin(session: NoTenant, login: Login) -> None:
+    """Remove the pin of a database login. Its roles decide again what it may do."""
+    with session.connect() as client:
+        Tenants(client).unpin(login)
+    session.answer({"login": login, "pinned": False}, f"Login {line(login)} is not pinned any more.")
+
+
+@commands.add("pins", "holdfast tenants pins")
+def pins(session: NoTenant) -> None:
+    """List database logins that are pinned to one tenant."""
+    with session.connect() as client:
+        found = Tenants(client).pins()
+    session.print_list(
+        found,
+        {
+            "login": lambda each: line(each.login),
+            "tenant": lambda each: line(each.tenant),
+            "set by": lambda each: line(each.set_by),
+            "since": lambda each: moment(each.created_at),
+            "": lambda each: "" if each.exists else "no such login",
+        },
+        none="No login is pinned to a tenant.",
+        keep=("login", "tenant"),
+    )
 
 
 @commands.add("registered-only", "holdfast tenants registered-only on")

@@ -59,6 +59,18 @@ class TenantOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """A database login that may act for one tenant only. ``exists`` is False if the server has no such
+    login any more: it was dropped or renamed, and a renamed login is not pinned."""
+
+    login: str
+    tenant: str
+    set_by: str
+    created_at: datetime
+    exists: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TurnOf:
     """Where a job stands in a queue that is shared: how many of its own tenant are before it, and how many tenants have
     jobs waiting there. Both are counted up to a limit."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TypeVar, Unpack
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import InvalidSetting, NotFound
-from holdfast.features.tenants.model import EVERY_QUEUE, Tenant, TenantOptions, terms
+from holdfast.features.tenants.model import EVERY_QUEUE, Pin, Tenant, TenantOptions, terms
 from holdfast.stores.flow import Flow, Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace
 
@@ -90,6 +91,30 @@ class Tenants(StoreNamespace):
 
     aregistration_required = awaited(registration_required)
 
+    @operation
+    def pin(self, login: str, tenant: str) -> Program[Pin]:
+        """Pin a database login to a tenant: from its next statement on, no function and no table lets it act for another
+        one, whatever its roles are. ``Refused`` where the database has no logins (``no_logins``), and for a
+        login that a pin cannot hold (``login_exempt``)."""
+        return (yield from run(self._store.tenants.pin(_login(login), _named(tenant), self._actor)))
+
+    apin = awaited(pin)
+
+    @operation
+    def unpin(self, login: str) -> Program[None]:
+        """Remove the pin of a login; ``NotFound`` if it has none."""
+        if not (yield from run(self._store.tenants.unpin(_login(login), self._actor))):
+            raise NotFound(f"login {login} is not pinned", code="pin_not_found", fix="List pins: holdfast tenants pins")
+
+    aunpin = awaited(unpin)
+
+    @operation
+    def pins(self) -> Program[Sequence[Pin]]:
+        """The pinned logins, by name. Empty where the database has no logins."""
+        return (yield from run(self._store.tenants.pins()))
+
+    apins = awaited(pins)
+
     @flow()
     def _set(self, name: str, what: TenantOptions) -> Steps[Tenant]:
         store = self._store
@@ -133,6 +158,10 @@ def _wanted(now: _Names, on: bool, queue: str) -> _Names:
     if on:
         return now if EVERY_QUEUE in now else sorted({*now, queue})
     return [each for each in now if each != queue]
+
+
+def _login(name: str) -> str:
+    return check_name(name, "login", limit=63)
 
 
 def _patient(long: Flow[T]) -> Flow[T]:

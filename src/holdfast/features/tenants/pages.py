@@ -26,6 +26,7 @@ async def index(request: Request) -> Response:
     found = await client.arun(client.store.tenants.list(whose, most=COUNTED, names=LISTED + 1))
     tenants = [each if everybody else _own(each) for each in found[:LISTED] if everybody or each.name == whose]
     shared = await client.arun(client.store.tenants.fair_queues())
+    pins = await client.arun(client.store.tenants.pins()) if everybody and identity.may(Scope.ADMIN) else ()
     return await render(
         request,
         "tenants.html",
@@ -33,6 +34,7 @@ async def index(request: Request) -> Response:
         more=len(found) > LISTED,
         everybody=everybody,
         shared=shared,
+        pins=pins,
         every_queue=EVERY_QUEUE in shared,
         counted=COUNTED,
     )

@@ -12,7 +12,8 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.agents.model import AHEAD
 from holdfast.features.limits.model import Rule
-from holdfast.features.tenants.model import EVERY_QUEUE, Tenant, TurnOf, with_shares
+from holdfast.errors import Refused
+from holdfast.features.tenants.model import EVERY_QUEUE, Pin, Tenant, TurnOf, with_shares
 from holdfast.stores.flow import Flow, Statement, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
@@ -42,6 +43,20 @@ class TenantStore(Protocol):
 
     def set(self, name: str, what: dict[str, Any], actor: str) -> Flow[None]:
         """Set what is named and leave the rest; None takes it away. The first weight has all queues shared."""
+        ...
+
+    def pin(self, login: str, to_tenant: str, actor: str) -> Flow[Pin]:
+        """From its next statement on the login may act for this tenant only."""
+        ...
+
+    def unpin(self, login: str, actor: str) -> Flow[bool]: ...
+
+    def pins(self) -> Flow[Sequence[Pin]]:
+        """By login."""
+        ...
+
+    def pinned(self) -> Flow[str | None]:
+        """The tenant that the login of this very connection is pinned to."""
         ...
 
     def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Flow[list[Tenant]]:
@@ -172,6 +187,34 @@ class PostgresTenants(Calls, TenantReads):
     def set(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
         yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(what), actor)
 
+    @flow(single=True)
+    def pin(self, login: str, to_tenant: str, actor: str) -> Steps[Pin]:
+        rows = yield self._call("pin_login", "%s, %s, %s", login, to_tenant, actor)
+        name, tenant, set_by, created = rows[0]
+        return Pin(name, tenant, set_by, self.dialect.codec.time(created))
+
+    @flow(single=True)
+    def unpin(self, login: str, actor: str) -> Steps[bool]:
+        rows = yield self._call("unpin_login", "%s, %s", login, actor)
+        return bool(rows[0][0])
+
+    @flow(writes=False)
+    def pins(self) -> Steps[Sequence[Pin]]:
+        rows = yield from self._ask(EVERY_TENANT, _PINS)
+        time = self.dialect.codec.time
+        return [Pin(login, tenant, by, time(created), there) for login, tenant, by, created, there in rows]
+
+    @flow(single=True, writes=False)
+    def pinned(self) -> Steps[str | None]:
+        rows = yield self._look("pinned_tenant", "")
+        return None if rows[0][0] is None else str(rows[0][0])
+
+
+_PINS = (
+    "select p.login, p.tenant, p.set_by, p.created_at,"
+    " exists (select 1 from pg_catalog.pg_roles r where r.rolname = p.login and r.rolcanlogin)"
+    " from {login_pin} p order by p.login"
+)
 
 _ADD = (
     "INSERT INTO tenant (tenant, set_by, created_at, updated_at) VALUES (:name, :actor, :now, :now)"
@@ -212,7 +255,35 @@ _TURN = (
 )
 
 
+def _no_logins() -> Refused:
+    return Refused(
+        "SQLite has no logins: anyone who can open the file can act for every tenant",
+        code="no_logins",
+        fix="Use PostgreSQL, or give each tenant an API token of the HTTP server: holdfast tokens issue --tenant NAME",
+    )
+
+
 class SqliteTenants(SqlitePart, TenantReads):
+    @flow()
+    def pin(self, login: str, to_tenant: str, actor: str) -> Steps[Pin]:
+        yield from ()
+        raise _no_logins()
+
+    @flow()
+    def unpin(self, login: str, actor: str) -> Steps[bool]:
+        yield from ()
+        raise _no_logins()
+
+    @flow(writes=False)
+    def pins(self) -> Steps[Sequence[Pin]]:
+        yield from ()
+        return []
+
+    @flow(writes=False)
+    def pinned(self) -> Steps[str | None]:
+        yield from ()
+        return None
+
     @flow(tells=True)
     def remove(self, name: str, actor: str) -> Steps[bool]:
         now = yield from sign(actor)

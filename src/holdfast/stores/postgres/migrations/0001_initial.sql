@@ -887,6 +887,15 @@ create table fair_place (
     primary key (tenant, queue, kinds)
 );
 
+-- Logins of the database that may act for one tenant only. Compiled into pinned_tenant() whenever a row changes.
+create table login_pin (
+    login      text        not null primary key,
+    tenant     text        not null,
+    set_by     text        not null,
+    created_at timestamptz not null,
+    constraint pin_named check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*' and login <> '')
+);
+
 -- --- API tokens ---
 
 -- API tokens and the sessions opened with them. Kept for good: the ledger names them.
