@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -323,17 +324,10 @@ def test_what_cannot_be_pinned_is_refused(place: Place, logins: Logins) -> None:
         with pytest.raises(NotFound) as found:
             app.tenants.unpin(name)
         assert found.value.code == "pin_not_found"
-        for login, tenant in (
-            (name, "*"),
-            (name, ""),
-            ("", OWN),
-            (name, "x" * 300),
-            (name, None),
-            (7, OWN),
-            (name, "a\0b"),
-        ):
+        bad: list[tuple[Any, Any]] = [(name, "*"), (name, ""), ("", OWN), (name, "x" * 300), (name, None), (7, OWN)]
+        for login, tenant in (*bad, (name, "a\0b")):
             with pytest.raises(HoldfastError) as wrong:
-                app.tenants.pin(login, tenant)  # type: ignore[arg-type]
+                app.tenants.pin(login, tenant)
             assert isinstance(wrong.value, InvalidSetting | InvalidInput)
         assert name not in [pin.login for pin in app.tenants.pins()]
 

@@ -54,7 +54,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Which queues are shared fairly; ``*`` is all."""
+    """Which queues are shared fairly; ``*`` is all, and beside it ``-mail`` all but mail."""
 
     fair: list[str]
 

@@ -72,7 +72,7 @@ def _pins(connection: Connection[Any], schema: str) -> dict[str, str]:
         return {}
     with connection.transaction():
         connection.execute("select set_config('holdfast.tenant', '*', true)")
-        return {login: tenant for login, tenant in connection.execute(f"select login, tenant from {table}").fetchall()}
+        return dict(connection.execute(f"select login, tenant from {table}").fetchall())
 
 
 def judged(found: list[Login]) -> list[Finding]:

@@ -238,7 +238,9 @@ create table dispatch (
     -- Whether an enqueue has to look at more than its own row: payload rules, caps of tenants, pauses.
     ruled      boolean not null default false,
     capped     boolean not null default false,   -- some tenant has a cap: transitions are counted
-    fair       text[],                           -- queues that tenants share fairly; '*' is all; null is none
+    -- Queues that tenants share fairly; '*' is all, then '-mail' is all but mail; null is none.
+    fair       text[],
+    fair_auto  boolean not null default true,    -- nobody has chosen: all are shared once a second tenant has jobs
     registered boolean not null default false,   -- only registered tenants may have jobs
     -- Any login of the database may LISTEN: notifications are hashes with this key (notify.sql).
     signal_key text    not null default gen_random_uuid()::text
