@@ -243,7 +243,8 @@ create table dispatch (
     fair_auto  boolean not null default true,    -- nobody has chosen: all are shared once a second tenant has jobs
     registered boolean not null default false,   -- only registered tenants may have jobs
     -- Any login of the database may LISTEN: notifications are hashes with this key (notify.sql).
-    signal_key text    not null default gen_random_uuid()::text
+    signal_key text    not null default gen_random_uuid()::text,
+    payload_salt text  not null default gen_random_uuid()::text   -- of the hashes of indexed payload values (jobs.sql)
 );
 insert into dispatch default values;
 
