@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
 
+from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.stores.requests import ClaimRequest
+from tests.support.by_hand import ByHand
 from tests.support.pauses import pause, resume
 from tests.support.stores import claim, job, new_id, open_lease, put, put_one, settle, spec
 from tests.support.tenants import fill, register, served, share, tenants
@@ -18,14 +21,92 @@ pytestmark = pytest.mark.req("JF-12")
 
 
 def test_small_tenants_are_not_behind_a_large_one(store: Store) -> None:
+    share(store)
     fill(store, 60, "big")
     fill(store, 2, "a", "m", "z")
-    assert served(store, 2, 4) == {"big": 8}, "nothing is shared yet"
+    assert served(store, 2, 4) == {"big": 8}, "nothing is shared"
     share(store, "*")
     assert served(store, 4, 4) == {"big": 10, "a": 2, "m": 2, "z": 2}
     share(store)
     fill(store, 1, "a")
     assert served(store, 2, 4) == {"big": 8}, "nor any more"
+
+
+def has_index(by_hand: ByHand) -> bool:
+    if by_hand.name == "sqlite":
+        return bool(by_hand.execute("select 1 from sqlite_schema where name = 'fair'"))
+    return bool(by_hand.execute("select 1 from pg_indexes where indexname = 'fair'"))
+
+
+def test_by_default_a_queue_is_shared_from_the_second_tenant_on(store: Store, by_hand: ByHand) -> None:
+    """Nobody has set anything. A database with one tenant keeps no index for it."""
+    fill(store, 1500, "big")
+    assert served(store, 2, 4) == {"big": 8}
+    assert not has_index(by_hand)
+    mine = put(store, *(spec(priority=n % 3) for n in range(10)), tenant="small")
+    lease = open_lease(store)
+    assert has_index(by_hand)
+    taken = [claim for _ in range(10) for claim in claim_and_settle(store, lease, 2)]
+    assert Counter(each.tenant for each in taken) == {"big": 10, "small": 10}, "all of them within its first share"
+    order = sorted(mine, key=lambda id_: (-job(store, id_).priority, mine.index(id_)))
+    assert [each.id for each in taken if each.tenant == "small"] == order
+    assert store.run(store.tenants.fair_queues()) == ["*"]
+
+
+def test_a_worker_that_runs_already_notices_the_second_tenant(store: Store, by_hand: ByHand) -> None:
+    fill(store, 30, "big")
+    lease = open_lease(store)
+    fill(store, 3, "small")
+    assert {each.tenant for each in claim_and_settle(store, lease, 4)} == {"big"}
+    assert not store.run(store.leases.promote(10, "small")), "a worker of one tenant shares nothing"
+    assert not has_index(by_hand)
+    if not store.embedded:
+        assert by_hand.execute("select 'promote' = any (tasks) from due_work()") == [(True,)], "it is told to"
+    store.run(store.leases.promote(10, "*"))
+    assert Counter(each.tenant for each in claim_and_settle(store, lease, 4)) == {"big": 2, "small": 2}
+
+
+def test_who_chooses_otherwise_has_it_so(store: Store, by_hand: ByHand) -> None:
+    """Off for all, and off for one queue; a weight changes neither."""
+    fill(store, 9, "big", queue="plain")
+    fill(store, 9, "big", queue="mail")
+    fill(store, 3, "small", queue="plain")
+    fill(store, 3, "small", queue="mail")
+    share(store, "*", "-plain")
+    assert served(store, 2, 3, queues=("plain",)) == {"big": 6}
+    assert served(store, 3, 2, queues=("mail",)) == {"big": 3, "small": 3}
+    share(store)
+    register(store, "small", weight=2)
+    assert store.run(store.tenants.fair_queues()) == []
+    assert not has_index(by_hand)
+    assert served(store, 1, 3, queues=("plain",)) == {"big": 3}
+
+
+def claim_and_settle(store: Store, lease: str, want: int) -> list[Claim]:
+    claims = claim(store, lease, want)
+    settle(store, claims)
+    return claims
+
+
+def test_in_any_order_of_events_the_turns_go_round(store: Store, choice: random.Random) -> None:
+    """Beside a model: with one job a claim, the turn is that of the next tenant by name that has a ready job."""
+    lease, waiting, last = None, dict[str, list[str]](), ""
+    for _ in range(60):
+        if choice.random() < 0.5 or not waiting:
+            name = choice.choice(("a", "b", "c", "d"))
+            waiting.setdefault(name, []).extend(put(store, *(spec() for _ in range(choice.randint(1, 3))), tenant=name))
+        if lease is None:
+            if len(waiting) < 2:
+                continue
+            lease = open_lease(store)
+        (taken,) = claim_and_settle(store, lease, 1)
+        names = sorted(waiting)
+        if len(names) > 1:
+            last = next((name for name in names if name > last), names[0])
+            assert (taken.tenant, taken.id) == (last, waiting[last][0])
+        waiting[taken.tenant].remove(taken.id)
+        if not waiting[taken.tenant]:
+            del waiting[taken.tenant]
 
 
 def test_a_weight_is_how_many_turns_one_has_for_one_of_another(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,7 +18,7 @@ from psycopg import sql
 from holdfast import App
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
-from holdfast.errors import Refused
+from holdfast.errors import NotFound, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.assembly import Store, open_store
@@ -118,7 +118,7 @@ READS = {
         "jobs.references",
         "pauses.list",
     ),
-    *("tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.registered_only"),
+    *("tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.registered_only", "tenants.pinned"),
     *("retention.list", "retention.preview", "usage.list"),
     *(
         "dead_letters.groups",
@@ -196,6 +196,7 @@ REGISTERS |= {
     "tenants.set",
     "tenants.remove",
     "tenants.set_fair",
+    *("tenants.pin", "tenants.unpin", "tenants.pins"),
     "tenants.set_registered_only",
     "retention.find_orphans",
 }
@@ -261,6 +262,11 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             ids = furnish(owner, by_hand)
         yield Place(url, owner, ids)
         check_ledger(owner)
+
+
+def pin_nobody(store: Store) -> None:
+    with suppress(NotFound):
+        store.run(store.tenants.pin("nobody at all", "a", "ada"))
 
 
 def calls(
@@ -438,6 +444,10 @@ def calls(
         "retention.find_orphans": lambda: run(store.retention.find_orphans([], tenant)),
         "approvals.token": lambda: run(store.approvals.token("h", tenant)),
         "tenants.set_fair": lambda: run(store.tenants.set_fair(["elsewhere"], "ada")),
+        "tenants.pin": lambda: pin_nobody(store),
+        "tenants.unpin": lambda: run(store.tenants.unpin("nobody at all", "ada")),
+        "tenants.pins": lambda: run(store.tenants.pins()),
+        "tenants.pinned": lambda: run(store.tenants.pinned()),
         "tenants.fair_queues": lambda: run(store.tenants.fair_queues()),
         "tenants.next_share": lambda: run(store.tenants.next_share(ids["queued"], tenant)),
         "retention.set": lambda: run(store.retention.set(RetentionRule.of("slow", purge_after="9d"), "ada", tenant)),

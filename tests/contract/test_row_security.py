@@ -66,6 +66,7 @@ UNSEEN = {
     "tenant_load",
     "pending_change",
     "unsure_wait",
+    "login_pin",
 }
 # What speaks before the policy, when a row of another tenant is forged.
 GUARDS = {
@@ -157,6 +158,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
                     " values (gen_random_uuid(), :tenant, 'bad', now(), now())",
                     {"tenant": tenant},
                 )
+                admin.execute(f"insert into login_pin values ('of {tenant}', '{tenant}', 'ada', now())")
             for relation in found.relations():
                 held = {row[0] for row in admin.execute(f"select distinct tenant from {relation}")}
                 assert held - {"*"} == set(TENANTS), f"{relation} is not filled; the tests below would prove nothing"

@@ -112,7 +112,7 @@ NOT_A_WORKERS |= {
 NOT_A_WORKERS |= {
     "tenants.set",
     "tenants.remove",
-    "tenants.set_fair",
+    *("tenants.set_fair", "tenants.pin", "tenants.unpin"),
     "tenants.set_registered_only",
     "retention.find_orphans",
 }
@@ -153,6 +153,7 @@ NOT_A_WORKERS |= {
     "payload_rules.reseal_part",
 }
 READS |= {"payload_rules.list", "jobs.references", "payload_rules.sealed_payloads", "payload_rules.sealed_parts"}
+READS |= {"tenants.pins", "tenants.pinned"}
 READS |= {"tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.registered_only", "approvals.token"}
 NOT_A_WORKERS |= {
     "retention.orphans",

@@ -41,6 +41,7 @@ EVERYBODYS |= {
     "audit.unsealed",
 }  # the chain over the whole ledger; it is the owner's
 EVERYBODYS |= {"tenants.set_registered_only", "tenants.registered_only"}
+EVERYBODYS |= {"tenants.pin", "tenants.unpin", "tenants.pins", "tenants.pinned"}  # of logins
 EVERYBODYS |= {"usage.count"}  # what the whole ledger has, for whom it was
 
 

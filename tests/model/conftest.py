@@ -27,6 +27,9 @@ def make(tmp_path: Path, sqlite_template: Path, postgres_databases: TemplateData
         closing.callback(lambda: embedded.store.close())
         served = Player(closing.enter_context(postgres_databases.fresh()))
         closing.callback(lambda: served.store.close())
+        for side in (embedded, served):
+            # The model takes jobs in queue order; turns of tenants have a model of their own (contract/test_fair.py).
+            side.store.run(side.store.tenants.set_fair([], "the model"))
         return {"sqlite": embedded, "postgres": served}
 
     return fresh

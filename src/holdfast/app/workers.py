@@ -13,7 +13,7 @@ from holdfast.app.declarations import Declaring
 from holdfast.app.enqueue import Enqueuing
 from holdfast.app.handlers import HandlerTools, log_writer_for
 from holdfast.app.repository import JobRepository
-from holdfast.engine.job import DEFAULT_QUEUE
+from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, Refused
 from holdfast.steps.driver import Reached, StepTools
@@ -58,6 +58,7 @@ class Running(Declaring, Enqueuing):
         options = self._serving(options or WorkerOptions())
         when_there(self._session.make_ready)
         when_there(self._check_role)
+        options = dataclasses.replace(options, tenant=when_there(partial(self._tenant_to_serve, options.tenant)))
         when_there(partial(self._sync_declarations, options.tenant))
         means = self._handler_tools(options.tenant, options.concurrency)
         rules = self.payload_rules._cache.duty(options.tenant, options.promote_every)
@@ -172,6 +173,7 @@ class Running(Declaring, Enqueuing):
         wanted = TickOptions.of(limit, **options)
         await self._session.amake_ready()
         await in_thread(self._check_role)
+        wanted = dataclasses.replace(wanted, tenant=await in_thread(self._tenant_to_serve, wanted.tenant))
         await in_thread(self._sync_declarations, wanted.tenant)
         means = self._handler_tools(wanted.tenant, wanted.concurrency)
         try:
@@ -181,6 +183,15 @@ class Running(Declaring, Enqueuing):
             ).run()
         finally:
             await means.aclose()
+
+    def _tenant_to_serve(self, wanted: str) -> str:
+        """A worker for every tenant whose login is pinned to one serves that one."""
+        if wanted != EVERY_TENANT:
+            return wanted
+        pinned = self._store.run(self._store.tenants.pinned())
+        if pinned is not None:
+            log.info("The database login is pinned to tenant %s: serving its jobs only", pinned)
+        return pinned or wanted
 
     def _check_role(self) -> None:
         """Check the database role before work starts. A role that owns the tables, or that row-level security does not

@@ -37,6 +37,8 @@ def roles(
             heading(role)
             say(line(", ".join(sorted(functions()[role])), 10_000))
     for login in found:
+        if login.tenant is not None:
+            say(f"{line(login.name)} is pinned to tenant {line(login.tenant)}.")
         if login.bypasses or login.owns:
             why = "bypasses row-level security" if login.bypasses else "owns the tables"
             say(f"{line(login.name)} {why}: use it for migrations only.")

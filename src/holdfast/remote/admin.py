@@ -17,7 +17,7 @@ from holdfast.features.events.model import Delivery, Subscription
 from holdfast.features.limits.model import Limit
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule
 from holdfast.features.retention.model import Preview, Retention
-from holdfast.features.tenants.model import Tenant
+from holdfast.features.tenants.model import Pin, Tenant
 from holdfast.features.tokens.model import ApiToken
 from holdfast.remote.handle import aware, policy
 from holdfast.remote.http_requests import Request, Steps, delete, get, given, post, put, segment
@@ -250,6 +250,25 @@ class Tenants(RemoteNamespace):
         yield from self._ask(delete(f"/tenants/{segment(name)}"))
 
     aremove = awaited(remove)
+
+    @operation
+    def pin(self, login: str, tenant: str) -> Steps[Pin]:
+        """Pin a database login to a tenant: it cannot act for another one."""
+        return (yield from self._read(Pin, _again(put(f"/tenants/pins/{segment(login)}", {"tenant": tenant}))))
+
+    apin = awaited(pin)
+
+    @operation
+    def unpin(self, login: str) -> Steps[None]:
+        yield from self._ask(delete(f"/tenants/pins/{segment(login)}"))
+
+    aunpin = awaited(unpin)
+
+    @operation
+    def pins(self) -> Steps[Sequence[Pin]]:
+        return (yield from self._pages(Pin, "/tenants/pins"))
+
+    apins = awaited(pins)
 
 
 class Executors(RemoteNamespace):

@@ -79,6 +79,14 @@ class Jobs(RemoteNamespace):
 
     alist = awaited(list)
 
+    @operation
+    def search(self, text: str, *, limit: int = PAGE, before: str | None = None) -> Steps[_Jobs]:
+        """Jobs that match a search, newest first: ``client.jobs.search("kind:pay payload.order_id:7")``. At most 2,000
+        jobs are examined per request; requests are made until ``limit`` jobs are found or none is left."""
+        return (yield from self._some(Job, "/jobs", limit, before, q=text))
+
+    asearch = awaited(search)
+
     @stream
     def every(self, **wanted: Unpack[JobsWanted]) -> Items[Job]:
         """Every job that matches, newest first, read page by page as you go."""

@@ -30,6 +30,8 @@ class Recorded:
     """Retention forgets its rows when they were over for long, which the guards judge: that is told in one line for all
     of a batch, since a line for each would be kept longer than the row itself."""
 
+    postgres_only: bool = False
+    """SQLite has no such table."""
     trimmed: bool = False
     """Rows go when newer ones have taken their place, and in no other way: that somebody added one is what was done."""
 
@@ -66,6 +68,7 @@ RECORDED = (
     ),
     Recorded("webhook", "webhook", "name", "secrets wants kind disabled_reason", "url job_options disabled_at"),
     Recorded("tenant", "tenant", "tenant", "title max_pending weight"),
+    Recorded("login_pin", "pin", "login", "tenant", postgres_only=True),
     Recorded("consumer", "consumer", "name"),
     Recorded(
         "payload_rule",
@@ -110,8 +113,9 @@ def postgres_triggers() -> str:
 
 @functools.cache
 def sqlite_triggers() -> str:
-    parts = [_changed(each) for each in RECORDED if each.watched]
-    parts += [part for each in RECORDED if each.by_hand for part in (_added(each), _removed(each))]
+    recorded = [each for each in RECORDED if not each.postgres_only]
+    parts = [_changed(each) for each in recorded if each.watched]
+    parts += [part for each in recorded if each.by_hand for part in (_added(each), _removed(each))]
     return "\n".join(parts)
 
 

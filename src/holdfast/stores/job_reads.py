@@ -10,8 +10,9 @@ limit is part of the text, since a prepared statement would have to guess it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -322,6 +323,11 @@ class JobReads(Reader):
         text, params = page(f"{LISTED_COLUMNS if wanted.payloads else BARE_COLUMNS}, {_WHY}", wanted)
         rows = yield from self._ask(wanted.tenant, text, **params)
         return [self._told(row) for row in rows]
+
+
+def index_name(path: Sequence[str]) -> str:
+    """Of the index over a key of payloads. The keys are checked (features/jobs/search.py): they need no quotes."""
+    return f"payload_{hashlib.md5('.'.join(path).encode(), usedforsecurity=False).hexdigest()[:20]}"
 
 
 EVENT_COLUMNS = Record.columns(Event, "e.", skip=("cursor",))

@@ -248,6 +248,24 @@ class JobStore(Protocol):
 
     def list(self, wanted: JobFilter) -> Flow[list[Job]]: ...
 
+    def by_payload(
+        self, path: Sequence[str], value: str, tenant: str, before: str | None, most: int
+    ) -> Flow[Sequence[str]]:
+        """Ids of jobs whose payload has this text under an indexed key, newest first. Never of restricted or sealed
+        payloads."""
+        ...
+
+    def payload_indexes(self) -> Flow[Sequence[str]]:
+        """Which keys of payloads are indexed: ``payload.customer.id``."""
+        ...
+
+    def fill_payload_index(self, path: Sequence[str], after: str | None) -> Flow[str | None]:
+        """Build an index, a batch at a time: call it first with None, then with what it returned, until that is None.
+        Only the owner of the tables may."""
+        ...
+
+    def remove_payload_index(self, path: Sequence[str]) -> Flow[None]: ...
+
 
 class ClockStore(Protocol):
     def now(self) -> Flow[datetime]: ...

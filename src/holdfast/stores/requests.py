@@ -110,6 +110,8 @@ class Login:
     roles: tuple[str, ...]
     bypasses: bool
     owns: bool
+    tenant: str | None = None
+    """The one tenant that it is pinned to."""
 
 
 @dataclass(frozen=True, slots=True)

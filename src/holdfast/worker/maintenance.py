@@ -20,7 +20,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -54,7 +54,8 @@ LONGEST_REST = 2.0
 async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
     """Nothing of it is a reason to look for jobs, so it answers 0. Mostly these are two looks at two small tables."""
     pages = PAGES if slices > 1 else 1
-    await _count(store, pages)
+    with _left_to_others():
+        await _count(store, pages)
     for left in range(slices, 0, -1):
         began = time.monotonic()
         swept = await store.arun(store.retention.sweep(WANT, LOOK, tenant))
@@ -65,6 +66,16 @@ async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
         if swept.looked:
             await asyncio.sleep(min(LONGEST_REST, REST * (time.monotonic() - began)))
     return 0
+
+
+@contextlib.contextmanager
+def _left_to_others() -> Iterator[None]:
+    """What is done for all tenants at once is left to workers whose login is not pinned to one."""
+    try:
+        yield
+    except Refused as error:
+        if error.code != "tenant_pinned":
+            raise
 
 
 async def _count(store: Store, pages: int) -> None:
@@ -169,9 +180,10 @@ class Sealing:
         began = time.monotonic()
         if began < self._rest_until:
             return 0
-        while await store.arun(store.audit.seal(release(), BLOCK)) >= BLOCK:
-            if time.monotonic() - began > self._share:
-                break
+        with _left_to_others():
+            while await store.arun(store.audit.seal(release(), BLOCK)) >= BLOCK:
+                if time.monotonic() - began > self._share:
+                    break
         self._rest_until = began + (time.monotonic() - began) / SHARE
         return 0
 

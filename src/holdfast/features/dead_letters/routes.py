@@ -136,7 +136,7 @@ class Which(Body):
     async def chosen(self, app: App) -> dict[str, Any]:
         names = self.model_fields_set & {*Which.model_fields} - {"everything"}
         search = await the_search(app, **{name: getattr(self, name) for name in names})
-        if search.words:
+        if search.examines:
             raise InvalidInput(
                 "an operation cannot select jobs by error text",
                 code="invalid_search",

@@ -35,7 +35,7 @@ from holdfast.cli.output import (
     table,
     write,
 )
-from holdfast.cli.session import NAME, AnyTenant, OneTenant, full_id, load_app, refuse_unready
+from holdfast.cli.session import NAME, AnyTenant, NoTenant, OneTenant, full_id, load_app, refuse_unready
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import EVERY_TENANT, Job
 from holdfast.engine.states import State
@@ -46,6 +46,7 @@ from holdfast.features.agents.commands import disabled_since
 from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.dead_letters.model import DeadLetterGroup
 from holdfast.features.jobs.attempt_files import artifact_of, log_parts, read_artifact, read_log
+from holdfast.features.jobs.operations import Jobs
 from holdfast.features.jobs.timeline import print_attempts, print_steps, print_timeline, reason_text, short_reason
 from holdfast.features.jobs.views import Story, page, story
 from holdfast.features.jobs.views import why as ask
@@ -105,6 +106,68 @@ def list_jobs(
     )
     if more:
         say(f"There are more: --after {jobs[-1].id}")
+
+
+@commands.add(
+    "search",
+    "holdfast jobs search 'payload.order_id:7'",
+    "holdfast jobs search 'kind:pay state:dead_letter payload.customer.id:c-9 declined'",
+)
+def search_jobs(
+    session: AnyTenant,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Qualifiers, keys of the payload, words of the error.")],
+    *,
+    limit: options.Limit = PAGE,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue: the id that the last search printed.")
+    ] = None,
+) -> None:
+    """Search jobs by qualifiers, keys of the payload and words of the error, newest first.
+
+    Keys without an index are compared with 2,000 jobs per search. Restricted and sealed payloads are never found.
+    """
+    with session.connect() as client:
+        now = client.run(client.store.clock.now())
+        found = Jobs(client).search(text, limit=min(limit, MOST), before=after)
+    session.print_list(
+        found.jobs,
+        {
+            "id": lambda job: job.id,
+            **session.tenants,
+            "kind": lambda job: line(job.kind),
+            "state": lambda job: state_text(job.state),
+            "age": lambda job: age(job.created_at, now),
+            "why": lambda job: _why(job, {}),
+        },
+        none="There are no such jobs among those examined." if found.next else "There are no such jobs.",
+        keep=("id", "state", "age"),
+    )
+    if found.next:
+        say(f"There may be more: --after {found.next}")
+
+
+@commands.add("index", "holdfast jobs index payload.order_id", "holdfast jobs index payload.order_id --remove")
+def index(
+    session: NoTenant,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A key of the payload: payload.customer.id.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the index instead.")] = False,
+) -> None:
+    """Index a key of payloads for searching. Use the login that owns the tables; jobs are processed meanwhile."""
+    with session.connect() as client:
+        jobs = Jobs(client)
+        if remove:
+            jobs.remove_payload_index(path)
+        else:
+            jobs.add_payload_index(path)
+    session.answer({"path": path, "indexed": not remove}, f"{path} is {'no longer ' if remove else ''}indexed.")
+
+
+@commands.add("indexes", "holdfast jobs indexes")
+def indexes(session: NoTenant) -> None:
+    """List the indexed keys of payloads."""
+    with session.connect() as client:
+        found = Jobs(client).payload_indexes()
+    session.print_list(found, {"path": line}, none="No key of payloads is indexed.", keep=("path",))
 
 
 def _why(job: Job, note: dict[str, Any]) -> str:

@@ -17,23 +17,27 @@ from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import NAME_LIMIT, Step
 from holdfast.engine.units import Duration
-from holdfast.errors import InvalidSetting, JobFailed, NotFound
+from holdfast.errors import InvalidInput, InvalidSetting, JobFailed, NotFound
 from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.attempt_files import reading_artifact, reading_log
 from holdfast.features.jobs.handle import Handle
+from holdfast.features.jobs.search import NEVER, index_path, names_a_time, parse
 from holdfast.features.jobs.views import (
+    Found,
     Why,
     artifacts_of,
     attempts_of,
     chain_of,
     checkpoints_of,
     ledger_of,
+    matching,
     references_of,
     result_of,
     steps_of,
     why,
 )
 from holdfast.stores.flow import Steps, flow, run
+from holdfast.stores.job_reads import MOST
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.requests import Counted, OperatorAction, Reschedule, all_of, page_of
 
@@ -102,6 +106,55 @@ class Jobs(StoreNamespace):
         return (yield from run(self._store.jobs.list(page_of(self._tenant, wanted))))
 
     alist = awaited(list)
+
+    @operation
+    def search(self, text: str, *, limit: int = 50, before: str | None = None) -> Program[Found]:
+        """Search as in the dashboard: ``app.jobs.search('kind:pay payload.order_id:7 since:1d "card declined"')``.
+        Returns a page: ``jobs``, newest first, with payloads, and ``next``: pass it as ``before`` to go on. Keys of
+        payloads without an index and words of errors are compared with 2,000 jobs per call, so a page may be short or
+        empty and still have a ``next``."""
+        if not isinstance(text, str):
+            raise InvalidInput(f"a search is text, not {type(text).__name__}", code="invalid_search")
+        size: object = limit
+        if not isinstance(size, int) or not 1 <= size <= MOST:
+            raise InvalidSetting(f"limit must be from 1 to {MOST:,}", code="invalid_limit")
+        now = (yield from run(self._store.clock.now())) if names_a_time(text) else NEVER
+        sought, place = parse(text, now), None if before is None else parse_id(before)
+        return (yield from run(matching(self._store, sought, self._tenant, limit, place, payloads=True)))
+
+    asearch = awaited(search)
+
+    @operation
+    def payload_indexes(self) -> Program[Sequence[str]]:
+        """The indexed keys of payloads, such as ``payload.customer.id``."""
+        return (yield from run(self._store.jobs.payload_indexes()))
+
+    apayload_indexes = awaited(payload_indexes)
+
+    @operation
+    def add_payload_index(self, path: str) -> Program[None]:
+        """Index a key of the payloads of all jobs, so that a search for it reads only the jobs that have the value:
+        ``app.jobs.add_payload_index("payload.order_id")``. Each enqueue then writes one more index entry. Needs the
+        login that owns the tables."""
+        keys = index_path(path)
+        if path not in (yield from run(self._store.jobs.payload_indexes())):
+            place = yield from run(self._store.jobs.fill_payload_index(keys, None))
+            while place is not None:
+                place = yield from run(self._store.jobs.fill_payload_index(keys, place))
+
+    aadd_payload_index = awaited(add_payload_index)
+
+    @operation
+    def remove_payload_index(self, path: str) -> Program[None]:
+        """Remove the index over a key; ``NotFound`` if there is none."""
+        keys = index_path(path)
+        if path not in (yield from run(self._store.jobs.payload_indexes())):
+            raise NotFound(
+                f"there is no index over {path}", code="index_not_found", fix="List them: holdfast jobs indexes"
+            )
+        yield from run(self._store.jobs.remove_payload_index(keys))
+
+    aremove_payload_index = awaited(remove_payload_index)
 
     @operation
     def count(self, **wanted: Unpack[JobsWanted]) -> Program[Counted]:

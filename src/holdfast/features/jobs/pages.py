@@ -154,11 +154,12 @@ async def act(request: Request) -> Response:
         return go(request, back, "No jobs selected.")
     if action == "discard" and reason is None:
         return go(request, back, "Discarding needs a reason. Enter one and try again.")
-    if everything and finding.search.words:
+    if everything and finding.search.examines:
         return go(
             request,
             back,
-            "A bulk operation cannot use words of an error. Search with qualifiers such as kind: or queue: only.",
+            "A bulk operation cannot use words of an error or keys of a payload."
+            " Search with qualifiers such as kind: or queue: only.",
         )
     which = "all matching jobs" if everything else f"{len(ids)} selected {'job' if len(ids) == 1 else 'jobs'}"
     detail = f"Search: {finding.text or finding.state or 'everything'}" if everything else None

@@ -166,8 +166,9 @@ def _prepared(app: App, many: EnqueueMany) -> tuple[list[Prepared[Any] | None], 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Limit = PAGE) -> Response:
     """List jobs, newest first, without payloads (null). `q` takes qualifiers (state: kind: queue: agent: tag:
-    correlation: parent: group: since: until:) and words of the error; the parameters do the same. Where few jobs have
-    such an error, a page may be short or empty and still have a `next`."""
+    correlation: parent: group: since: until:), keys of the payload (payload.customer.id:7) and words of the error; the
+    parameters do the same as the qualifiers. Words and keys without an index are compared with 2,000 jobs per request:
+    a page may be short or empty and still have a `next`."""
     client = app._session
     before = None if after is None else parse_id(after)
     found = await client.arun(matching(client.store, search, client.tenant, limit, before))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
+from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Event, Job, References, Result
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, RUNNING, Step, with_running
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent
 from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.dead_letters.model import DeadLetterGroup, Remade
-from holdfast.features.jobs.search import Search
+from holdfast.features.jobs.search import PayloadTerm, Search
 from holdfast.features.jobs.why import reasons
 from holdfast.features.jobs.why_reasons import Reason, Scene
 from holdfast.features.limits.model import Limit, Reservation
@@ -267,7 +268,10 @@ def page(store: Store, wanted: JobFilter) -> Steps[Page]:
 
 
 LOOKED_AT = 2_000
-"""Words of an error are in no index: so many jobs are looked through before the answer says where to go on."""
+"""Words of an error are in no index, nor are most keys of payloads: so many jobs are examined before the answer says
+where to go on."""
+EXAMINED_FOR = 2.0
+"""Seconds after which it says so earlier: payloads may be large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,23 +288,51 @@ def matching(
     store: Store, search: Search, tenant: str, limit: int, before: str | None = None, payloads: bool = False
 ) -> Steps[Found]:
     """Newest first. One more than asked for tells whether there is another page."""
-    if not search.words:
+    if not search.examines:
         wanted = search.filter(tenant, limit=limit + 1, before=before, payloads=payloads)
         found = yield from page(store, wanted).start()
         jobs = found.jobs[:limit]
         return Found(jobs, found.notes, jobs[-1].id if len(found.jobs) > limit else None)
-    jobs, place, seen = [], before, 0
-    while seen < LOOKED_AT:
-        part = yield from store.jobs.list(search.filter(tenant, limit=200, before=place, payloads=payloads)).start()
-        for job in part:
-            place, seen = job.id, seen + 1
-            if search.fits(job):
-                jobs.append(job)
+    jobs, place, seen, until = [], before, 0, time.monotonic() + EXAMINED_FOR
+    term = (yield from _indexed(store, search, tenant)) if search.payload else None
+    while seen < LOOKED_AT and (not seen or time.monotonic() < until):
+        part = yield from _candidates(store, search, tenant, place, term, payloads or bool(search.payload))
+        for job_id, job in part:
+            place, seen = job_id, seen + 1
+            if job is not None and search.fits(job) and search.holds(job):
+                jobs.append(job if payloads else replace(job, payload=None))
                 if len(jobs) == limit:
                     return Found(jobs, {}, place)
-        if len(part) < 200:
+        if len(part) < BATCH:
             return Found(jobs, {}, None)
     return Found(jobs, {}, place)
+
+
+BATCH = 200
+
+
+def _indexed(store: Store, search: Search, tenant: str) -> Steps[PayloadTerm | None]:
+    """The first key that an index has, if any."""
+    terms = [term for term in search.payload if term.indexable]
+    if not terms or "fingerprint" in search.given or tenant == EVERY_TENANT:
+        return None
+    there = yield from store.jobs.payload_indexes().start()
+    return next((term for term in terms if ".".join(("payload", *term.path)) in there), None)
+
+
+def _candidates(
+    store: Store, search: Search, tenant: str, before: str | None, term: PayloadTerm | None, payloads: bool
+) -> Steps[list[tuple[str, Job | None]]]:
+    """The next jobs that may fit, newest first."""
+    if term is None:
+        wanted = search.filter(tenant, limit=BATCH, before=before, payloads=payloads)
+        return [(job.id, job) for job in (yield from store.jobs.list(wanted).start())]
+    ids = yield from store.jobs.by_payload(term.path, term.value, tenant, before, BATCH).start()
+    found: list[tuple[str, Job | None]] = []
+    for job_id in ids:
+        job = yield from store.jobs.get(job_id, tenant).start()
+        found.append((job_id, job))
+    return found
 
 
 @flow(writes=False)
@@ -310,7 +342,7 @@ def listed(
     """The page, and how many jobs there are in each state, where nothing but a state was searched for: how many of
     those that match are in which is in no index."""
     finding = matching(store, search, tenant, limit, before).start()
-    if search.words or search.given.keys() - {"state"}:
+    if search.examines or search.given.keys() - {"state"}:
         return (yield from finding), None
     counting = store.jobs.capped_counts(JobFilter(tenant=tenant), most).start()
     return (yield from read_together(finding, counting))

@@ -169,6 +169,12 @@ declare
     v_scope text := current_setting('holdfast.tenant');
 begin
     perform set_config('holdfast.tenant', '*', true);   -- who reads every tenant's events is robbed by none
+    if scope() is null then
+        -- A pinned login cannot see who reads every tenant's events: nothing is purged until a worker without a pin looks.
+        perform set_config('holdfast.tenant', v_scope, true);
+        return query select j, 'unknown' from unnest(p_jobs) j;
+        return;
+    end if;
     return query
     with readers as materialized (
         select c.tenant, 'consumer ' || c.name as name, nullif(split_part(c.cursor, ';', 2), '')::pg_snapshot as seen

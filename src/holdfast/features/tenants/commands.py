@@ -1,5 +1,5 @@
-"""``holdfast tenants list | show | set | delete | fair | registered-only``: what tenants are held to, and how they
-share queues."""
+"""``holdfast tenants list | show | set | delete | fair | pin | unpin | pins | registered-only``: limits of tenants, how
+they share queues, and logins that act for one only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.cli import output
 from holdfast.cli.output import emit, facts, line, moment, say, write
 from holdfast.cli.session import NoTenant
 from holdfast.cli.tree import Commands
-from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
+from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions, fair_text
 from holdfast.features.tenants.operations import Tenants
 
-commands = Commands("Manage tenants, their limits and fair sharing of queues.")
+commands = Commands("Manage tenants, their limits, fair sharing of queues and pinned logins.")
 
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 NONE = "none"
@@ -82,7 +82,7 @@ def set_tenant(
         typer.Option("--weight", metavar="N", help="Share relative to other tenants; 'none' resets it to 1."),
     ] = None,
 ) -> None:
-    """Register or change a tenant. Other settings stay. The first weight turns on fair sharing for all queues."""
+    """Register or change a tenant. Other settings stay."""
     what = TenantOptions()
     if title is not None:
         what["title"] = None if title == NONE else title
@@ -124,16 +124,54 @@ def fair(
         str | None, typer.Option("--queue", metavar="NAME", help="Only this queue; default: all queues.")
     ] = None,
 ) -> None:
-    """Turn fair sharing between tenants on or off. Writers wait while its index is built."""
+    """Turn fair sharing between tenants on or off. By default queues with jobs of several tenants are shared."""
     with session.connect() as client:
         tenants = Tenants(client)
         shared = tenants.fair_queues() if state is None else tenants.set_fair_queues(state == "on", queue=queue)
     if session.as_json:
         emit({"fair": shared})
     elif not shared:
-        say("No queue is shared: jobs are taken in the order of the queue, whoever's they are.")
+        say("No queue is shared: jobs are claimed in queue order, whichever tenant they belong to.")
     else:
-        say("Every queue is shared fairly." if shared == ["*"] else f"Shared fairly: {', '.join(shared)}.")
+        say(f"{fair_text(shared)}.")
+
+
+Login = Annotated[str, typer.Argument(metavar="LOGIN", help="A login of the PostgreSQL database.")]
+
+
+@commands.add("pin", "holdfast tenants pin shop_web acme")
+def pin(session: NoTenant, login: Login, name: Name) -> None:
+    """Pin a database login to one tenant: it cannot act for another, whatever its roles are. PostgreSQL only."""
+    with session.connect() as client:
+        found = Tenants(client).pin(login, name)
+    session.answer(found, f"Login {line(found.login)} may act for tenant {line(found.tenant)} only.")
+
+
+@commands.add("unpin", "holdfast tenants unpin shop_web")
+def unpin(session: NoTenant, login: Login) -> None:
+    """Remove the pin of a database login. Its roles decide again what it may do."""
+    with session.connect() as client:
+        Tenants(client).unpin(login)
+    session.answer({"login": login, "pinned": False}, f"Login {line(login)} is not pinned any more.")
+
+
+@commands.add("pins", "holdfast tenants pins")
+def pins(session: NoTenant) -> None:
+    """List database logins that are pinned to one tenant."""
+    with session.connect() as client:
+        found = Tenants(client).pins()
+    session.print_list(
+        found,
+        {
+            "login": lambda each: line(each.login),
+            "tenant": lambda each: line(each.tenant),
+            "set by": lambda each: line(each.set_by),
+            "since": lambda each: moment(each.created_at),
+            "": lambda each: "" if each.exists else "no such login",
+        },
+        none="No login is pinned to a tenant.",
+        keep=("login", "tenant"),
+    )
 
 
 @commands.add("registered-only", "holdfast tenants registered-only on")

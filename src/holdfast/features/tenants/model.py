@@ -6,6 +6,7 @@ begun are limits like others, of the scope ``tenant``; they are shown here with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypedDict
@@ -59,6 +60,18 @@ class TenantOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """A database login that may act for one tenant only. ``exists`` is False if the server has no such
+    login any more: it was dropped or renamed, and a renamed login is not pinned."""
+
+    login: str
+    tenant: str
+    set_by: str
+    created_at: datetime
+    exists: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TurnOf:
     """Where a job stands in a queue that is shared: how many of its own tenant are before it, and how many tenants have
     jobs waiting there. Both are counted up to a limit."""
@@ -66,6 +79,19 @@ class TurnOf:
     ahead: int
     tenants: int
     weight: int
+
+
+def in_shares(queue: str, fair: Sequence[str]) -> bool:
+    """Whether tenants share a queue: ``*`` is every queue, and beside it ``-mail`` every queue but mail."""
+    return queue in fair or (EVERY_QUEUE in fair and f"-{queue}" not in fair)
+
+
+def fair_text(fair: Sequence[str]) -> str:
+    """In words: what ``fair_queues`` returns."""
+    if EVERY_QUEUE not in fair:
+        return f"Shared fairly: {', '.join(fair)}" if fair else "No queue is shared"
+    but = [each.removeprefix("-") for each in fair if each != EVERY_QUEUE]
+    return f"Every queue is shared fairly{', except ' + ', '.join(but) if but else ''}"
 
 
 def terms(options: TenantOptions) -> dict[str, Any]:

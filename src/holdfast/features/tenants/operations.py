@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TypeVar, Unpack
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import InvalidSetting, NotFound
-from holdfast.features.tenants.model import EVERY_QUEUE, Tenant, TenantOptions, terms
+from holdfast.features.tenants.model import EVERY_QUEUE, Pin, Tenant, TenantOptions, terms
 from holdfast.stores.flow import Flow, Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace
 
@@ -62,8 +63,9 @@ class Tenants(StoreNamespace):
 
     @operation
     def set_fair_queues(self, on: bool = True, *, queue: str | None = None) -> Program[_Names]:
-        """Share a queue, or without one all queues, fairly between tenants, or stop it. Returns the queues that are
-        shared (``*`` is all)."""
+        """Share a queue, or without one all queues, fairly between tenants, or stop it. Without a choice every queue is
+        shared as soon as a second tenant has jobs. Returns the queues that are shared: ``*`` is all, and beside it
+        ``-mail`` all but mail."""
         return (yield from run(_patient(self._fair(on, queue))))
 
     aset_fair_queues = awaited(set_fair_queues)
@@ -89,6 +91,30 @@ class Tenants(StoreNamespace):
         return (yield from run(self._store.tenants.registered_only()))
 
     aregistration_required = awaited(registration_required)
+
+    @operation
+    def pin(self, login: str, tenant: str) -> Program[Pin]:
+        """Pin a database login to a tenant: from its next statement on, no function and no table lets it act for
+        another one, whatever its roles are. ``Refused`` where the database has no logins (``no_logins``), and for a
+        login that a pin cannot hold (``login_exempt``)."""
+        return (yield from run(self._store.tenants.pin(_login(login), _named(tenant), self._actor)))
+
+    apin = awaited(pin)
+
+    @operation
+    def unpin(self, login: str) -> Program[None]:
+        """Remove the pin of a login; ``NotFound`` if it has none."""
+        if not (yield from run(self._store.tenants.unpin(_login(login), self._actor))):
+            raise NotFound(f"login {login} is not pinned", code="pin_not_found", fix="List pins: holdfast tenants pins")
+
+    aunpin = awaited(unpin)
+
+    @operation
+    def pins(self) -> Program[Sequence[Pin]]:
+        """The pinned logins, by name. Empty where the database has no logins."""
+        return (yield from run(self._store.tenants.pins()))
+
+    apins = awaited(pins)
 
     @flow()
     def _set(self, name: str, what: TenantOptions) -> Steps[Tenant]:
@@ -116,7 +142,7 @@ class Tenants(StoreNamespace):
         store = self._store
         now = yield from store.tenants.fair_queues().start()
         wanted = _wanted(now, on, EVERY_QUEUE if queue is None else check_name(queue, "queue"))
-        if wanted != now:
+        if wanted != now or wanted == [EVERY_QUEUE]:  # which may be what nobody has chosen yet
             yield from store.tenants.set_fair(wanted, self._actor).start()
         return wanted
 
@@ -124,15 +150,14 @@ class Tenants(StoreNamespace):
 def _wanted(now: _Names, on: bool, queue: str) -> _Names:
     if queue == EVERY_QUEUE:
         return [EVERY_QUEUE] if on else []
-    if EVERY_QUEUE in now and not on:
-        raise InvalidSetting(
-            "fair sharing is on for every queue, including this one",
-            code="conflicting_options",
-            fix="Turn fair sharing off, then on again for the queues that shall be shared.",
-        )
-    if on:
-        return now if EVERY_QUEUE in now else sorted({*now, queue})
-    return [each for each in now if each != queue]
+    if EVERY_QUEUE in now:
+        others = {each for each in now if each not in (EVERY_QUEUE, f"-{queue}")}
+        return [EVERY_QUEUE, *sorted(others if on else {*others, f"-{queue}"})]
+    return sorted({*now, queue}) if on else [each for each in now if each != queue]
+
+
+def _login(name: str) -> str:
+    return check_name(name, "login", limit=63)
 
 
 def _patient(long: Flow[T]) -> Flow[T]:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.tenants.model import EVERY_QUEUE, MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions
+from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions, fair_text
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.pages import does, fields, go, said, shows, whole, whole_number
@@ -26,14 +26,15 @@ async def index(request: Request) -> Response:
     found = await client.arun(client.store.tenants.list(whose, most=COUNTED, names=LISTED + 1))
     tenants = [each if everybody else _own(each) for each in found[:LISTED] if everybody or each.name == whose]
     shared = await client.arun(client.store.tenants.fair_queues())
+    pins = await client.arun(client.store.tenants.pins()) if everybody and identity.may(Scope.ADMIN) else ()
     return await render(
         request,
         "tenants.html",
         tenants=tenants,
         more=len(found) > LISTED,
         everybody=everybody,
-        shared=shared,
-        every_queue=EVERY_QUEUE in shared,
+        shared=fair_text(shared),
+        pins=pins,
         counted=COUNTED,
     )
 
@@ -60,8 +61,7 @@ async def share(request: Request) -> Response:
     whole(request)
     given = await fields(request)
     queues = await the_app(request).tenants.aset_fair_queues(given.get("on") == "yes", queue=said(given, "queue"))
-    told = "every queue" if EVERY_QUEUE in queues else ", ".join(queues) or "no queue"
-    return go(request, "/tenants", f"Fair sharing: {told}.")
+    return go(request, "/tenants", f"{fair_text(queues)}.")
 
 
 def _own(tenant: Tenant) -> Tenant:

@@ -121,7 +121,7 @@ begin
             perform set_limit('tenant', v_scope, v_limit.concurrency, v_limit.rate, v_limit.per, v_limit.burst, set_tenant.actor, v_scope);
         end if;
     end if;
-    if what ->> 'weight' is not null and (select d.fair is null from dispatch d) then
+    if what ->> 'weight' is not null and (select d.fair is null and d.fair_auto from dispatch d) then
         perform set_fair(array['*'], set_tenant.actor);
     end if;
     return true;
@@ -145,7 +145,8 @@ begin
     return v_found;
 end $$;
 
--- Which queues tenants share fairly: these, '*' all of them, null none. The index that this needs is made here, and writers
+-- Which queues tenants share fairly: these, '*' all of them, '*' and '-mail' all but mail, null none. Without a choice all
+-- are shared once a second tenant has jobs (share_when_needed). The index that this needs is made here, and writers
 -- wait for that (a second or so for a million jobs). To have it made beside the work, make it before, by hand:
 --   create index concurrently fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null
 create or replace function set_fair(queues text[], actor text default null) returns text[]
@@ -161,7 +162,7 @@ begin
     end if;
     if coalesce(cardinality(set_fair.queues), 0) = 0 then
         perform stop_dispatch();   -- nobody is looking for the index any more
-        update dispatch d set fair = null where d.fair is not null;
+        update dispatch d set fair = null, fair_auto = false where d.fair is not null or d.fair_auto;
         drop index if exists fair;
         delete from fair_place where true;
         return null;
@@ -169,7 +170,7 @@ begin
     if to_regclass('fair') is null then
         create index fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null;
     end if;
-    update dispatch d set fair = set_fair.queues where d.fair is distinct from set_fair.queues;
+    update dispatch d set fair = set_fair.queues, fair_auto = false where d.fair is distinct from set_fair.queues or d.fair_auto;
     perform notify_listeners('');
     return set_fair.queues;
 end $$;
@@ -211,10 +212,10 @@ begin
         using errcode = 'ZH067', hint = 'Register it: set_tenant(…), or holdfast tenants set.';
 end $$;
 
--- Which they are.
+-- Which they are, or will be as soon as there is somebody to share with.
 create or replace function fair_queues() returns text[] language plpgsql stable security definer set search_path from current as $$
 begin
-    return (select d.fair from dispatch d);
+    return (select case when d.fair_auto then '{*}' else d.fair end from dispatch d);
 end $$;
 
 -- Where a job stands in a queue that is shared: how many of its own tenant are before it, and how many tenants have jobs
@@ -231,7 +232,7 @@ declare
 begin
     select s.tenant, s.queue, s.priority, s.position, s.id into v_job from job_state s
      where s.id = turn_of.job and (v_scope = '*' or s.tenant = v_scope) and s.state = 'queued' and s.due_at is null;
-    if not found or v_fair is null or not (v_job.queue = any (v_fair) or '*' = any (v_fair)) then
+    if not found or v_fair is null or not in_shares(v_job.queue, v_fair) then
         return;
     end if;
     select count(*) into ahead from (

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from holdfast.errors import NotFound
-from holdfast.features.tenants.model import Tenant
+from holdfast.features.tenants.model import Pin, Tenant
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Text
 from holdfast.server.json_body import Router
@@ -41,6 +41,10 @@ class Registering(Body):
     on: bool = True
 
 
+class Pinning(Body):
+    tenant: Text
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """Whether a tenant has to be registered before it can have jobs."""
@@ -50,7 +54,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Which queues are shared fairly; ``*`` is all."""
+    """Which queues are shared fairly; ``*`` is all, and beside it ``-mail`` all but mail."""
 
     fair: list[str]
 
@@ -83,6 +87,24 @@ async def require_registration(app: TheApp, body: Registering) -> Registration:
     """Turn on or off that only registered tenants may enqueue."""
     await app.tenants.aset_registration_required(body.on)
     return Registration(body.on)
+
+
+@router.get("/pins", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Page[Pin])
+async def list_pins(app: TheApp) -> Page[Pin]:
+    """List database logins that are pinned to one tenant."""
+    return Page(items=list(await app.tenants.apins()))
+
+
+@router.put("/pins/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Pin)
+async def pin_login(app: TheApp, name: NamePath, body: Pinning) -> Pin:
+    """Pin a database login to one tenant. Refused where the database has no logins."""
+    return await app.tenants.apin(name, body.tenant)
+
+
+@router.delete("/pins/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
+async def unpin_login(app: TheApp, name: NamePath) -> None:
+    """Remove the pin of a database login."""
+    await app.tenants.aunpin(name)
 
 
 @router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=Tenant)

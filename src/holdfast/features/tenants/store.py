@@ -10,14 +10,16 @@ from typing import Any, Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import Refused
 from holdfast.features.agents.model import AHEAD
 from holdfast.features.limits.model import Rule
-from holdfast.features.tenants.model import EVERY_QUEUE, Tenant, TurnOf, with_shares
+from holdfast.features.tenants.model import EVERY_QUEUE, Pin, Tenant, TurnOf, in_shares, with_shares
 from holdfast.stores.flow import Flow, Statement, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, note_action, sign, unsign
+from holdfast.stores.sqlite.fair_shares import FAIR_INDEX
 from holdfast.stores.sqlite.limit_rows import drop_limit, put_limit
 
 
@@ -42,6 +44,20 @@ class TenantStore(Protocol):
 
     def set(self, name: str, what: dict[str, Any], actor: str) -> Flow[None]:
         """Set what is named and leave the rest; None takes it away. The first weight has all queues shared."""
+        ...
+
+    def pin(self, login: str, to_tenant: str, actor: str) -> Flow[Pin]:
+        """From its next statement on the login may act for this tenant only."""
+        ...
+
+    def unpin(self, login: str, actor: str) -> Flow[bool]: ...
+
+    def pins(self) -> Flow[Sequence[Pin]]:
+        """By login."""
+        ...
+
+    def pinned(self) -> Flow[str | None]:
+        """The tenant that the login of this very connection is pinned to."""
         ...
 
     def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Flow[list[Tenant]]:
@@ -172,6 +188,34 @@ class PostgresTenants(Calls, TenantReads):
     def set(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
         yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(what), actor)
 
+    @flow(single=True)
+    def pin(self, login: str, to_tenant: str, actor: str) -> Steps[Pin]:
+        rows = yield self._call("pin_login", "%s, %s, %s", login, to_tenant, actor)
+        name, tenant, set_by, created = rows[0]
+        return Pin(name, tenant, set_by, self.dialect.codec.time(created))
+
+    @flow(single=True)
+    def unpin(self, login: str, actor: str) -> Steps[bool]:
+        rows = yield self._call("unpin_login", "%s, %s", login, actor)
+        return bool(rows[0][0])
+
+    @flow(writes=False)
+    def pins(self) -> Steps[Sequence[Pin]]:
+        rows = yield from self._ask(EVERY_TENANT, _PINS)
+        time = self.dialect.codec.time
+        return [Pin(login, tenant, by, time(created), there) for login, tenant, by, created, there in rows]
+
+    @flow(single=True, writes=False)
+    def pinned(self) -> Steps[str | None]:
+        rows = yield self._look("pinned_tenant", "")
+        return None if rows[0][0] is None else str(rows[0][0])
+
+
+_PINS = (
+    "select p.login, p.tenant, p.set_by, p.created_at,"
+    " exists (select 1 from pg_catalog.pg_roles r where r.rolname = p.login and r.rolcanlogin)"
+    " from {login_pin} p order by p.login"
+)
 
 _ADD = (
     "INSERT INTO tenant (tenant, set_by, created_at, updated_at) VALUES (:name, :actor, :now, :now)"
@@ -184,15 +228,11 @@ _LIMIT = (
     "SELECT concurrency, rate, per, burst FROM job_limit WHERE tenant = :name AND scope = 'tenant' AND name = :name"
 )
 _REMOVE = "DELETE FROM tenant WHERE tenant = ? RETURNING 1"
-_FAIR = "SELECT fair FROM dispatch WHERE id = 1"
-_SET_FAIR = "UPDATE dispatch SET fair = ? WHERE id = 1"
+_FAIR = "SELECT fair, fair_auto FROM dispatch WHERE id = 1"
+_SET_FAIR = "UPDATE dispatch SET fair = ?, fair_auto = 0 WHERE id = 1"
 _REGISTERED = "SELECT registered FROM dispatch WHERE id = 1"
 _SET_REGISTERED = (
     "UPDATE dispatch SET registered = :on, ruled = ruled OR :on WHERE id = 1 AND registered <> :on RETURNING 1"
-)
-_INDEX = Statement(
-    "CREATE INDEX IF NOT EXISTS fair ON job_state (queue, tenant, priority DESC, position)"
-    " WHERE state = 'queued' AND due_at IS NULL"
 )
 _NO_INDEX = Statement("DROP INDEX IF EXISTS fair")
 _NO_PLACES = Statement("DELETE FROM fair_place")
@@ -212,7 +252,35 @@ _TURN = (
 )
 
 
+def _no_logins() -> Refused:
+    return Refused(
+        "SQLite has no logins: anyone who can open the file can act for every tenant",
+        code="no_logins",
+        fix="Use PostgreSQL, or give each tenant an API token of the HTTP server: holdfast tokens issue --tenant NAME",
+    )
+
+
 class SqliteTenants(SqlitePart, TenantReads):
+    @flow()
+    def pin(self, login: str, to_tenant: str, actor: str) -> Steps[Pin]:
+        yield from ()
+        raise _no_logins()
+
+    @flow()
+    def unpin(self, login: str, actor: str) -> Steps[bool]:
+        yield from ()
+        raise _no_logins()
+
+    @flow(writes=False)
+    def pins(self) -> Steps[Sequence[Pin]]:
+        yield from ()
+        return []
+
+    @flow(writes=False)
+    def pinned(self) -> Steps[str | None]:
+        yield from ()
+        return None
+
     @flow(tells=True)
     def remove(self, name: str, actor: str) -> Steps[bool]:
         now = yield from sign(actor)
@@ -249,9 +317,10 @@ class SqliteTenants(SqlitePart, TenantReads):
 
     @flow(writes=False)
     def next_share(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
-        fair = yield from _fair()
+        ((chosen, _),) = yield Statement(_FAIR)
+        fair = [] if chosen is None else json.loads(chosen)
         rows = yield Statement(_WAITS, {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant})
-        if not rows or not (rows[0][1] in fair or EVERY_QUEUE in fair):
+        if not rows or not in_shares(rows[0][1], fair):
             return None
         place = dict(zip(("tenant", "queue", "priority", "position"), rows[0], strict=True))
         found = yield Statement(_TURN, {**place, "most": AHEAD})
@@ -269,7 +338,7 @@ class SqliteTenants(SqlitePart, TenantReads):
             yield _RULED
         if "max_running" in what or "rate" in what:
             yield from _limit(name, what, actor, now)
-        if what.get("weight") is not None and not (yield from _fair()):
+        if what.get("weight") is not None and (yield Statement(_FAIR))[0] == (None, 1):
             yield from _share([EVERY_QUEUE])
         yield from unsign()
 
@@ -288,8 +357,8 @@ def _limit(name: str, what: dict[str, Any], actor: str, now: int) -> Steps[None]
 
 
 def _fair() -> Steps[list[str]]:
-    rows = yield Statement(_FAIR)
-    return [] if rows[0][0] is None else json.loads(rows[0][0])
+    ((fair, auto),) = yield Statement(_FAIR)
+    return [EVERY_QUEUE] if auto else [] if fair is None else json.loads(fair)
 
 
 def _share(queues: Sequence[str]) -> Steps[None]:
@@ -298,7 +367,7 @@ def _share(queues: Sequence[str]) -> Steps[None]:
         changed = json.dumps({"fair": [was or None, list(queues) or None]})
         yield from note_action(EVERY_TENANT, "change", "tenants", "shared queues", changed)
     if queues:
-        yield _INDEX
+        yield FAIR_INDEX
         yield Statement(_SET_FAIR, (json.dumps(list(queues)),))
     else:
         yield Statement(_SET_FAIR, (None,))

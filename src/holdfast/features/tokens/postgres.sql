@@ -2,7 +2,9 @@
 -- tenant yet: a row is seen also by whoever presents its hash (the policy `presented`), and that is the one way across
 -- tenants; nobody can list what he does not hold.
 drop policy if exists presented on api_token;
-create policy presented on api_token using (hash = nullif(current_setting('holdfast.presented', true), ''));
+-- A login that is pinned to a tenant is shown no other tenant's.
+create policy presented on api_token using (
+    hash = nullif(current_setting('holdfast.presented', true), '') and ((select pinned_tenant()) is null or tenant = (select pinned_tenant())));
 
 create or replace function issue_token(id uuid, name text, roles text[], scopes text[], hash text, prefix text,
                                        expires_at timestamptz default null, lasting interval default null,
@@ -43,7 +45,8 @@ language plpgsql security definer set search_path from current as $$
 begin
     perform set_config('holdfast.presented', coalesce(token_of.token_hash, ''), true);
     return query select t.* from api_token t
-     where t.hash = token_of.token_hash and t.revoked_at is null and (t.expires_at is null or t.expires_at > clock_now());
+     where t.hash = token_of.token_hash and t.revoked_at is null and (t.expires_at is null or t.expires_at > clock_now())
+       and (pinned_tenant() is null or t.tenant = pinned_tenant());
 end $$;
 
 create or replace function token_used(token_hash text) returns void
@@ -54,7 +57,8 @@ declare
 begin
     perform set_config('holdfast.presented', coalesce(token_used.token_hash, ''), true);
     update api_token t set last_used_at = v_now
-     where t.hash = token_used.token_hash and (t.last_used_at is null or t.last_used_at <= v_now - interval '1 minute');
+     where t.hash = token_used.token_hash and (t.last_used_at is null or t.last_used_at <= v_now - interval '1 minute')
+       and (pinned_tenant() is null or t.tenant = pinned_tenant());
 end $$;
 
 -- A session has what its token has, and ends with it. Nothing when the token is not good.

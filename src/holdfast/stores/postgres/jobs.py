@@ -11,7 +11,7 @@ from holdfast.engine.order import Move
 from holdfast.engine.states import state_of
 from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.job_reads import JOB_COLUMNS, JobReads
+from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import alike, enqueue_document, enqueued, is_bare, is_plain
 from holdfast.stores.requests import OperatorAction, Reschedule
@@ -156,3 +156,27 @@ class PostgresJobs(Calls, JobReads):
         ends = None if until is None else time(until)
         beat = None if renewed is None else time(renewed)
         return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen, beat)
+
+    @flow(single=True, writes=False)
+    def by_payload(
+        self, path: Sequence[str], value: str, tenant: str, before: str | None, most: int
+    ) -> Steps[Sequence[str]]:
+        place = None if before is None else parse_id(before)
+        call = "%s, %s, %s::uuid, %s, %s"
+        rows = yield self._look("jobs_by_payload", call, ".".join(path), value, place, most, tenant)
+        return [str(row[0]) for row in rows]
+
+    @flow(single=True, writes=False)
+    def payload_indexes(self) -> Steps[Sequence[str]]:
+        rows = yield self._look("payload_indexes", "")
+        return [row[0] for row in rows]
+
+    @flow(single=True)
+    def fill_payload_index(self, path: Sequence[str], after: str | None) -> Steps[str | None]:
+        place = None if after is None else parse_id(after)
+        rows = yield self._call("fill_payload_index", "%s, %s, %s::uuid", index_name(path), ".".join(path), place)
+        return None if rows[0][0] is None else str(rows[0][0])
+
+    @flow(single=True)
+    def remove_payload_index(self, path: Sequence[str]) -> Steps[None]:
+        yield self._call("remove_payload_index", "%s, %s", index_name(path), ".".join(path))

@@ -21,6 +21,7 @@ CODE_FILES = CodeFiles(
     store="postgres",
     first=(
         "identity",
+        "pins",
         "failure",
         "notify",
         "transition_rules",

@@ -59,8 +59,20 @@ def missing_role(message: str) -> str:
 
 
 def logins(connection: Connection[Any], schema: str) -> list[Login]:
+    pins = _pins(connection, schema)
     rows = connection.execute(_LOGINS, (schema, list(MAY))).fetchall()
-    return [Login(name, tuple(roles), bypasses, owns) for name, roles, bypasses, owns in rows]
+    return [Login(name, tuple(roles), bypasses, owns, pins.get(name)) for name, roles, bypasses, owns in rows]
+
+
+def _pins(connection: Connection[Any], schema: str) -> dict[str, str]:
+    """By login, the tenant that it is pinned to; nothing for a login that may not read pins."""
+    table = f'"{schema}".login_pin'
+    may = "select coalesce(has_table_privilege(to_regclass(%s), 'select'), false)"
+    if not connection.execute(may, (table,)).fetchall()[0][0]:
+        return {}
+    with connection.transaction():
+        connection.execute("select set_config('holdfast.tenant', '*', true)")
+        return dict(connection.execute(f"select login, tenant from {table}").fetchall())
 
 
 def judged(found: list[Login]) -> list[Finding]:
@@ -68,6 +80,8 @@ def judged(found: list[Login]) -> list[Finding]:
     findings = []
     for login in found:
         says = f"login {login.name} has {', '.join(login.roles)}"
+        if login.tenant is not None:
+            says += f" and is pinned to tenant {login.tenant}"
         fix = None
         if login.bypasses or login.owns:
             says += " and bypasses row-level security" if login.bypasses else " and owns the tables"

@@ -27,7 +27,7 @@ from holdfast.stores.sqlite.admission import (
 )
 from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.fair_shares import Share, move_on, pick_fairly, share_of
+from holdfast.stores.sqlite.fair_shares import Share, move_on, pick_fairly, share_of, share_when_needed
 
 _OPEN = (
     "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots, version)"
@@ -252,6 +252,7 @@ class SqliteLeaseRows:
         now = yield from sign(None)
         lease, until = str(uuid.uuid4()), now + in_micros(ttl)
         known, served = (None if names is None else ids_json(names) for names in (kinds, queues))
+        yield from share_when_needed(tenant)
         yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, known, served, slots, version))
         yield from unsign()
         return Lease(lease, from_micros(until))

@@ -1,25 +1,36 @@
 """Fair shares (JF-12): in a queue that is shared, tenants with waiting jobs have their turns one after the other, each
 for as many jobs as its weight; within a tenant the order is that of the queue.
 
-The index ``fair`` exists only while something is shared. A claim goes round the tenants in the order of their names,
-from where the last one came to, and looks at no more of them than it has room for. Where one tenant alone has work it
-is not asked.
+The index ``fair`` exists only while something is shared: from the moment on when a second tenant has jobs. A claim goes
+round the tenants in the order of their names, from where the last one came to, and looks at no more of them than it has
+room for. Where one tenant alone has work it is not asked.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.tenants.model import EVERY_QUEUE
+from holdfast.features.tenants.model import EVERY_QUEUE, in_shares
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.requests import ClaimRequest
-from holdfast.stores.sqlite.base import ids_json
+from holdfast.stores.sqlite.base import ids_json, note_action
 
 WINDOW = 16
+FAIR_INDEX = Statement(
+    "CREATE INDEX IF NOT EXISTS fair ON job_state (queue, tenant, priority DESC, position)"
+    " WHERE state = 'queued' AND due_at IS NULL"
+)
+SHARING_NEEDED = (
+    "SELECT 1 FROM dispatch WHERE id = 1 AND fair IS NULL AND fair_auto AND"
+    " (SELECT min(tenant) FROM job_state WHERE state NOT IN ('leased', 'in_progress'))"
+    " < (SELECT max(tenant) FROM job_state WHERE state NOT IN ('leased', 'in_progress'))"
+)
+_ALL_SHARED = Statement("UPDATE dispatch SET fair = ? WHERE id = 1", (json.dumps([EVERY_QUEUE]),))
 _WAITING = "queue = :queue AND state = 'queued' AND due_at IS NULL"
 _ENDS = (
     f"SELECT (SELECT tenant FROM job_state INDEXED BY fair WHERE {_WAITING} ORDER BY tenant LIMIT 1),"
@@ -57,9 +68,19 @@ class Turn(NamedTuple):
     quota: int
 
 
+def share_when_needed(tenant: str) -> Steps[None]:
+    """Share all queues once a second tenant has jobs, unless an operator has chosen otherwise. Called where a worker
+    opens a lease for all tenants, and by promotion: two reads of an index, and nothing on the path of a job."""
+    if tenant == EVERY_TENANT and (yield Statement(SHARING_NEEDED)):
+        yield FAIR_INDEX
+        yield _ALL_SHARED
+        changed = json.dumps({"fair": [None, [EVERY_QUEUE]]})
+        yield from note_action(EVERY_TENANT, "change", "tenants", "shared queues", changed)
+
+
 def share_of(request: ClaimRequest, queue: str, fair: Sequence[str]) -> Steps[Share | None]:
     """None: this queue is not shared, or one tenant alone has work in it."""
-    if request.tenant != EVERY_TENANT or not (queue in fair or EVERY_QUEUE in fair):
+    if request.tenant != EVERY_TENANT or not in_shares(queue, fair):
         return None
     ((first, last),) = yield Statement(_ENDS, {"queue": queue})
     if first == last:

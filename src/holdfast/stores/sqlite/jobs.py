@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from holdfast.errors import InvalidInput
 from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.job_reads import JOB_COLUMNS, JobReads
+from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
 from holdfast.stores.requests import OperatorAction, Reschedule
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, sign_enqueue, unsign
 from holdfast.stores.sqlite.codec import NEVER
@@ -231,3 +232,41 @@ class SqliteJobs(SqlitePart, JobReads):
     @flow(tells=True)
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
         return (yield from move_job(job_id, move, reason, actor, tenant))
+
+    @flow(writes=False)
+    def by_payload(
+        self, path: Sequence[str], value: str, tenant: str, before: str | None, most: int
+    ) -> Steps[Sequence[str]]:
+        params = {"value": value, "tenant": tenant, "any": any_tenant(tenant), "most": most}
+        params["before"] = None if before is None else parse_id(before)
+        return [row[0] for row in (yield Statement(_BY_PAYLOAD.format(key=_key(path)), params))]
+
+    @flow(writes=False)
+    def payload_indexes(self) -> Steps[Sequence[str]]:
+        rows = yield Statement(_PAYLOAD_INDEXES)
+        found = [re.findall(r"'\$(.*?)'", row[0]) for row in rows]
+        return sorted("payload" + paths[0].replace('"', "") for paths in found if paths)
+
+    @flow()
+    def fill_payload_index(self, path: Sequence[str], after: str | None) -> Steps[str | None]:
+        yield Statement(f"CREATE INDEX IF NOT EXISTS {index_name(path)} ON job ({_key(path)}, id)")
+        return None
+
+    @flow()
+    def remove_payload_index(self, path: Sequence[str]) -> Steps[None]:
+        yield Statement(f"DROP INDEX IF EXISTS {index_name(path)}")
+
+
+def _key(path: Sequence[str]) -> str:
+    """The text under a key; a payload that is not JSON has none. The keys are checked: they need no escapes."""
+    quoted = "".join(f'."{key}"' for key in path)
+    return f"CASE WHEN json_valid(payload) THEN CAST(json_extract(payload, '${quoted}') AS TEXT) END"
+
+
+_PAYLOAD_INDEXES = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name LIKE 'payload\\_%' ESCAPE '\\'"
+_BY_PAYLOAD = (
+    "SELECT id FROM job WHERE {key} = :value AND (:any OR tenant = :tenant) AND (:before IS NULL OR id < :before)"
+    " AND payload NOT LIKE '{{\"$holdfast\"%' AND NOT EXISTS (SELECT 1 FROM payload_rule r"
+    " WHERE r.classification = 'restricted' AND r.tenant IN (job.tenant, '*') AND r.kind IN (job.kind, '*'))"
+    " ORDER BY id DESC LIMIT :most"
+)

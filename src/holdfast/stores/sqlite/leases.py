@@ -21,6 +21,7 @@ from holdfast.stores.sqlite.admission import duty
 from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.claim import SqliteLeaseRows, anything_for, live, refused
 from holdfast.stores.sqlite.enqueue import retry_anew
+from holdfast.stores.sqlite.fair_shares import SHARING_NEEDED, share_when_needed
 from holdfast.stores.sqlite.settle import end_attempts
 
 _PROMOTE = (
@@ -29,8 +30,8 @@ _PROMOTE = (
     f" AND id {PASSED_OVER} AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
 )
 _IS_DUE = (
-    "SELECT 1 FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL"
-    f" AND state IN ('queued', 'retry_waiting') AND id {PASSED_OVER} LIMIT 1"
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL"
+    f" AND state IN ('queued', 'retry_waiting') AND id {PASSED_OVER}) OR :every AND EXISTS ({SHARING_NEEDED})"
 )
 _IS_OVERDUE = (
     "SELECT 1 FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
@@ -105,7 +106,7 @@ def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
 
     def look(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Any]:
         present = yield Statement("SELECT now FROM present")
-        rows = yield Statement(found, {"now": present[0][0]})
+        rows = yield Statement(found, {"now": present[0][0], "every": tenant == EVERY_TENANT})
         return None if rows else answer
 
     return look
@@ -227,6 +228,7 @@ class SqliteLeases(SqliteLeaseRows):
     @duty(0, _nothing(_IS_DUE, 0))
     def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
+        yield from share_when_needed(tenant)
         rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         yield from unsign()
         return len(rows)

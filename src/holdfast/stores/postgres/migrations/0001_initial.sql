@@ -274,10 +274,13 @@ create table dispatch (
     -- Whether an enqueue has to look at more than its own row: payload rules, caps of tenants, pauses.
     ruled      boolean not null default false,
     capped     boolean not null default false,   -- some tenant has a cap: transitions are counted
-    fair       text[],                           -- queues that tenants share fairly; '*' is all; null is none
+    -- Queues that tenants share fairly; '*' is all, then '-mail' is all but mail; null is none.
+    fair       text[],
+    fair_auto  boolean not null default true,    -- nobody has chosen: all are shared once a second tenant has jobs
     registered boolean not null default false,   -- only registered tenants may have jobs
     -- Any login of the database may LISTEN: notifications are hashes with this key (notify.sql).
-    signal_key text    not null default gen_random_uuid()::text
+    signal_key text    not null default gen_random_uuid()::text,
+    payload_salt text  not null default gen_random_uuid()::text   -- of the hashes of indexed payload values (jobs.sql)
 );
 insert into dispatch default values;
 
@@ -921,6 +924,15 @@ create table fair_place (
     last      text    not null,
     left_over integer not null default 0,
     primary key (tenant, queue, kinds)
+);
+
+-- Logins of the database that may act for one tenant only. Compiled into pinned_tenant() whenever a row changes.
+create table login_pin (
+    login      text        not null primary key,
+    tenant     text        not null,
+    set_by     text        not null,
+    created_at timestamptz not null,
+    constraint pin_named check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*' and login <> '')
 );
 
 -- --- API tokens ---

@@ -279,7 +279,7 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_tenant text := for_tenant;
 begin
-    if for_tenant <> '*' and for_tenant <> '' then
+    if for_tenant <> '*' and for_tenant <> '' and pinned_tenant() is null then
         v_tenant := set_config('holdfast.tenant', for_tenant, true);   -- which is all that enter() does for one tenant
     else
         v_tenant := enter(coalesce(for_tenant, nullif(scope(), '*'), 'default'));

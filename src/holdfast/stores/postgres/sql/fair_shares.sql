@@ -2,10 +2,53 @@
 -- as many jobs as its weight; within a tenant the order is that of the queue. So priorities order a tenant's own jobs,
 -- and cannot push another's back.
 --
--- The index `fair` exists only while something is shared. A turn goes round the tenants in the order of their names, from
+-- The index `fair` exists only while something is shared, which is from the moment on when a second tenant has jobs. A turn goes round the tenants in the order of their names, from
 -- where the last one came to (`fair_place`), and looks at no more of them than it has room for: a look costs the same with
 -- ten tenants as with ten thousand. Whoever finds the place in use goes round from the same place and leaves it alone: the
 -- one that has it moves on. Where one tenant alone has work nothing of this is done.
+
+create or replace function in_shares(p_queue text, p_fair text[]) returns boolean language sql immutable
+return p_queue = any (p_fair) or '*' = any (p_fair) and not '-' || p_queue = any (p_fair);
+
+-- Share all queues once a second tenant has jobs, unless an operator has chosen otherwise. Called where a worker opens a
+-- lease for all tenants, and by promote_due: two reads of an index, and nothing on the path of a job. Building the index
+-- keeps writers waiting (half a second for a million rows), so a large table is left to set_fair; and whoever has the table
+-- in an open transaction is not waited for, but asked again at the next opportunity.
+create or replace function share_when_needed() returns boolean
+language plpgsql set search_path from current set lock_timeout = '200ms'
+    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
+begin
+    if not needs_sharing() then
+        return false;
+    end if;
+    perform from dispatch d where d.fair is null for update skip locked;
+    if not found then
+        return false;   -- another worker is at it
+    end if;
+    if to_regclass('fair') is null then
+        create index fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null;
+    end if;
+    update dispatch d set fair = '{*}';
+    perform note_action('*', 'change', 'tenants', 'shared queues', '{"fair": [null, ["*"]]}');
+    return true;
+exception when lock_not_available or deadlock_detected or object_in_use then
+    return false;
+end $$;
+
+-- Whether that is to be done now.
+create or replace function needs_sharing() returns boolean
+language plpgsql stable set search_path from current set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
+declare
+    c_most  constant integer := 2000000;   -- rows: about a second
+    v_first text;
+begin
+    if scope() is distinct from '*' or not exists (select from dispatch d where d.fair is null and d.fair_auto)
+       or to_regclass('fair') is null and (select c.reltuples > c_most from pg_class c where c.oid = 'job_state'::regclass) then
+        return false;
+    end if;
+    select s.tenant into v_first from job_state s where s.state not in ('leased', 'in_progress') order by s.tenant limit 1;
+    return exists (select from job_state s where s.state not in ('leased', 'in_progress') and s.tenant > v_first);
+end $$;
 
 create or replace function is_shared(p_queue text, p_fair text[]) returns boolean
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
@@ -13,7 +56,7 @@ language plpgsql set search_path from current set plan_cache_mode = force_generi
 declare
     v_first text;
 begin
-    if not (p_queue = any (p_fair) or '*' = any (p_fair)) then
+    if not in_shares(p_queue, p_fair) then
         return false;
     end if;
     select s.tenant into v_first from job_state s

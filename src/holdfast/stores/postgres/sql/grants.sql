@@ -21,10 +21,10 @@ do $$
 declare
     v_schema  text := current_schema();
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'worker_standings',
-                              'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
+                              'active_subscriptions', 'scope', 'pinned_tenant', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'hides', 'withheld',
-                              'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
+                              'payload_indexes', 'jobs_by_payload', 'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
                               'refusal_reason'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
@@ -42,7 +42,7 @@ declare
                               'register_agent', 'disable_agent', 'drain_agent', 'enable_agent', 'resume_agent',
                               'put_template', 'run_schedule', 'resume_workflow', 'set_limit', 'remove_limit', 'set_aging',
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
-                              'add_executor', 'remove_executor', 'request_stop', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
+                              'add_executor', 'remove_executor', 'request_stop', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'pin_login', 'unpin_login', 'set_fair',
                               'set_retention', 'delete_retention', 'find_leftovers', 'set_registered_only',
                               'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
@@ -91,7 +91,8 @@ begin
         if v_role in ('holdfast_executor', 'holdfast_admin') then
             execute format('grant select on seal to %I', v_role);
         end if;
-        if v_role = 'holdfast_admin' then   -- who may do what over HTTP, without the hashes
+        if v_role = 'holdfast_admin' then   -- who may do what over HTTP, without the hashes; and which logins are pinned
+            execute format('grant select on login_pin to %I', v_role);
             execute format('grant select (id, tenant, name, roles, scopes, prefix, parent_id, created_at, created_by, expires_at,'
                 ' last_used_at, revoked_at, revoked_by) on api_token to %I', v_role);
         end if;

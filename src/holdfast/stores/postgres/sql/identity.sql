@@ -21,12 +21,27 @@ return coalesce(nullif(current_setting('holdfast.actor', true), ''), caller()::t
 -- Whoever may execute this function may ask for every tenant at once (tenant '*'). It does nothing.
 create or replace function every_tenant() returns void language sql immutable return null::void;
 
+-- The tenant that the login is pinned to; null for a login without a pin. Pins are rows of `login_pin`, compiled into this
+-- function whenever they change (pins.sql): scope() is read by every statement, and a lookup in
+-- a table would cost each of them more than the rest of it. Without pins the planner removes the call. It goes by
+-- session_user, which neither SET ROLE nor a setting nor a SECURITY DEFINER function changes.
+do $$
+begin
+    if to_regprocedure('pinned_tenant()') is null then
+        create function pinned_tenant() returns text language sql stable return null::text;
+    end if;
+end $$;
+
 -- The tenant of this transaction, '*' for every tenant, or null: and null sees no row (JF-2).
--- holdfast.tenant is set with set_config(…, true), for one transaction only.
+-- holdfast.tenant is set with set_config(…, true), for one transaction only. A pinned login has its tenant or none.
 create or replace function scope() returns text language sql stable
-return case nullif(current_setting('holdfast.tenant', true), '')
-    when '*' then case when has_function_privilege(caller(), 'every_tenant()'::regprocedure, 'execute') then '*' end
-    else nullif(current_setting('holdfast.tenant', true), '')
+return case
+    when pinned_tenant() is null then
+        case nullif(current_setting('holdfast.tenant', true), '')
+            when '*' then case when has_function_privilege(caller(), 'every_tenant()'::regprocedure, 'execute') then '*' end
+            else nullif(current_setting('holdfast.tenant', true), '')
+        end
+    when coalesce(nullif(current_setting('holdfast.tenant', true), ''), pinned_tenant()) = pinned_tenant() then pinned_tenant()
 end;
 
 -- The time that decides: the server's, never a worker's. Tests may shift or stop it through the table `clock`.
@@ -48,6 +63,11 @@ begin
         perform set_config('holdfast.actor', p_actor, true);
     end if;
     v_scope := scope();
+    if v_scope is null and pinned_tenant() is not null then
+        raise exception 'login % is pinned to tenant % and may not act for %', session_user, pinned_tenant(),
+                case p_tenant when '*' then 'every tenant' else 'tenant ' || coalesce(p_tenant, current_setting('holdfast.tenant', true)) end
+            using errcode = 'ZH073', hint = 'Name its own tenant, use another login, or remove the pin: select unpin_login(…).';
+    end if;
     if v_scope is null then
         raise exception 'role % may not act for every tenant', caller()
             using errcode = 'ZH004', hint = 'Name a tenant, or use a role that was granted holdfast_executor or holdfast_admin.';

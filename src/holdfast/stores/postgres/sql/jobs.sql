@@ -78,3 +78,107 @@ begin
          order by w.renewed_at desc;
     perform set_config('holdfast.tenant', v_scope, true);
 end $$;
+
+-- --- keys of payloads ---
+
+-- An index over a key of payloads is a pair of triggers on `job` that keep rows of `job_tag` for it: `payload:` and a hash of the
+-- path and the value. Not an index over an expression: under row-level security the planner may use an index only for
+-- comparisons that leak nothing, and reading JSON is not one of those. The hash has a salt that no role can read, so that nobody
+-- can try values of payloads that he is not shown. Without such an index no trigger exists and an enqueue pays nothing.
+create or replace function payload_tag(p_path text, p_value text) returns text
+language plpgsql stable set search_path from current as $$
+begin
+    return 'payload:' || md5((select d.payload_salt from dispatch d) || p_path || ':' || p_value);
+end $$;
+
+create or replace function index_payloads() returns trigger language plpgsql set search_path from current as $$
+declare
+    v_path text := tg_argv[0];
+    v_keys text[] := string_to_array(v_path, '.');
+begin
+    if tg_op = 'INSERT' then
+        insert into job_tag (tenant, tag, job_id)
+        select a.tenant, payload_tag(v_path, a.payload #>> v_keys), a.id from added a
+         where a.payload #>> v_keys is not null and a.payload -> '$holdfast' is null on conflict do nothing;
+    else   -- retention has emptied payloads
+        delete from job_tag t using gone g
+         where g.payload #>> v_keys is not null and t.tenant = g.tenant and t.job_id = g.id
+           and t.tag = payload_tag(v_path, g.payload #>> v_keys);
+    end if;
+    return null;
+end $$;
+
+-- The keys that have an index which is complete, as payload.customer.id.
+create or replace function payload_indexes() returns setof text
+language plpgsql stable security definer set search_path from current as $$
+begin
+    return query
+    select 'payload.' || replace(encode(t.tgargs, 'escape'), '\000', '') from pg_trigger t
+     where t.tgrelid = 'job'::regclass and t.tgname like 'payload\_%\_added' and obj_description(t.oid, 'pg_trigger') = 'complete'
+     order by 1;
+end $$;
+
+-- Build an index, a batch of jobs a call: the first call creates the triggers, the last returns null. For the owner of the
+-- tables. `p_name` is unique for the path (stores/job_reads.py).
+create or replace function fill_payload_index(p_name text, p_path text, p_after uuid, p_most integer default 5000) returns uuid
+language plpgsql set search_path from current set lock_timeout = '20s' as $$
+declare
+    v_keys text[] := string_to_array(p_path, '.');
+    v_last uuid;
+    v_seen integer;
+begin
+    perform enter('*');
+    if p_after is null then
+        execute format('create or replace trigger %I after insert on job referencing new table as added'
+            ' for each statement execute function index_payloads(%L)', p_name || '_added', p_path);
+        execute format('create or replace trigger %I after update on job referencing old table as gone'
+            ' for each statement execute function index_payloads(%L)', p_name || '_gone', p_path);
+    end if;
+    with batch as materialized (
+        select j.id, j.tenant, j.payload from job j where p_after is null or j.id > p_after order by j.id limit p_most),
+    tagged as (
+        insert into job_tag (tenant, tag, job_id)
+        select s.tenant, payload_tag(p_path, s.payload #>> v_keys), s.id from batch s
+         where s.payload #>> v_keys is not null and s.payload -> '$holdfast' is null on conflict do nothing)
+    select s.id, count(*) over () into v_last, v_seen from batch s order by s.id desc limit 1;
+    if coalesce(v_seen, 0) < p_most then
+        execute format('comment on trigger %I on job is ''complete''', p_name || '_added');
+        return null;
+    end if;
+    return v_last;
+end $$;
+
+create or replace function remove_payload_index(p_name text, p_path text) returns void
+language plpgsql set search_path from current set lock_timeout = '20s' as $$
+declare
+    v_keys text[] := string_to_array(p_path, '.');
+begin
+    perform enter('*');
+    execute format('drop trigger if exists %I on job', p_name || '_added');
+    execute format('drop trigger if exists %I on job', p_name || '_gone');
+    delete from job_tag t using job j
+     where t.job_id = j.id and t.tenant = j.tenant and j.payload #>> v_keys is not null
+       and t.tag = payload_tag(p_path, j.payload #>> v_keys);
+end $$;
+
+-- Jobs of one tenant whose payload has this text under a key, newest first. Only by an index: without one a search has to be
+-- bounded by the caller. What a reader is not shown, because it is restricted or sealed, is not found: the answer would tell it.
+create or replace function jobs_by_payload(path text, value text, before uuid default null, most integer default 100,
+                                           for_tenant text default null)
+returns setof uuid
+language plpgsql security definer set search_path from current set jit = off
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+    v_scope text := enter(jobs_by_payload.for_tenant);
+    v_tag   text := payload_tag(jobs_by_payload.path, jobs_by_payload.value);
+begin
+    if v_scope = '*' or 'payload.' || jobs_by_payload.path not in (select p from payload_indexes() p) then
+        raise exception 'there is no index over payload.%, or no tenant was named', jobs_by_payload.path
+            using errcode = 'ZH010', hint = 'Create one: holdfast jobs index payload.KEY';
+    end if;
+    return query
+    select t.job_id from job_tag t join job j on j.id = t.job_id
+     where t.tenant = v_scope and t.tag = v_tag and (jobs_by_payload.before is null or t.job_id < jobs_by_payload.before)
+       and not hides(j.tenant, j.kind)
+     order by t.job_id desc limit greatest(1, least(jobs_by_payload.most, 1000));
+end $$;

@@ -12,6 +12,7 @@ declare
     v_id    uuid := coalesce(open_lease.token, uuid7());
     v_scope text := enter(open_lease.for_tenant);
 begin
+    perform share_when_needed();
     return query
     insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots,
                             version)

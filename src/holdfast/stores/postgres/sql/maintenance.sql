@@ -16,6 +16,7 @@ begin
     if halted() then
         return 0;
     end if;
+    perform share_when_needed();
     with due as materialized (
         select s.id from job_state s
          where s.due_at <= v_now and s.due_at is not null and s.state in ('queued', 'retry_waiting')
@@ -202,6 +203,9 @@ begin
             and (v_scope = '*' or g.tenant = v_scope) order by least(g.expires_at, g.remind_at, g.escalate_at) limit 1)];
     tasks := tasks || array(select t.task from unnest(v_times, array['promote', 'schedules', 'expire', 'approvals']) t(at, task)
                              where t.at <= v_now);
+    if needs_sharing() then
+        tasks := tasks || 'promote'::text;   -- which does it
+    end if;
     next_in := (select extract(epoch from min(t) - v_now) from unnest(v_times[1:2]) t where t > v_now and t < 'infinity');
     if exists (select from subscription s where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope)) then
         tasks := tasks || 'subscriptions'::text;

@@ -251,7 +251,9 @@ CREATE TABLE dispatch (
     swept   TEXT    NOT NULL DEFAULT '',   -- how far the last look at parked jobs came
     -- Whether an enqueue has to look at more than its own row: payload rules, caps of tenants, pauses.
     ruled      INTEGER NOT NULL DEFAULT 0,
-    fair       TEXT,                           -- queues that tenants share fairly, as JSON; ["*"] is all; null is none
+    -- Queues that tenants share fairly, as JSON; ["*"] is all, then "-mail" is all but mail; null is none.
+    fair       TEXT,
+    fair_auto  INTEGER NOT NULL DEFAULT 1,     -- nobody has chosen: all are shared once a second tenant has jobs
     registered INTEGER NOT NULL DEFAULT 0      -- only registered tenants may have jobs
 ) STRICT;
 INSERT INTO dispatch (id) VALUES (1);
