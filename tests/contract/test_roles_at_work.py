@@ -145,6 +145,7 @@ EXECUTES = {
     *("leases.exchange", "leases.cancellations", "leases.holdings"),
     *(
         "steps.save_checkpoint",
+        "steps.note_upload",
         "steps.add_artifact",
         "leases.promote",
         "leases.expire",
@@ -308,6 +309,9 @@ def calls(
         "leases.start": lambda: run(store.leases.start(lease, [ids["leased"]], scope)),
         "leases.release": lambda: run(store.leases.release(lease, [ids["leased"]], scope)),
         "steps.save_checkpoint": lambda: run(store.steps.save_checkpoint(job, lease, 1, "p", "1", scope)),
+        "steps.note_upload": lambda: run(
+            store.steps.note_upload(job, lease, 1, f"artifact://default/{job}/{'0' * 64}", scope)
+        ),
         "steps.add_artifact": lambda: run(store.steps.add_artifact(job, lease, 1, "a", "file:a", scope)),
         "leases.settle": lambda: run(store.leases.settle(lease, [], scope)),
         "leases.promote": lambda: run(store.leases.promote(tenant=scope)),

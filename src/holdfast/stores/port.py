@@ -310,6 +310,11 @@ class StepStore(Protocol):
         self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
     ) -> Flow[bool]: ...
 
+    def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Flow[bool]:
+        """An object is about to be stored for a step or a checkpoint. If it is not recorded within a day, it is deleted
+        again. False when the attempt is no longer this lease's."""
+        ...
+
     def add_artifact(
         self,
         claim_id: str,

@@ -6,10 +6,10 @@ Each slice is one short transaction, so a worker may die between any two. Betwee
 as the last one took: however much there is to remove, it has a twentieth of one connection, and the jobs have the
 rest. So has the counting: behind a very busy hour it comes later, and what is not counted yet is not purged yet.
 
-The duty of deleting what cleaned jobs had in the artifact store (DP-16): payloads, results and artifacts.
+The duty of deleting what jobs no longer have in the artifact store: payloads, results, artifacts, steps, checkpoints.
 
-What is to go was written down in the transaction that cleaned the job. It is deleted first and forgotten then: whoever
-dies in between leaves it to the next, and deleting what is not there does no harm.
+What is to go was written down in the transaction that cleaned the job or saved its checkpoint anew. It is deleted first
+and forgotten then: whoever dies in between leaves it to the next, and deleting what is not there does no harm.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.job import EVERY_TENANT, Sweep
 from holdfast.engine.operation import Program
 from holdfast.engine.settlement import storable
-from holdfast.errors import Refused, StoreUnavailable
+from holdfast.errors import InvalidInput, Refused, StoreUnavailable
 from holdfast.features.retention.model import Leftover
-from holdfast.stores.artifacts import Artifacts
+from holdfast.stores.artifacts import Artifacts, Reference
 from holdfast.stores.due import KNOWN, DueWork, maintaining
 from holdfast.stores.flow import Flow, in_thread, run
 from holdfast.stores.namespace import call
@@ -133,10 +133,19 @@ def clearing(store: Store, artifacts: Artifacts, tenant: str) -> Program[int]:
 def _delete(artifacts: Artifacts, found: Sequence[Leftover]) -> list[str]:
     """What was there. What was not may lie in a store that another program knows: it is left to that, and forgotten by
     the bookkeeping if nobody has it."""
-    there = [each for each in found if artifacts.exists(each.ref, tenant=each.tenant)]
+    own = [each for each in found if _is_own(each)]
+    there = [each for each in own if artifacts.exists(each.ref, tenant=each.tenant)]
     for each in there:
         artifacts.delete(each.ref, tenant=each.tenant)
     return [each.ref for each in there]
+
+
+def _is_own(each: Leftover) -> bool:
+    """A worker that writes SQL may have noted any text: it must not keep the others from being deleted."""
+    try:
+        return Reference.of(each.ref).tenant == each.tenant
+    except InvalidInput:
+        return False
 
 
 BLOCK = 2000  # events in a block: ten milliseconds of hashing

@@ -25,15 +25,14 @@ from holdfast.features.jobs.views import (
     Why,
     artifacts_of,
     attempts_of,
-    checkpoints_of,
     ledger_of,
+    opened_checkpoints,
+    opened_steps,
     references_of,
-    steps_of,
     why,
 )
-from holdfast.stores.flow import Flow, Steps, flow, run
+from holdfast.stores.flow import Flow, Steps, flow, in_thread, run
 from holdfast.stores.requests import Reschedule
-from holdfast.stores.vault import What
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -64,11 +63,11 @@ class Handle(Namespace, Generic[R]):
     _decode: Callable[[Any], R] = field(repr=False, compare=False)
     detail: str | None = None
 
-    def _perform(self, item: Flow[Any]) -> Any:
-        return self._session.run(item)
+    def _perform(self, item: Any) -> Any:
+        return self._session.run(item) if isinstance(item, Flow) else item.blocking()
 
-    async def _aperform(self, item: Flow[Any]) -> Any:
-        return await self._session.arun(item)
+    async def _aperform(self, item: Any) -> Any:
+        return await (self._session.arun(item) if isinstance(item, Flow) else in_thread(item.blocking))
 
     if not TYPE_CHECKING:
 
@@ -131,16 +130,14 @@ class Handle(Namespace, Generic[R]):
     @operation
     def steps(self) -> Program[list[Step]]:
         """The durable calls of the job that are recorded, in the order of the handler."""
-        found = yield from run(steps_of(self._store, self.id, self.tenant))
-        return [replace(step, value=self._opened_part(step.value, "step", str(step.n))) for step in found]
+        return (yield from opened_steps(self._store, self._session.vault, self.id, self.tenant))
 
     asteps = awaited(steps)
 
     @operation
     def checkpoints(self) -> Program[dict[str, Any]]:
         """The values that the handler has saved with ``ctx.checkpoint``, by name."""
-        found = yield from run(checkpoints_of(self._store, self.id, self.tenant))
-        return {name: self._opened_part(value, "checkpoint", name) for name, value in found.items()}
+        return (yield from opened_checkpoints(self._store, self._session.vault, self.id, self.tenant))
 
     acheckpoints = awaited(checkpoints)
 
@@ -335,13 +332,6 @@ class Handle(Namespace, Generic[R]):
     @property
     def _store(self) -> Store:
         return self._session.store
-
-    def _opened_part(self, value: Any, what: What, place: str) -> Any:
-        """A value that the handler has kept, unsealed where this program has keys."""
-        vault = self._session.vault
-        if vault.keys is None or not isinstance(value, dict):
-            return value
-        return vault.open_kept(value, what=what, tenant=self.tenant, job_id=self.id, place=place)
 
     def _get(self) -> Flow[Job | None]:
         return self._store.jobs.get(self.id, self.tenant)

@@ -24,11 +24,11 @@ from holdfast.features.jobs.views import (
     artifacts_of,
     attempts_of,
     chain_of,
-    checkpoints_of,
     ledger_of,
+    opened_checkpoints,
+    opened_steps,
     references_of,
     result_of,
-    steps_of,
     why,
 )
 from holdfast.stores.flow import Steps, flow, run
@@ -183,14 +183,14 @@ class Jobs(StoreNamespace):
     @operation
     def steps(self, job_id: str, *, tenant: str | None = None) -> Program[_Steps]:
         """Its durable steps in order, with their values."""
-        return (yield from run(steps_of(self._store, job_id, tenant or self._tenant)))
+        return (yield from opened_steps(self._store, self._session.vault, job_id, tenant or self._tenant))
 
     asteps = awaited(steps)
 
     @operation
     def checkpoints(self, job_id: str, *, tenant: str | None = None) -> Program[dict[str, Any]]:
-        """Its named checkpoints."""
-        return (yield from run(checkpoints_of(self._store, job_id, tenant or self._tenant)))
+        """Its named checkpoints, with their values."""
+        return (yield from opened_checkpoints(self._store, self._session.vault, job_id, tenant or self._tenant))
 
     acheckpoints = awaited(checkpoints)
 

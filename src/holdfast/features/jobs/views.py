@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
+from holdfast.engine.operation import Program
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, RUNNING, Step, with_running
 from holdfast.errors import NotFound
@@ -20,8 +21,10 @@ from holdfast.features.limits.model import Limit, Reservation
 from holdfast.features.payloads.model import HIDDEN, WITHHELD, effective
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
-from holdfast.stores.flow import Steps, flow, read_together
+from holdfast.stores.flow import Steps, flow, read_together, run
+from holdfast.stores.namespace import call
 from holdfast.stores.requests import Counted, JobFilter
+from holdfast.stores.vault import Vault, What, is_stored
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -188,29 +191,56 @@ def references_of(store: Store, job_id: str, tenant: str) -> Steps[References]:
 
 
 @flow(writes=False)
-def steps_of(store: Store, job_id: str, tenant: str) -> Steps[list[Step]]:
-    """The durable steps of a job; of a restricted one without their values."""
+def steps_of(store: Store, job_id: str, tenant: str) -> Steps[tuple[Job, list[Step]]]:
+    """A job and its durable steps; of a restricted one without their values."""
     reads = (store.jobs.get, store.steps.list, store.jobs.checkpoints)
     job, found, checkpoints = yield from read_together(*(read(job_id, tenant).start() for read in reads))
     if job is None:
         raise _nobody(job_id, tenant)
     found = with_running(found, checkpoints, job.id, job.attempt if job.state is State.IN_PROGRESS else None)
-    return [_valueless(step) for step in found] if job.payload == HIDDEN else found
+    return job, [_valueless(step) for step in found] if job.payload == HIDDEN else found
 
 
 @flow(writes=False)
-def checkpoints_of(store: Store, job_id: str, tenant: str) -> Steps[dict[str, Any]]:
-    """The named checkpoints of a job; of a restricted one without their values."""
+def checkpoints_of(store: Store, job_id: str, tenant: str) -> Steps[tuple[Job, dict[str, Any]]]:
+    """A job and its named checkpoints; of a restricted one without their values."""
     job, found = yield from read_together(
         store.jobs.get(job_id, tenant).start(), store.jobs.checkpoints(job_id, tenant).start()
     )
     if job is None:
         raise _nobody(job_id, tenant)
-    return {
+    return job, {
         name: HIDDEN if job.payload == HIDDEN else value
         for name, value in found.items()
         if name not in (RESERVED, RUNNING)
     }
+
+
+def opened_part(vault: Vault, job: Job, value: Any, what: What, place: str) -> Any:
+    """A value that the handler has kept: read from the artifact store, and unsealed where this program has keys."""
+    if not isinstance(value, dict) or (vault.keys is None and not is_stored(value)):
+        return value
+    return vault.open_kept(value, what=what, tenant=job.tenant, job_id=job.id, place=place)
+
+
+def opened_steps(store: Store, vault: Vault, job_id: str, tenant: str) -> Program[list[Step]]:
+    """The durable steps of a job with their values."""
+    job, found = yield from run(steps_of(store, job_id, tenant))
+
+    def opened() -> list[Step]:
+        return [replace(step, value=opened_part(vault, job, step.value, "step", str(step.n))) for step in found]
+
+    return (yield from call(opened)) if any(is_stored(step.value) for step in found) else opened()
+
+
+def opened_checkpoints(store: Store, vault: Vault, job_id: str, tenant: str) -> Program[dict[str, Any]]:
+    """The named checkpoints of a job with their values."""
+    job, found = yield from run(checkpoints_of(store, job_id, tenant))
+
+    def opened() -> dict[str, Any]:
+        return {name: opened_part(vault, job, value, "checkpoint", name) for name, value in found.items()}
+
+    return (yield from call(opened)) if any(map(is_stored, found.values())) else opened()
 
 
 @flow(writes=False)

@@ -141,6 +141,8 @@ language sql stable set search_path from current as $$
     select exists (select from tries t join job j on j.id = t.id where position(p_ref in j.payload::text) > 0)
         or exists (select from result r where r.job_id = p_job and (r.ref = p_ref or position(p_ref in r.value::text) > 0))
         or exists (select from artifact a where a.job_id = p_job and a.ref = p_ref)
+        or exists (select from checkpoint c where c.job_id = p_job and c.value -> '$holdfast' ->> 'stored' = p_ref)
+        or exists (select from step t where t.job_id = p_job and t.value -> '$holdfast' ->> 'stored' = p_ref)
 $$;
 
 -- Called before these jobs are emptied. What one notes of another's is the other's to leave.

@@ -143,7 +143,9 @@ _NAMED = (
     " WHERE j.retry_of IS NOT NULL)"
     " SELECT 1 FROM tries t JOIN job j ON j.id = t.id WHERE instr(j.payload, :ref)"
     " UNION ALL SELECT 1 FROM result WHERE job_id = :job AND (ref = :ref OR instr(value, :ref))"
-    " UNION ALL SELECT 1 FROM artifact WHERE job_id = :job AND ref = :ref LIMIT 1"
+    " UNION ALL SELECT 1 FROM artifact WHERE job_id = :job AND ref = :ref"
+    f" UNION ALL SELECT 1 FROM checkpoint WHERE job_id = :job AND value {_PACKED} AND instr(value, :ref)"
+    f" UNION ALL SELECT 1 FROM step WHERE job_id = :job AND value {_PACKED} AND instr(value, :ref) LIMIT 1"
 )
 _FORGET = (
     "DELETE FROM leftover WHERE ref IN (SELECT value FROM json_each(:refs)) AND (:any OR tenant = :tenant) RETURNING 1"

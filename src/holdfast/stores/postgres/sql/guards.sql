@@ -139,10 +139,15 @@ create or replace trigger refuse_truncate before truncate on lease for each stat
 -- and this very job's, is for the seal to say: whoever has no key cannot make one.
 create or replace function sealed_alike(p_old json, p_new json) returns boolean
 language sql immutable set search_path from current as $$
-    select (p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
-                'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
-            and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key'
-            and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')) is true
+    select ((p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
+                 'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
+             and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')
+             -- Stored by a handler: the references differ in nothing but the digest.
+             or p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
+                 'key', p_new -> '$holdfast' ->> 'key', 'stored', p_new -> '$holdfast' ->> 'stored',
+                 'size', p_new::jsonb -> '$holdfast' -> 'size'))
+             and left(p_old -> '$holdfast' ->> 'stored', -64) = left(p_new -> '$holdfast' ->> 'stored', -64))
+            and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key') is true
 $$;
 
 create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
