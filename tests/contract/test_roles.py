@@ -23,7 +23,7 @@ KEYS |= dict.fromkeys(("lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" 
 
 READS = {
     *("refusal_reason", "get_job", "list_jobs", "history", "health", "events_after", "events_gone", "app_events_after"),
-    *("chain", "circumstances"),
+    *("chain", "circumstances", "liveness"),
     "worker_standings",
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "event_type", "uuid7", "watch_job", "list_limits"),

@@ -24,6 +24,7 @@ from holdfast.engine.job import (
     Job,
     JobSpec,
     Lease,
+    Liveness,
     References,
     Renewal,
     Result,
@@ -222,6 +223,10 @@ class JobStore(Protocol):
     def history(self, job_id: str, tenant: str) -> Flow[list[Event]]: ...
 
     def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
+
+    def liveness(self, job_id: str, tenant: str) -> Flow[Liveness | None]:
+        """How often and when last the lease of the newest attempt was renewed and its progress reported."""
+        ...
 
     def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result, Verdict
+from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
 from holdfast.engine.operation import Namespace, Program, awaited, operation
 from holdfast.engine.order import Move
 from holdfast.engine.payload import Unreadable
@@ -26,6 +26,7 @@ from holdfast.features.jobs.views import (
     artifacts_of,
     attempts_of,
     ledger_of,
+    liveness_of,
     opened_checkpoints,
     opened_steps,
     references_of,
@@ -119,6 +120,13 @@ class Handle(Namespace, Generic[R]):
         return (yield from run(artifacts_of(self._store, self.id, self.tenant)))
 
     aartifacts = awaited(artifacts)
+
+    @operation
+    def liveness(self) -> Program[Liveness]:
+        """How often and when last the lease was renewed and progress reported, in the newest attempt."""
+        return (yield from run(liveness_of(self._store, self.id, self.tenant)))
+
+    aliveness = awaited(liveness)
 
     @operation
     def references(self) -> Program[References]:

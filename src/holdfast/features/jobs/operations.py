@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast.engine.ids import id_texts, parse_id
-from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result, Verdict
+from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import Move
@@ -25,6 +25,7 @@ from holdfast.features.jobs.views import (
     attempts_of,
     chain_of,
     ledger_of,
+    liveness_of,
     opened_checkpoints,
     opened_steps,
     references_of,
@@ -165,6 +166,14 @@ class Jobs(StoreNamespace):
         return (yield from run(attempts_of(self._store, job_id, tenant or self._tenant)))
 
     aattempts = awaited(attempts)
+
+    @operation
+    def liveness(self, job_id: str, *, tenant: str | None = None) -> Program[Liveness]:
+        """How often and when last its lease was renewed and its progress reported, in the newest attempt. These writes
+        have no events."""
+        return (yield from run(liveness_of(self._store, job_id, tenant or self._tenant)))
+
+    aliveness = awaited(liveness)
 
     @operation
     def artifacts(self, job_id: str, *, tenant: str | None = None) -> Program[_Artifacts]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
+from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result
 from holdfast.engine.operation import Program
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, RUNNING, Step, with_running
@@ -58,6 +58,8 @@ class Story:
     """The job it took the place of, or that took its, where it was redriven with another payload."""
     references: References = field(default_factory=References)
     "URI of the input."
+    liveness: Liveness | None = None
+    """Renewals of the lease and reports of progress, which have no events."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -85,8 +87,10 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
         return None
     made = [store.jobs.history, store.jobs.attempts, store.jobs.artifacts, store.jobs.checkpoints, store.jobs.result]
     named = [store.steps.list, store.templates.made_from, store.dead_letters.remade, store.jobs.references]
-    told = yield from read_together(*(read(job_id, tenant).start() for read in (*made, *named)))
-    history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references = told
+    told = yield from read_together(
+        *(read(job_id, tenant).start() for read in (*made, *named, store.jobs.liveness)),
+    )
+    history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references, liveness = told
     steps = with_running(steps, checkpoints, job.id, job.attempt if job.state is State.IN_PROGRESS else None)
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
     approvals: list[Approval] = []
@@ -98,7 +102,7 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
     group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     return Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, approval, made_from, parents, chain),
-        *(group, remade, references),
+        *(group, remade, references, liveness),
     )
 
 
@@ -186,6 +190,14 @@ def references_of(store: Store, job_id: str, tenant: str) -> Steps[References]:
         store.jobs.get(job_id, tenant).start(), store.jobs.references(job_id, tenant).start()
     )
     if job is None:
+        raise _nobody(job_id, tenant)
+    return found
+
+
+@flow(writes=False)
+def liveness_of(store: Store, job_id: str, tenant: str) -> Steps[Liveness]:
+    found = yield from store.jobs.liveness(job_id, tenant).start()
+    if found is None:
         raise _nobody(job_id, tenant)
     return found
 

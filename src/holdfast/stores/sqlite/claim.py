@@ -37,7 +37,7 @@ _OPEN = (
 _RENEW = (
     # A clock that was set back leaves an end that is too far away.
     "UPDATE lease SET until = CASE WHEN renewed_at > :now + 5000000 THEN :until ELSE max(until, :until) END,"
-    " renewed_at = :now"
+    " renewed_at = :now, renewals = renewals + 1"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING coalesce(stop_request, 'kept')"
 )
 _REQUEST_STOP = (
@@ -113,7 +113,8 @@ _SAVE = (
     " SELECT id, tenant, :name, :value, attempt, :now FROM job_state"
     " WHERE id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
     " ON CONFLICT (job_id, name) DO UPDATE"
-    " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at RETURNING 1"
+    " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,"
+    " saves = CASE WHEN attempt = excluded.attempt THEN saves + 1 ELSE 1 END RETURNING 1"
 )
 _UPLOAD = (
     "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"

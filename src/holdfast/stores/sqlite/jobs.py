@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import Enqueued, Job, JobSpec, Verdict
+from holdfast.engine.job import Enqueued, Job, JobSpec, Liveness, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import ACTIVE, State, state_of
+from holdfast.engine.steps import RESERVED
 from holdfast.errors import InvalidInput
 from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
-from holdfast.stores.codecs import from_micros, in_micros, micros
+from holdfast.stores.codecs import Record, from_micros, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads
 from holdfast.stores.requests import OperatorAction, Reschedule
@@ -103,6 +104,12 @@ _AROUND = (
     "SELECT p.now, s.note, l.holder, l.name, l.until, l.ended_at IS NULL AND l.until > p.now, s.lease, s.state,"
     " s.due_at, s.queue, s.priority, s.position, l.renewed_at"
     " FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
+    " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
+)
+_LIVENESS = (
+    "SELECT s.id, s.attempt, l.holder, l.renewals, l.renewed_at, coalesce(c.saves, 0), c.saved_at"
+    " FROM job_state s LEFT JOIN lease l ON l.id = coalesce(s.lease, s.settled_by)"
+    f" LEFT JOIN checkpoint c ON c.job_id = s.id AND c.name = '{RESERVED}' AND c.attempt = s.attempt"
     " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
 )
 _CLAIMABLE = "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
@@ -196,6 +203,11 @@ class SqliteJobs(SqlitePart, JobReads):
         scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_CHAIN, scope)
         return [self._job(row) for row in rows]
+
+    @flow(writes=False)
+    def liveness(self, job_id: str, tenant: str) -> Steps[Liveness | None]:
+        rows = yield Statement(_LIVENESS, {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant})
+        return Record.decoder(Liveness, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
     def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:

@@ -174,6 +174,7 @@ create table checkpoint (
     value    json        not null,
     attempt  integer     not null,
     saved_at timestamptz not null,
+    saves    integer     not null default 1,   -- how often this attempt has saved it
     primary key (job_id, name)
 );
 
@@ -198,6 +199,7 @@ create table lease (
     until      timestamptz not null,
     opened_at  timestamptz not null,
     renewed_at timestamptz not null,
+    renewals   integer     not null default 0,
     ended_at   timestamptz,
     ended_why  text,
     swept_at   timestamptz,                     -- nothing names it any more

@@ -20,7 +20,7 @@ end $$;
 do $$
 declare
     v_schema  text := current_schema();
-    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'worker_standings',
+    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'liveness', 'worker_standings',
                               'active_subscriptions', 'scope', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'hides', 'withheld',
@@ -99,7 +99,7 @@ begin
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
             ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
             ' held_by) on job_state to %I', v_role);
-        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds, queues, slots, version, stop_request,'
+        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, renewals, ended_at, ended_why, kinds, queues, slots, version, stop_request,'
             ' stop_requested_at, stop_requested_by) on lease to %I', v_role);
     end loop;
 end $$;

@@ -117,8 +117,8 @@ create or replace trigger judge_delete after delete on result
 create or replace function judge_lease_change() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'UPDATE' and ((old.id, old.tenant, old.holder, old.opened_at) is distinct from (new.id, new.tenant, new.holder, new.opened_at)
-           or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at)
-              is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at)
+           or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at, old.renewals)
+              is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at, new.renewals)
            or old.swept_at is not null and new.swept_at is distinct from old.swept_at) then
         raise exception 'lease %: what it was opened as and its end never change', old.id
             using errcode = 'ZH002', hint = 'Open another lease, or end this one: select end_lease(…).';

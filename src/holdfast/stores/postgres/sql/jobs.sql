@@ -78,3 +78,20 @@ begin
          order by w.renewed_at desc;
     perform set_config('holdfast.tenant', v_scope, true);
 end $$;
+
+-- The writes of the newest attempt that are not worth an event each: renewals of its lease and reports of progress. A lease
+-- renews for all its jobs; a worker that was declared lost has none any more.
+create or replace function liveness(job uuid, for_tenant text default null)
+returns table (job_id uuid, attempt integer, worker text, renewals integer, renewed_at timestamptz, reports integer, reported_at timestamptz)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(liveness.for_tenant);
+begin
+    return query
+    select s.id, s.attempt, l.holder, l.renewals, l.renewed_at, coalesce(c.saves, 0), c.saved_at
+      from job_state s
+      left join lease l on l.id = coalesce(s.lease, s.settled_by)
+      left join checkpoint c on c.job_id = s.id and c.name = 'holdfast:progress' and c.attempt = s.attempt
+     where s.id = liveness.job and (v_scope = '*' or s.tenant = v_scope);
+end $$;

@@ -19,7 +19,8 @@ begin
     insert into checkpoint as c (job_id, tenant, name, value, attempt, saved_at)
     values (save_checkpoint.job, v_tenant, save_checkpoint.name, save_checkpoint.value, save_checkpoint.attempt, v_now)
     on conflict (job_id, name) do update
-       set value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at;
+       set value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,
+           saves = case when c.attempt = excluded.attempt then c.saves + 1 else 1 end;
     if save_checkpoint.value::text like '{"$holdfast":%' then
         delete from leftover l where l.tenant = v_tenant and l.job_id = save_checkpoint.job
            and l.ref = save_checkpoint.value -> '$holdfast' ->> 'stored';

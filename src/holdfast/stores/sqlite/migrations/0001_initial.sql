@@ -181,6 +181,7 @@ CREATE TABLE checkpoint (
     value    TEXT    NOT NULL,
     attempt  INTEGER NOT NULL,
     saved_at INTEGER NOT NULL,
+    saves    INTEGER NOT NULL DEFAULT 1,   -- how often this attempt has saved it
     PRIMARY KEY (job_id, name)
 ) STRICT;
 
@@ -205,6 +206,7 @@ CREATE TABLE lease (
     until      INTEGER NOT NULL,
     opened_at  INTEGER NOT NULL,
     renewed_at INTEGER NOT NULL,
+    renewals   INTEGER NOT NULL DEFAULT 0,
     ended_at   INTEGER,
     ended_why  TEXT,
     swept_at   INTEGER,                    -- nothing names it any more

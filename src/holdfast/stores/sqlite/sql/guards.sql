@@ -173,7 +173,8 @@ DROP TRIGGER IF EXISTS judge_lease_update;
 CREATE TRIGGER judge_lease_update BEFORE UPDATE ON lease
 WHEN NEW.id IS NOT OLD.id OR NEW.tenant IS NOT OLD.tenant OR NEW.holder IS NOT OLD.holder OR NEW.opened_at IS NOT OLD.opened_at
      OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS NOT OLD.ended_at OR NEW.ended_why IS NOT OLD.ended_why
-                                       OR NEW.until IS NOT OLD.until OR NEW.renewed_at IS NOT OLD.renewed_at))
+                                       OR NEW.until IS NOT OLD.until OR NEW.renewed_at IS NOT OLD.renewed_at
+                                       OR NEW.renewals IS NOT OLD.renewals))
      OR (OLD.swept_at IS NOT NULL AND NEW.swept_at IS NOT OLD.swept_at)
      OR (NEW.swept_at IS NOT NULL AND OLD.swept_at IS NULL AND EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id))
 BEGIN
