@@ -220,7 +220,7 @@ ALLOWED = {
     | PLANS
     | {"workflows.cancel", "workflows.resume"}
     | GOVERNS
-    | {"cancel", "redrive", "discard", "jobs.reschedule", "jobs.move", "steps.rewind"},
+    | {"cancel", "redrive", "discard", "jobs.reschedule", "jobs.move", "jobs.replace_payload", "steps.rewind"},
 }
 
 
@@ -323,6 +323,7 @@ def calls(
         "leases.end": lambda: run(store.leases.end(ids["other"], "closed", scope)),
         "redrive": lambda: run(store.jobs.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(store.jobs.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
+        "jobs.replace_payload": lambda: run(store.jobs.replace_payload(ids["queued"], "{}", "typo", "ada", tenant)),
         "jobs.reschedule": lambda: run(
             store.jobs.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)
         ),

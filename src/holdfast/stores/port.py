@@ -224,6 +224,10 @@ class JobStore(Protocol):
 
     def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
 
+    def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Flow[Verdict]:
+        """Replace the payload of a waiting job by another (JSON text), where a rule for its kind allows it."""
+        ...
+
     def liveness(self, job_id: str, tenant: str) -> Flow[Liveness | None]:
         """How often and when last the lease of the newest attempt was renewed and its progress reported."""
         ...

@@ -406,10 +406,20 @@ class _Left:
 
 # Where it is not the job's own state that is in the way.
 _AGAINST = {
+    "not_replaceable": "the payload rules of this kind do not allow replacing a payload",
+    "content_key": "the job is deduplicated by its content",
+    "steps_recorded": "the job has recorded steps, which were made with the old payload",
     "job_held": "the job waits for something else than a time",
     "target_not_found": "the job to stand next to is not in this tenant",
     "target_not_waiting": "the job to stand next to does not wait",
     "other_queue": "the job to stand next to is in another queue",
+}
+
+
+_FIXES = {
+    "not_replaceable": "Declare PayloadPolicy(replaceable=True), or run: holdfast rules set KIND --replaceable",
+    "content_key": "Cancel the job and enqueue another one.",
+    "steps_recorded": "Cancel the job and enqueue another one.",
 }
 
 
@@ -418,5 +428,6 @@ def accepted(verdicts: list[Verdict]) -> Verdict:
     if verdict.refused:
         if verdict.reason == "not_found":
             raise NotFound(f"no job {verdict.id} in this tenant")
-        raise Conflict(_AGAINST.get(verdict.reason or "", f"job {verdict.id} is {verdict.state}"), code=verdict.reason)
+        says = _AGAINST.get(verdict.reason or "", f"job {verdict.id} is {verdict.state}")
+        raise Conflict(says, code=verdict.reason, fix=_FIXES.get(verdict.reason or ""))
     return verdict

@@ -141,10 +141,10 @@ class PayloadRules(StoreNamespace):
 def differs(stored: PayloadRule, draft: RuleDraft) -> bool:
     return (
         *(stored.signal_only, stored.forbidden, stored.classification),
-        *(stored.max_bytes, stored.max_result_bytes, stored.store),
+        *(stored.max_bytes, stored.max_result_bytes, stored.store, stored.replaceable),
     ) != (
         *(draft.signal_only, draft.forbidden, draft.classification),
-        *(draft.max_bytes, draft.max_result_bytes, draft.store),
+        *(draft.max_bytes, draft.max_result_bytes, draft.store, draft.replaceable),
     )
 
 

@@ -136,6 +136,12 @@ class PostgresJobs(Calls, JobReads):
         return [self._job(row) for row in rows]
 
     @flow(single=True)
+    def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Steps[Verdict]:
+        given = (parse_id(job_id), payload, reason, actor, tenant)
+        rows = yield self._call("replace_payload", "%s, %s::json, %s, %s, %s", *given)
+        return _verdict(rows[0])
+
+    @flow(single=True)
     def liveness(self, job_id: str, tenant: str) -> Steps[Liveness | None]:
         rows = yield self._look("liveness", "%s, %s", parse_id(job_id), tenant)
         return Record.decoder(Liveness, self.dialect.codec)(rows[0]) if rows else None

@@ -1148,6 +1148,7 @@ create table payload_rule (
     max_bytes        integer,
     max_result_bytes integer,
     store            boolean,                -- what is larger goes to the artifact store; null: nothing is said of it
+    replaceable      boolean,                -- the payload of a waiting job may be replaced; null: nothing is said of it
     set_by           text        not null,
     created_at       timestamptz not null,
     updated_at       timestamptz not null,
@@ -1160,7 +1161,7 @@ create table payload_rule (
         and array_position(forbidden, '') is null and lower(forbidden::text) = forbidden::text),
     constraint sizes_bounded        check (max_bytes >= 256 and max_result_bytes >= 256),
     constraint says_something       check (signal_only or classification = 'restricted'
-        or coalesce(max_bytes, max_result_bytes, store::integer) is not null)
+        or coalesce(max_bytes, max_result_bytes, store::integer, replaceable::integer) is not null)
 );
 
 -- URIs of the input: only for jobs that were enqueued with one.

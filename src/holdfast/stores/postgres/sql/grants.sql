@@ -44,7 +44,7 @@ declare
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
                               'add_executor', 'remove_executor', 'request_stop', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'set_fair',
                               'set_retention', 'delete_retention', 'find_leftovers', 'set_registered_only',
-                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
+                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as', 'replace_payload',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
                               'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',

@@ -25,13 +25,15 @@ create or replace trigger refuse_truncate before truncate on job_state for each 
 create or replace trigger refuse_truncate before truncate on event for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on artifact for each statement execute function refuse_change();
 
--- A job's facts are fixed; retention may empty the payload of a cleaned one, and a payload that is sealed may be sealed with
--- another key, as was written down before (`resealed`). Nothing else.
+-- A job's facts are fixed; retention may empty the payload of a cleaned one, a payload that is sealed may be sealed with
+-- another key, as was written down before (`resealed`), and an operator may replace that of a waiting job, as the newest
+-- event says. Nothing else.
 create or replace function judge_job_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if to_jsonb(new) - 'payload' <> to_jsonb(old) - 'payload'
        or not (new.payload::text = '{}' and exists (select from job_state s where s.id = old.id and s.state = 'cleaned')
-               or resealed_so(old.id, old.payload, new.payload)) then
+               or resealed_so(old.id, old.payload, new.payload)
+               or replaced_so(old.id, old.payload, new.payload)) then
         raise exception 'job %: what was asked for never changes (the payload neither)', old.id using errcode = 'ZH002';
     end if;
     return new;

@@ -1121,6 +1121,7 @@ CREATE TABLE payload_rule (
     max_bytes        INTEGER,
     max_result_bytes INTEGER,
     store            INTEGER,            -- what is larger goes to the artifact store; null: nothing is said of it
+    replaceable      INTEGER,            -- the payload of a waiting job may be replaced; null: nothing is said of it
     set_by           TEXT    NOT NULL,
     created_at       INTEGER NOT NULL,
     updated_at       INTEGER NOT NULL,
@@ -1133,7 +1134,7 @@ CREATE TABLE payload_rule (
         AND json_array_length(forbidden) BETWEEN 1 AND 200 AND lower(forbidden) = forbidden),
     CONSTRAINT sizes_bounded        CHECK (max_bytes >= 256 AND max_result_bytes >= 256),
     CONSTRAINT says_something       CHECK (signal_only OR classification = 'restricted'
-        OR coalesce(max_bytes, max_result_bytes, store) IS NOT NULL)
+        OR coalesce(max_bytes, max_result_bytes, store, replaceable) IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 
 -- URIs of the input: only for jobs that were enqueued with one.
