@@ -134,7 +134,7 @@ def test_refusals(app: App, ran: list[Any]) -> None:
     async def stepped(ctx: holdfast.Context, to: str) -> None:
         await ctx.sleep(3600)
 
-    strict, slept, unique = fixed_one.enqueue("a"), stepped.enqueue("a"), send.using(unique_for=60).enqueue("u")
+    strict, slept, unique = fixed_one.enqueue("a"), stepped.enqueue("a"), send.using(dedupe="skip").enqueue("u")
     app.jobs.reschedule(strict.id, unique.id, delay=3600)
     work_off(app)
     app.payload_rules.set("send", replaceable=True)

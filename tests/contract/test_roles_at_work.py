@@ -164,6 +164,7 @@ EXECUTES = {
         "queues.age",
         "reservations.set",
         "reservations.release",
+        "reservations.record",
     ),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed", "payload_rules.declare"),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed"),
@@ -385,6 +386,7 @@ def calls(
         "reservations.set": lambda: run(
             store.reservations.set(Ask(ids["reservation"], "queue", "q", 30), "ada", tenant)
         ),
+        "reservations.record": lambda: run(store.reservations.record(ids["reservation"], "calibrate", "ada", tenant)),
         "reservations.release": lambda: run(store.reservations.release(ids["reservation"], "done", "ada", tenant)),
         "reservations.get": lambda: run(store.reservations.get(ids["reservation"], tenant)),
         "reservations.list": lambda: run(store.reservations.list(tenant)),

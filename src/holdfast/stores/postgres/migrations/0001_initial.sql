@@ -622,6 +622,7 @@ create table reservation (
     ended_at    timestamptz,
     ended_by    text,
     ended_why   text,
+    job_id      uuid,                   -- the job that records what its holder ran
     constraint tenant_named  check (ascii(tenant) > 32 and length(tenant) <= 100),
     constraint scope_known   check (scope in ('all', 'queue', 'resource')),
     constraint name_named    check (ascii(name) > 32 and length(name) <= 255 and (scope <> 'all' or name = '*')),

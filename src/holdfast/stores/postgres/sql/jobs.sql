@@ -72,7 +72,7 @@ begin
                w.opened_at, w.renewed_at, w.until, w.version, w.stop_request, w.stop_requested_at, w.stop_requested_by,
                array(select s.id::text from job_state s where s.lease = w.id and s.state in ('leased', 'in_progress')
                         and (v_scope = '*' or s.tenant = v_scope) order by s.id limit 20)
-          from (select l.* from lease l where l.ended_at is null and l.until > v_now
+          from (select l.* from lease l where l.ended_at is null and l.until > v_now and l.name <> 'reservation'   -- no worker
                    and (v_scope = '*' or l.tenant in (v_scope, '*'))
                  order by l.renewed_at desc limit greatest(1, least(worker_standings.most, 1000))) w
          order by w.renewed_at desc;

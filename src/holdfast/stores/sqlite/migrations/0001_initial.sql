@@ -595,6 +595,7 @@ CREATE TABLE reservation (
     ended_at    INTEGER,
     ended_by    TEXT,
     ended_why   TEXT,
+    job_id      TEXT,               -- the job that records what its holder ran
     CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT scope_known   CHECK (scope IN ('all', 'queue', 'resource')),
     CONSTRAINT name_named    CHECK (name >= '!' AND length(name) <= 255 AND (scope <> 'all' OR name = '*')),
