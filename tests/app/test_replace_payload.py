@@ -43,7 +43,7 @@ def sending(app: App, ran: list[Any], **rules: Any) -> Any:
 
 
 @pytest.mark.every_case
-@pytest.mark.req("DP-26", "HK-7")
+@pytest.mark.req("DP-26", "HF-4")
 def test_it_runs_with_the_new_one_and_the_trail_proves_it(app: App, ran: list[Any]) -> None:
     send = sending(app, ran, replaceable=True)
     sealed, fresh, failed = send.enqueue("a"), send.enqueue("b"), send.enqueue("nobody")
@@ -81,7 +81,7 @@ def test_it_runs_with_the_new_one_and_the_trail_proves_it(app: App, ran: list[An
     assert app.audit.verify().ok
 
 
-@pytest.mark.req("DP-26", "HK-7")
+@pytest.mark.req("DP-26", "HF-4")
 def test_a_payload_that_was_changed_behind_the_ledger_is_found(app: App, ran: list[Any]) -> None:
     send = sending(app, ran, replaceable=True)
     job = send.enqueue("a")

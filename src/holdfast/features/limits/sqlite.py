@@ -24,7 +24,7 @@ from holdfast.features.limits.model import (
     RunEnd,
     Standing,
 )
-from holdfast.features.limits.recorded_runs import end_run, record_run, renew_run
+from holdfast.features.limits.sqlite_runs import end_run, record_run, renew_run
 from holdfast.features.limits.store import PauseReads, QueueReads, ReservationReads
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow

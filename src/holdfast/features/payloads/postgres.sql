@@ -348,7 +348,7 @@ language sql stable set search_path from current
 return encode(substring(content_leaf(0, 'payload', p_job, p_payload::text, false, null) from 9), 'hex');
 
 -- Whether the newest event of the job says that exactly this was put in the place of exactly that.
-create or replace function replaced_so(p_job uuid, p_old json, p_new json) returns boolean
+create or replace function payloads_on_update(p_job uuid, p_old json, p_new json) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
     return coalesce((select e.type = 'replace' and e.meta ->> 'old' = payload_digest(p_job, p_old)

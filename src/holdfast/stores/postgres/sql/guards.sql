@@ -33,7 +33,7 @@ begin
     if to_jsonb(new) - 'payload' <> to_jsonb(old) - 'payload'
        or not (new.payload::text = '{}' and exists (select from job_state s where s.id = old.id and s.state = 'cleaned')
                or resealed_so(old.id, old.payload, new.payload)
-               or replaced_so(old.id, old.payload, new.payload)) then
+               or payloads_on_update(old.id, old.payload, new.payload)) then
         raise exception 'job %: what was asked for never changes (the payload neither)', old.id using errcode = 'ZH002';
     end if;
     return new;
