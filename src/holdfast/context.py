@@ -26,7 +26,7 @@ from holdfast.features.retention.model import check_cost
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
-from holdfast.steps.calls import CHECKPOINT_LIMIT, AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
+from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import AsyncTransaction, Transaction
 from holdfast.stores.flow import Flow
@@ -121,7 +121,7 @@ class BaseContext(Facts):
         claim, session = self._run.claim, self._run.session
         label, place = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
         if meta is not None:
-            encode(meta, limit=CHECKPOINT_LIMIT, what="artifact")  # refuses what is not JSON, or too large
+            encode(meta, what="artifact")  # refuses what is not JSON, or too large
         return session.store.steps.add_artifact(claim.id, claim.lease, claim.attempt, label, place, session.scope, meta)
 
     def _check_applied(self, applied: bool) -> None:

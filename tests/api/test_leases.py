@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -145,3 +146,27 @@ async def test_who_was_taken_for_dead_writes_nothing(app: App, work: httpx2.Asyn
     assert (third["attempt"], third["retries"]) == (3, 0)
     assert (await settle(work, other, third, outcome="succeeded")).status_code == 200
     assert (await app.jobs.aget(handle.id)).state is State.SUCCEEDED
+
+
+@pytest.mark.req("CX-8", "DP-12")
+async def test_a_large_checkpoint_goes_to_the_artifact_store(new_app: NewApp, tmp_path: Path) -> None:
+    app, large = new_app(artifacts=tmp_path / "artifacts"), "x" * 1_100_000
+    handle = await app.aenqueue("crawl")
+    async with client_of(app, role="executor") as work:
+        lease = await lease_of(work)
+        (job,) = await claim(work, lease)
+        fence = {"job": handle.id, "attempt": 1}
+        assert (await work.post(f"{lease}/checkpoint", json={**fence, "name": "pages", "value": large})).is_success
+        for n in range(2):
+            assert (await work.post(f"{lease}/checkpoint", json={**fence, "progress": n / 2})).is_success
+        assert await handle.acheckpoints() == {"pages": large}
+        assert (await handle.aliveness()).reports == 2
+        reserved = await work.post(f"{lease}/checkpoint", json={**fence, "name": "holdfast:running", "value": 1})
+        assert reserved.json()["code"] == "reserved_name"
+        stale = await work.post(f"{lease}/checkpoint", json={**fence, "attempt": 7, "name": "pages", "value": large})
+        assert stale.json()["code"] == "stale_lease"
+        assert len([each for each in (tmp_path / "artifacts").rglob("*") if each.is_file()]) == 1
+        await settle(work, lease, job, outcome="retry", after=0)
+        (second,) = await claim(work, lease, wait=10)
+        assert second["checkpoints"] == {"pages": large}
+    await app._store.leave_loop()

@@ -108,7 +108,7 @@ def test_what_a_handler_calls_is_documented(cls: type) -> None:
 
 BOTH_FORMS = {
     *("get", "state", "history", "why", "attempts", "artifacts", "references", "steps", "checkpoints", "progress"),
-    *("log", "artifact"),
+    *("log", "artifact", "liveness"),
     *("cancel", "redrive", "reschedule", "move", "result"),
 }
 KIND = {"name", "enqueue", "aenqueue", "using", "prepare", "handle", "parameters", "function", "defaults"}

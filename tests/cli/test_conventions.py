@@ -38,7 +38,7 @@ COMMANDS = (
     *(("tokens", name) for name in ("issue", "list", "revoke")),
     ("jobs",),
     *(("jobs", name) for name in ("list", "show", "history", "log", "artifact")),
-    *(("jobs", name) for name in ("cancel", "redrive", "discard", "reschedule", "move")),
+    *(("jobs", name) for name in ("cancel", "redrive", "discard", "replace-payload", "reschedule", "move")),
     ("dead-letters",),
     *(("dead-letters", name) for name in ("list", "show", "note", "redrive", "discard")),
     ("operations",),

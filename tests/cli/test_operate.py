@@ -42,6 +42,21 @@ def test_redrive_and_discard(holdfast: Holdfast, store: Store) -> None:
     assert state_of(store, job_id) == State.CANCELLED
 
 
+@pytest.mark.req("DP-26")
+def test_replace_the_payload_of_a_waiting_job(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store, "mail", payload={"to": "a"})
+    command = ("jobs", "replace-payload", job_id, '{"to": "b"}', "--reason", "wrong address")
+    refused = holdfast(*command, "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (4, "not_replaceable")
+    assert holdfast("rules", "set", "mail", "--replaceable").exit_code == 0
+    assert "replaceable" in holdfast("rules", "list").stdout
+    assert holdfast(*command).stdout.splitlines()[1].split() == [job_id, "queued", "replaced"]
+    assert job(store, job_id).payload == {"to": "b"}
+    assert (history(store, job_id)[-1].type, history(store, job_id)[-1].meta["reason"]) == ("replace", "wrong address")
+    assert holdfast("jobs", "replace-payload", job_id, "{", "--reason", "x").exit_code == 2
+    assert holdfast("jobs", "replace-payload", job_id, "{}", "--reason", " ").exit_code == 2
+
+
 def test_several_ids_have_one_answer_each(holdfast: Holdfast, store: Store) -> None:
     waiting, other = put(store, spec(), spec())
     ended = dead(store)

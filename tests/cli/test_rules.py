@@ -81,10 +81,12 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     assert settle(store, second, Succeeded(large, ref=reference_in(large))) == []
     third = take(store)
     bound = {"tenant": "default", "job_id": third.id}
-    kept = sealing.seal(json.dumps(CANARY), what="step", place="1", **bound)
+    kept = sealing.pack_part(json.dumps(CANARY), what="step", place="1", **bound).text
     assert store.run(store.steps.save(third.lease, [(third.id, 1, StepEntry(1, "ask", "step", kept))], "*")) == []
     for name, whose in (("row", third.id), ("gone", first.id)):  # the second is not that job's: it does not open
-        value = sealing.seal(json.dumps(CANARY), what="checkpoint", tenant="default", job_id=whose, place=name)
+        value = sealing.pack_part(
+            json.dumps(CANARY), what="checkpoint", tenant="default", job_id=whose, place=name
+        ).text
         assert store.run(store.steps.save_checkpoint(third.id, third.lease, 1, name, value, "*"))
     shown = holdfast("jobs", "show", ids[0]).stdout + holdfast("jobs", "show", third.id).stdout
     assert shown.count("sealed with key old") == 2 + 4

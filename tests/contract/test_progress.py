@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from holdfast.engine.job import Claim
+from holdfast.engine.job import Claim, Liveness
 from holdfast.engine.states import State
+from holdfast.engine.steps import RESERVED
 from holdfast.errors import Conflict, StaleLease
 from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand
@@ -172,3 +173,44 @@ def test_nothing_is_saved_from_another_tenant(store: Store) -> None:
             store.run(store.steps.add_artifact(job_id, held.lease, 1, "a", "file:a", tenant))
     assert job(store, job_id).state == State.IN_PROGRESS
     assert store.run(store.jobs.checkpoints(job_id, "acme")) == {}
+
+
+@pytest.mark.req("DP-12")
+def test_renewals_and_reports_leave_a_trace(store: Store) -> None:
+    """They have no event each: the lease and the report count them and say when the last one was."""
+    job_id = put_one(store)
+    assert (seen := trace(store, job_id)).worker is None
+    assert (seen.renewals, seen.reports) == (None, 0)
+    held = take(store)
+    before = len(store.run(store.jobs.history(job_id, "default")))
+    for n in range(3):
+        forward(store, 1)
+        assert save(store, held, f'{{"fraction":0.{n}}}', name=RESERVED)
+    forward(store, 1)
+    assert store.run(store.leases.renew(held.lease, 30.0, "*"))
+    assert store.run(store.leases.renew(held.lease, 30.0, "*"))
+    seen = trace(store, job_id)
+    assert (seen.attempt, seen.renewals, seen.reports) == (1, 2, 3)
+    assert seen.reported_at is not None
+    assert seen.renewed_at is not None
+    assert seen.reported_at < seen.renewed_at
+    assert len(store.run(store.jobs.history(job_id, "default"))) == before
+
+    # They stay behind the attempt; the next one begins to count again, and one that was refused leaves nothing.
+    settle(store, held, BROKEN)
+    assert not save(store, held, "1", name=RESERVED)
+    assert (trace(store, job_id).renewals, trace(store, job_id).reports) == (2, 3)
+    forward(store, 90_000)
+    store.run(store.leases.promote())
+    second = take(store)
+    assert (trace(store, job_id).attempt, trace(store, job_id).reports) == (2, 0)
+    assert save(store, second, "1", name=RESERVED)
+    assert trace(store, job_id).reports == 1
+    assert store.run(store.jobs.liveness(job_id, "acme")) is None
+    assert store.run(store.jobs.liveness(new_id(), "*")) is None
+
+
+def trace(store: Store, job_id: str) -> Liveness:
+    found = store.run(store.jobs.liveness(job_id, "default"))
+    assert found is not None
+    return found

@@ -42,6 +42,7 @@ OF_THE_JOB = {
 # Words of others about where they came from; they lead nowhere when that is gone.
 LABELS = {"app_event.cause_id", "workflow.parent_id", "workflow.correlation_id"}
 LABELS |= {"dead_letter_group.sample_job", "dead_letter_group.last_job"}
+LABELS |= {"reservation.job_id"}  # history, with an end of its own
 LABELS |= {"webhook_delivery.job_id"}  # a log of its own, with bounds of its own
 # Ids of other things.
 OTHERS = {

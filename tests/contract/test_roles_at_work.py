@@ -87,6 +87,7 @@ READS = {
         "jobs.chain",
         "jobs.beginning_with",
         "jobs.circumstances",
+        "jobs.liveness",
         "executors.list",
     ),
     "audit.recent_events",
@@ -147,6 +148,7 @@ EXECUTES = {
     *("leases.exchange", "leases.cancellations", "leases.holdings"),
     *(
         "steps.save_checkpoint",
+        "steps.note_upload",
         "steps.add_artifact",
         "attempts.append_log",
         "leases.promote",
@@ -165,6 +167,7 @@ EXECUTES = {
         "queues.age",
         "reservations.set",
         "reservations.release",
+        "reservations.record",
     ),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed", "payload_rules.declare"),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed"),
@@ -222,7 +225,7 @@ ALLOWED = {
     | PLANS
     | {"workflows.cancel", "workflows.resume"}
     | GOVERNS
-    | {"cancel", "redrive", "discard", "jobs.reschedule", "jobs.move", "steps.rewind"},
+    | {"cancel", "redrive", "discard", "jobs.reschedule", "jobs.move", "jobs.replace_payload", "steps.rewind"},
 }
 
 
@@ -319,6 +322,9 @@ def calls(
         "steps.save_checkpoint": lambda: run(store.steps.save_checkpoint(job, lease, 1, "p", "1", scope)),
         "attempts.append_log": lambda: run(store.attempts.append_log(lease, [LogPart(job, 1, 1, "a\n")], scope)),
         "attempts.log": lambda: run(store.attempts.log(job, 1, tenant)),
+        "steps.note_upload": lambda: run(
+            store.steps.note_upload(job, lease, 1, f"artifact://default/{job}/{'0' * 64}", scope)
+        ),
         "steps.add_artifact": lambda: run(store.steps.add_artifact(job, lease, 1, "a", "file:a", scope)),
         "leases.settle": lambda: run(store.leases.settle(lease, [], scope)),
         "leases.promote": lambda: run(store.leases.promote(tenant=scope)),
@@ -329,6 +335,7 @@ def calls(
         "leases.end": lambda: run(store.leases.end(ids["other"], "closed", scope)),
         "redrive": lambda: run(store.jobs.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(store.jobs.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
+        "jobs.replace_payload": lambda: run(store.jobs.replace_payload(ids["queued"], "{}", "typo", "ada", tenant)),
         "jobs.reschedule": lambda: run(
             store.jobs.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)
         ),
@@ -390,6 +397,7 @@ def calls(
         "reservations.set": lambda: run(
             store.reservations.set(Ask(ids["reservation"], "queue", "q", 30), "ada", tenant)
         ),
+        "reservations.record": lambda: run(store.reservations.record(ids["reservation"], "calibrate", "ada", tenant)),
         "reservations.release": lambda: run(store.reservations.release(ids["reservation"], "done", "ada", tenant)),
         "reservations.get": lambda: run(store.reservations.get(ids["reservation"], tenant)),
         "reservations.list": lambda: run(store.reservations.list(tenant)),
@@ -403,6 +411,7 @@ def calls(
         "jobs.chain": lambda: run(store.jobs.chain(job, tenant)),
         "audit.recent_events": lambda: run(store.audit.recent_events(EventFilter(tenant=tenant))),
         "jobs.beginning_with": lambda: run(store.jobs.beginning_with(job, job, tenant)),
+        "jobs.liveness": lambda: run(store.jobs.liveness(job, tenant)),
         "jobs.circumstances": lambda: run(store.jobs.circumstances(job, tenant)),
         "executors.list": lambda: run(store.executors.list()),
         "executors.add": lambda: run(store.executors.add("worker", "executor", "ada")),

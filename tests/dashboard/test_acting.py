@@ -400,3 +400,30 @@ async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None
     assert found == {("acme", "active"), ("globex", "paused")}
     every_job = app._session.run(app._session.store.jobs.list(JobFilter(tenant="*")))
     assert [(job.tenant, job.enqueued_by) for job in every_job] == [("acme", "schedule same")]
+
+
+@pytest.mark.req("DP-26")
+async def test_a_dead_letter_is_redriven_later_and_a_waiting_payload_is_replaced(
+    app: App, http: httpx2.AsyncClient, scene: Scene
+) -> None:
+    dead = f"/jobs/{scene.dead}"
+    wrong = await http.post(f"{dead}/redrive", data={"delay": "soon"})
+    assert (wrong.status_code, the(app.jobs.get(scene.dead)).state) == (303, State.DEAD_LETTER)
+    assert 'name="delay"' in (await http.get(dead)).text
+    assert (await http.post(f"{dead}/redrive", data={"delay": "2h", "reason": "at noon"})).status_code == 303
+    job = the(app.jobs.get(scene.dead))
+    assert job.state is State.QUEUED
+    assert the(job.due_at) > the(job.updated_at)
+
+    waiting = app.enqueue("plain", {"n": 1}, delay=3600)
+    page = f"/jobs/{waiting.id}"
+    assert "Edit payload" not in (await http.get(page)).text
+    assert (await http.post(f"{page}/edit", data={"payload": '{"n": 2}', "reason": "typo"})).status_code == 303
+    assert waiting.get().payload == {"n": 1}, "its kind does not allow it"
+    app.payload_rules.set("plain", replaceable=True)
+    assert "Edit payload" in (await http.get(page)).text
+    assert "Replace the payload" in (await http.get(f"{page}/edit")).text
+    for bad in ({"payload": "{", "reason": "typo"}, {"payload": '{"n": 2}'}):
+        assert (await http.post(f"{page}/edit", data=bad)).status_code == 422
+    assert (await http.post(f"{page}/edit", data={"payload": '{"n": 2}', "reason": "typo"})).status_code == 303
+    assert waiting.get().payload == {"n": 2}

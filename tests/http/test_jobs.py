@@ -152,3 +152,18 @@ def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -
     with pytest.raises(errors.Refused) as stranger:
         drive(base, token="hf_another").do(lambda c: c.jobs.list())
     assert stranger.value.code == "unauthenticated"
+
+
+@pytest.mark.req("DP-26", "DP-12")
+@one
+def test_a_payload_is_replaced_and_the_liveness_is_read(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    waiting = client.do(lambda c: c.enqueue("double", {"n": 1}, delay=3600))
+    with pytest.raises(errors.Conflict, match="not_replaceable"):
+        client.do(lambda c: c.jobs.replace_payload(waiting.id, {"n": 2}, reason="typo"))
+    worker.payload_rules.set("double", replaceable=True)
+    verdict = client.do(lambda c: c.jobs.replace_payload(waiting.id, {"n": 2}, reason="typo"))
+    assert (verdict.refused, worker.jobs.get(waiting.id).payload) == (False, {"n": 2})
+    with pytest.raises(errors.InvalidInput, match="reason_required"):
+        client.do(lambda c: c.jobs.replace_payload(waiting.id, {"n": 2}, reason=" "))
+    assert client.do(lambda c: c.jobs.details(waiting.id)).liveness == worker.jobs.liveness(waiting.id)

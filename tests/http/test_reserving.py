@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App
+from holdfast import App, State
 from holdfast.errors import Conflict, InvalidInput
 from holdfast.remote import Client, HttpxTransport
 from holdfast.remote.http_requests import Reply
@@ -112,3 +112,25 @@ def test_what_was_lost_is_told(app: App, base: str, colour: str) -> None:
     with pytest.raises(InvalidInput, match="invalid_duration"):
         within(colour, base, fails, ttl=0.01)
     assert app.reservations.list() == []
+
+
+@pytest.mark.req("SC-22")
+def test_the_block_is_recorded_as_a_job(app: App, base: str, colour: str) -> None:
+    jobs: list[str] = []
+
+    def held(mine: Any) -> None:
+        jobs.append(mine.job_id)
+        assert app.jobs.get(mine.job_id).state is State.IN_PROGRESS
+
+    def breaks(mine: Any) -> None:
+        held(mine)
+        raise ValueError("no paper")
+
+    within(colour, base, held, resource="printer", record="calibrate")
+    with pytest.raises(ValueError, match="no paper"):
+        within(colour, base, breaks, resource="printer", record="calibrate")
+    told = [(job.kind, job.state, job.error_code, job.error_message) for job in map(app.jobs.get, jobs)]
+    assert told == [
+        ("calibrate", State.SUCCEEDED, None, None),
+        ("calibrate", State.FAILED, "ValueError", "no paper"),
+    ]

@@ -47,6 +47,7 @@ MOVES = {
     "operate": 3,
     "reschedule": 2,
     "move": 2,
+    "replace_payload": 1,
     "save_something": 1,
     "see_to_a_lease": 2,
     "claim_choosily": 1,
@@ -252,6 +253,13 @@ class StoresMachine(Governed):
         # Told once for the same words, but whoever was parked in between has forgotten them.
         actor = f"operator {self.numbers}" if self.model.may_park else "an operator"
         self.play(lambda side: side.reschedule(ids, when, reason, actor, scope))
+
+    def replace_payload(self, data: st.DataObject) -> None:
+        job = self.any_job(data, rather=self.ids(State.QUEUED, State.RETRY_WAITING))
+        payload = data.draw(st.sampled_from(['{"other":1}', '{"n":1e23}', job.spec.payload]), label="payload")
+        scope = data.draw(st.sampled_from(["*", "a", "b"]), label="scope")
+        self.unpark_by_hand()
+        self.play(lambda side: side.replace_payload(job.id, payload, "a reason", "an operator", scope))
 
     def move(self, data: st.DataObject) -> None:
         """Not while one of the queue is away and may come back: where between others that is, is each store's own."""

@@ -8,7 +8,19 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast.engine.job import Artifact, Attempt, Claim, Enqueued, Event, Job, JobSpec, Result, Sweep, Verdict
+from holdfast.engine.job import (
+    EVERY_TENANT,
+    Artifact,
+    Attempt,
+    Claim,
+    Enqueued,
+    Event,
+    Job,
+    JobSpec,
+    Result,
+    Sweep,
+    Verdict,
+)
 from holdfast.engine.order import Move
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
@@ -18,6 +30,7 @@ from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, 
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.health.model import Health
 from holdfast.features.limits.model import Ask, Limit, Rule, Standing
+from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.reader import Dialect
@@ -220,6 +233,11 @@ class Player:
 
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
         return self.store.run(self.store.jobs.move(job_id, move, reason, actor, tenant))
+
+    def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Verdict:
+        """Every kind allows it here: the rule itself is no part of the model."""
+        self.store.run(self.store.payload_rules.set(RuleDraft.of(replaceable=True), "somebody", EVERY_TENANT))
+        return self.store.run(self.store.jobs.replace_payload(job_id, payload, reason, actor, tenant))
 
     def register_agent(self, definition: Definition, tenant: str) -> Agent | None:
         return self.store.run(self.store.agents.set(definition, tenant))

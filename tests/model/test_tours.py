@@ -125,6 +125,9 @@ class Tour:
     def move(self, job_id: str, **place: Any) -> None:
         self.play(lambda side: side.move(job_id, Move.of(**place), "a reason", "somebody", "a"))
 
+    def replace(self, job_id: str, payload: str) -> None:
+        self.play(lambda side: side.replace_payload(job_id, payload, "a reason", "somebody", "a"))
+
     def state(self, job_id: str) -> State:
         return self.model.jobs[job_id].state
 
@@ -162,9 +165,14 @@ def test_every_step_of_the_table(tour: Tour) -> None:
     tour.end(job, "bury")
     tour.operate("discard", job)
     put_off = tour.put(delay=60.0)
+    tour.replace(put_off, '{"first":1}')
     tour.move(put_off, first=True)
+    tour.replace(put_off, '{"second":1e23}')
+    tour.replace(put_off, '{"second":1e23}')
     tour.reschedule(put_off)
+    tour.replace(put_off, '{"third":"é"}')
     tour.take()
+    tour.replace(put_off, '{"late":1}')
     tour.end(put_off, "cancel")
     done, late, stopped = tour.put(), tour.put(deadline=1.0, delay=5.0), tour.put()
     tour.take()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 from fractions import Fraction
@@ -11,6 +12,7 @@ from holdfast.engine.job import EVERY_TENANT, Sweep, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.settlement import fingerprint
 from holdfast.engine.states import ACTIVE, State
+from holdfast.features.audit.model import content_digest
 from holdfast.stores.requests import OperatorAction, Reschedule
 from tests.model.world import ModelEvent, ModelJob, World, moment, seconds
 
@@ -147,6 +149,22 @@ class Upkeep(World):
             job.events.append(ModelEvent("move", job.state, job.state, job.attempt, self.now, actor, told))
         return Verdict(job_id, job.state, refusal is not None, refusal)
 
+    def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, scope: str) -> Verdict:
+        """Told each time with the digests of both, unless it is the same."""
+        job = {job.id: job for job in self.within(scope)}.get(job_id)
+        if job is None:
+            return Verdict(job_id, None, True, "not_found")
+        refusal = _not_replaced(job)
+        if refusal is None and job.spec.payload != payload:
+            old, new = (content_digest("payload", job_id, text).hex() for text in (job.spec.payload, payload))
+            times = 1 + sum(event.type == "replace" for event in job.events)
+            told = {"old": old, "new": new, "size": len(payload.encode()), "reason": reason, "times": times}
+            kept = {name: said for name, said in (job.note or {}).items() if name not in ("moved", "rescheduled")}
+            job.note = kept | {"replaced": told}
+            job.spec = dataclasses.replace(job.spec, payload=payload)
+            job.events.append(ModelEvent("replace", job.state, job.state, job.attempt, self.now, actor, told))
+        return Verdict(job_id, job.state, refusal is not None, refusal)
+
     def _place(self, job: ModelJob, other: ModelJob | None, move: Move) -> Fraction:
         line = [each for each in self.jobs.values() if each is not job and each.waiting]
         line = [each for each in line if (each.spec.queue, each.priority) == (job.spec.queue, job.priority)]
@@ -162,6 +180,14 @@ class Upkeep(World):
 
     def end_of_all(self) -> Fraction:
         return max((job.place for job in self.jobs.values()), default=Fraction(0)) + 1
+
+
+def _not_replaced(job: ModelJob) -> str | None:
+    if job.state not in (State.QUEUED, State.RETRY_WAITING):
+        return "not_waiting"
+    if job.spec.content_key is not None:
+        return "content_key"
+    return "steps_recorded" if job.steps else None
 
 
 def _not_moved(job: ModelJob, other: ModelJob | None, move: Move) -> str | None:

@@ -152,7 +152,7 @@ class App(Running):
         self._all_kinds = ChainMap(self._kinds, self._built_in())
         self._scheduler = Scheduler(session, session.name, self._all_kinds.keys(), self._make, new_id)
 
-        self.jobs = Jobs(session)
+        self.jobs = Jobs(session, self._payload)
         self.events, self.subscriptions = Events(session), Subscriptions(session)
         self.schedules = Schedules(session, self._make, new_id)
         self.templates = Templates(session, TemplateMaker(session, self._all_kinds, self._prepare))

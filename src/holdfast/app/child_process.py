@@ -106,7 +106,7 @@ def _set_up(hello: Message) -> ChildRuntime:
     store = open_store(hello["url"], schema=hello["schema"])
     if hello["home"] is not None:  # a test: the app that is about to be imported must not reach its own database
         stand_in(hello["home"], store)
-    vault = Vault.of(config.artifact_place(hello["url"]), config.key_text())
+    vault = Vault.of(hello["artifacts"] or config.artifact_place(hello["url"]), config.key_text())
     client = Session(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"], vault=vault)
     # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
     bench = ChildRuntime(client, Threads(), {}, hello["memory"], hello["notify"])

@@ -17,7 +17,7 @@ from holdfast.engine.retry import as_stored_policy
 from holdfast.errors import InvalidSetting
 from holdfast.features.events.model import check_event_name
 from holdfast.features.jobs.handle import Handle
-from holdfast.features.payloads.model import NO_RULE
+from holdfast.features.payloads.model import NO_RULE, Effective, together
 from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan, plan_workflow
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.stores.flow import run
@@ -65,22 +65,29 @@ class Enqueuing(StoreNamespace):
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
         name = check_name(kind, "kind")
         known = self._all_kinds.get(name)
-        values = {} if payload is None else payload
+        text, rule = self._payload(name, payload)
+        decode: Callable[[Any], Any] = as_it_is
         given = "retry" in options
         if known is not None:
-            rule = known.kind._rule
-            text = known.kind._signature.pack((), values, limit=max(PAYLOAD_LIMIT, self._session.vault.limit(rule)))
-            decode: Callable[[Any], Any] = known.kind._signature.unpack_result
+            decode = known.kind._signature.unpack_result
             known.kind._check_options(options)
             options = {**known.kind.defaults, **options}
             given = known.kind._firm(given)
-        else:
-            text, decode, rule = encode(values, limit=PAYLOAD_LIMIT), as_it_is, NO_RULE
-            if given:
-                as_stored_policy(options["retry"])
+        elif given:
+            as_stored_policy(options["retry"])
         spec, tenant = make_spec(name, text, options, self._session, given)
         pack_payload(spec, tenant, rule, self._session.vault)
         return Prepared(spec, tenant, decode, options.get("connection"))
+
+    def _payload(self, kind: str, payload: Any, rule: Effective = NO_RULE) -> tuple[str, Effective]:
+        """A payload as JSON text, checked against the handler's signature where the kind is known here, and the rule
+        that the code declares for it, together with another."""
+        known, values = self._all_kinds.get(kind), {} if payload is None else payload
+        if known is None:
+            return encode(values, limit=max(PAYLOAD_LIMIT, self._session.vault.limit(rule))), rule
+        rule = together(known.kind._rule, rule)
+        limit = max(PAYLOAD_LIMIT, self._session.vault.limit(rule))
+        return known.kind._signature.pack((), values, limit=limit), rule
 
     def _make(self, kind: str, payload: Any, options: dict[str, Any]) -> JobSpec:
         return self._prepare(kind, payload, Options(**options)).spec  # type: ignore[typeddict-item]

@@ -20,6 +20,7 @@ from holdfast.engine.outcome import Crashed, Failed, Settled, Succeeded
 from holdfast.engine.units import Size, in_bytes, in_words
 from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
+from holdfast.stores.artifacts import Artifacts, Directory
 from holdfast.stores.session import Session
 from holdfast.worker.processes.child import Child, ChildDied, Recipe
 from holdfast.worker.processes.pool import Children, ready
@@ -98,6 +99,7 @@ def recipe_for(client: Session, schema: str, options: Process, notify: str | Non
         )
     hello = {
         "url": client.store.url,
+        "artifacts": _folder(client.vault.artifacts),
         "home": None if client.store is client.home else client.home.url,
         "schema": schema,
         "tenant": client.scope,
@@ -157,3 +159,8 @@ async def _run(child: Child, target: Message, claim: Claim, timeout: float | Non
     except ChildDied as died:
         within = f"; its memory limit was {in_words(options.memory)}" if options.memory else ""
         raise Ended(Crashed("process_died", f"{died.how}{within}")) from None
+
+
+def _folder(artifacts: Artifacts | None) -> str | None:
+    """The artifact store of the app, where it is a folder; a child reads the other kinds from its environment."""
+    return str(artifacts.store.root) if artifacts is not None and isinstance(artifacts.store, Directory) else None

@@ -277,6 +277,23 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Liveness:
+    """The trace of what the newest attempt writes without an event: renewals of its lease and reports of progress.
+
+    ``renewals`` and ``renewed_at`` are those of the whole lease, which a worker renews for all its jobs at once. They
+    are None before the first claim, and of a worker that was declared lost.
+    """
+
+    job_id: str
+    attempt: int
+    worker: str | None
+    renewals: int | None
+    renewed_at: datetime | None
+    reports: int
+    reported_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One execution of a job, read from the ledger: start, end, outcome. A time of a schedule that was skipped has one
     with the number 0. ``log`` is ``database``, or the reference of a program's output; None when nothing was logged."""

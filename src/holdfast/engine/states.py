@@ -77,6 +77,7 @@ class EventType(StrEnum):
     DISCARD = "discard"
     RESCHEDULE = "reschedule"
     MOVE = "move"
+    REPLACE = "replace"
     CANCEL = "cancel"
     CLEAN = "clean"
 
@@ -114,10 +115,12 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.RETRY_WAITING, V.DUE, S.QUEUED),
     Transition(S.RETRY_WAITING, V.EXPIRE, S.FAILED),
     Transition(S.RETRY_WAITING, V.RESCHEDULE, S.QUEUED),
-    # Another time, or another place in the queue, for a job that goes on waiting: entries that lead nowhere.
+    # Another time, place in the queue or payload for a job that goes on waiting: entries that lead nowhere.
     Transition(S.QUEUED, V.RESCHEDULE, S.QUEUED),
     Transition(S.QUEUED, V.MOVE, S.QUEUED),
     Transition(S.RETRY_WAITING, V.MOVE, S.RETRY_WAITING),
+    Transition(S.QUEUED, V.REPLACE, S.QUEUED),
+    Transition(S.RETRY_WAITING, V.REPLACE, S.RETRY_WAITING),
     Transition(S.DEAD_LETTER, V.REDRIVE, S.QUEUED),
     Transition(S.DEAD_LETTER, V.DISCARD, S.CANCELLED),
     *(Transition(state, V.CANCEL, S.CANCELLED) for state in sorted(ACTIVE)),

@@ -21,7 +21,6 @@ from holdfast.errors import InvalidSetting, StepsChanged
 
 StepKind = Literal["step", "sleep", "event", "approval", "patch"]
 
-VALUE_LIMIT: Final = 1_048_576
 MATCH_LIMIT: Final = 500
 """In bytes. What waits look for is indexed, with their names and tenants, and an entry of an index has its limit."""
 NAME_LIMIT: Final = 200

@@ -176,6 +176,13 @@ class Jobs(RemoteNamespace):
     adiscard = awaited(discard)
 
     @operation
+    def replace_payload(self, job_id: str, payload: Any, *, reason: str) -> Steps[Verdict]:
+        """Replace the payload of a waiting job whose kind allows it."""
+        return (yield from changed(self, job_id, "replace-payload", {"payload": payload, "reason": reason}))
+
+    areplace_payload = awaited(replace_payload)
+
+    @operation
     def reschedule(
         self,
         *job_ids: str,

@@ -122,8 +122,26 @@ class Reservations(RemoteNamespace):
     aset = awaited(set)
 
     @operation
-    def release(self, id: str, *, reason: str | None = None) -> Steps[None]:
-        yield from self._ask(delete(f"/reservations/{segment(id)}", reason=reason))
+    def record(self, reservation_id: str, kind: str) -> Steps[str]:
+        """Record what the holder of an active reservation runs as a job of this kind; returns its id."""
+        answer = yield from self._ask(post(f"/reservations/{segment(reservation_id)}/record", {"kind": kind}))
+        return str(answer["job_id"])
+
+    arecord = awaited(record)
+
+    @operation
+    def release(
+        self,
+        id: str,
+        *,
+        reason: str | None = None,
+        outcome: str | None = None,
+        error_code: str | None = None,
+        error_message: str | None = None,
+    ) -> Steps[None]:
+        """End a reservation; ``outcome`` and the error are those of a recorded run."""
+        end = given(reason=reason, outcome=outcome, error_code=error_code, error_message=error_message)
+        yield from self._ask(delete(f"/reservations/{segment(id)}", **end))
 
     arelease = awaited(release)
 
@@ -136,17 +154,20 @@ class Reservations(RemoteNamespace):
         ttl: Duration = TTL,
         at_once: bool = False,
         reason: str | None = None,
+        record: str | None = None,
     ) -> HeldReservation:
         """Use a resource, a queue, or (with neither) everything directly while no job is started there:
         ``with client.reservations.hold("gpu-0", wait="30s"):``, or ``async with``. The block starts when it is this
         reservation's turn and the jobs running there have ended, or ``at_once`` while they run; after ``wait`` it is
-        refused as busy."""
+        refused as busy. ``record`` records the block as a job of that kind: ``held.job_id``."""
         id, what = str(uuid4()), ReservationOptions(resource=resource, queue=queue, ttl=ttl, reason=reason)
         reserver = Reserver(
             lambda: self.set(id, **what),
             lambda: self.aset(id, **what),
-            lambda why: self.release(id, reason=why),
-            lambda why: self.arelease(id, reason=why),
+            lambda why, **end: self.release(id, reason=why, **end),
+            lambda why, **end: self.arelease(id, reason=why, **end),
             in_thread=False,  # a client may have an async transport only
+            record=None if record is None else lambda: self.record(id, record),
+            arecord=None if record is None else lambda: self.arecord(id, record),
         )
         return HeldReservation(id, seconds(ttl, "ttl"), wait, at_once, reserver)

@@ -46,7 +46,7 @@ from holdfast.steps.transaction import RESULT_LIMIT
 from holdfast.stores.flow import NO_LIMIT, WaitLimit, patience_of
 from holdfast.stores.requests import ClaimRequest
 from holdfast.stores.session import Session
-from holdfast.stores.vault import is_packed
+from holdfast.stores.vault import is_packed, is_stored
 from holdfast.telemetry.tracebacks import failure
 from holdfast.worker.executor import Handler, PayloadRuleCache, packed, unpacked
 from holdfast.worker.maintenance import MaintenanceTask, run_once, standard_tasks
@@ -178,11 +178,13 @@ class ClaimBroker:
             return {}
         found = await self.client.arun(self.client.store.jobs.checkpoints(claim.id, claim.tenant))
         bound = {"what": "checkpoint", "tenant": claim.tenant, "job_id": claim.id}
-        return {
-            name: self.client.vault.open_kept(value, place=name, **bound)  # type: ignore[arg-type]
-            for name, value in found.items()
-            if name not in (RESERVED, RUNNING)
-        }
+        kept = {name: value for name, value in found.items() if name not in (RESERVED, RUNNING)}
+
+        def opened() -> dict[str, Any]:
+            open_kept = self.client.vault.open_kept
+            return {name: open_kept(value, place=name, **bound) for name, value in kept.items()}  # type: ignore[arg-type]
+
+        return await asyncio.to_thread(opened) if any(map(is_stored, kept.values())) else opened()
 
     async def _attend(self, tenant: str) -> None:
         """What every worker does on the side: what may bring a job to this very caller at once, the rest beside it."""

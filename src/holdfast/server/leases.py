@@ -20,9 +20,9 @@ from holdfast.app import App
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.engine.names import check_name
-from holdfast.engine.payload import encode
+from holdfast.engine.payload import DEFAULT_LIMIT
 from holdfast.engine.settlement import LONGEST_DELAY
-from holdfast.engine.steps import RESERVED, Progress
+from holdfast.engine.steps import RESERVED, RUNNING, Progress
 from holdfast.errors import InvalidInput, NotFound, StaleLease
 from holdfast.features.jobs.lease_answers import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
 from holdfast.features.tokens.model import Scope
@@ -31,7 +31,6 @@ from holdfast.server.bodies import Body
 from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, settle_all
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
-from holdfast.steps.calls import CHECKPOINT_LIMIT
 from holdfast.stores.requests import ClaimRequest
 from holdfast.worker.options import Ticking, TickSummary
 
@@ -212,25 +211,31 @@ async def checkpoint(app: TheApp, out: Out, lease: str, wanted: Checkpoint) -> S
         name, text = RESERVED, progress.to_json()
     else:
         name = check_name(wanted.name, "checkpoint")
-        text = encode(wanted.value, limit=CHECKPOINT_LIMIT, what="checkpoint")
-        if name == RESERVED:
-            raise InvalidInput("this name is reserved for progress", code="reserved_name")
-        text = await _sealed(app, job, name, text)
+        if name in (RESERVED, RUNNING):
+            raise InvalidInput("this name is reserved", code="reserved_name")
+        text = await _packed(app, job, token, wanted.attempt, name, wanted.value)
     save = app._session.store.steps.save_checkpoint
     if not await app._session.arun(save(job, token, wanted.attempt, name, text, app._session.tenant)):
         raise _stale()
     return Saved()
 
 
-async def _sealed(app: App, job: str, name: str, text: str) -> str:
-    """As the service's own workers would save it."""
-    vault, tenant = app._session.vault, app._session.tenant
-    if vault.keys is not None and tenant == EVERY_TENANT:
-        found = await app._session.arun(app._session.store.jobs.get(job, tenant))
+async def _packed(app: App, job: str, lease: str, attempt: int, name: str, value: Any) -> str:
+    """As the service's own workers would save it: sealed if there are keys, in the artifact store if it is large."""
+    session, tenant = app._session, app._session.tenant
+    text = session.vault.encode_part(value, "checkpoint")
+    if tenant == EVERY_TENANT and (session.vault.keys is not None or len(text) > DEFAULT_LIMIT // 4):
+        found = await session.arun(session.store.jobs.get(job, tenant))
         if found is None:
             raise _stale()
         tenant = found.tenant
-    return vault.seal(text, what="checkpoint", tenant=tenant, job_id=job, place=name)
+    part = session.vault.pack_part(text, what="checkpoint", tenant=tenant, job_id=job, place=name)
+    if part.ref is not None:
+        note = session.store.steps.note_upload(job, lease, attempt, part.ref, session.tenant)
+        if not await session.arun(note):
+            raise _stale()
+        await asyncio.to_thread(session.vault.upload, part, tenant=tenant, job_id=job)
+    return part.text
 
 
 @router.post("/{lease}/settle", summary="Say how attempts ended")

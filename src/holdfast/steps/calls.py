@@ -9,10 +9,9 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.engine.names import check_name
-from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.steps import RESERVED, RUNNING, check_step_name
 from holdfast.engine.units import Duration, seconds
@@ -22,6 +21,7 @@ from holdfast.steps.driver import Plan, running
 from holdfast.steps.handler_run import HandlerRun, Here
 from holdfast.steps.values import AppEvent, is_async, label_of
 from holdfast.stores.flow import Flow
+from holdfast.stores.vault import Part, is_stored
 from holdfast.worker.shutdown import Suspended
 
 P = ParamSpec("P")
@@ -307,18 +307,26 @@ class AwaitedCalls:
         return results  # type: ignore[return-value]
 
 
-CHECKPOINT_LIMIT: Final = 1_048_576
-
-
 @dataclass(frozen=True, slots=True)
 class _Saved:
     _run: HandlerRun = field(repr=False)
 
-    def _save(self, value: Any, name: str) -> Flow[bool]:
+    def _pack(self, value: Any, name: str) -> Part:
         if check_name(name, "checkpoint") in (RESERVED, RUNNING):
             raise InvalidSetting(f"the checkpoint name {name!r} is reserved", code="reserved_name")
-        text, claim = encode(value, limit=CHECKPOINT_LIMIT, what="checkpoint"), self._run.claim
-        text = self._run.session.vault.seal(text, what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name)
+        vault, claim = self._run.session.vault, self._run.claim
+        text = vault.encode_part(value, "checkpoint")
+        return vault.pack_part(text, what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name)
+
+    def _note(self, ref: str) -> Flow[bool]:
+        claim, session = self._run.claim, self._run.session
+        return session.store.steps.note_upload(claim.id, claim.lease, claim.attempt, ref, session.scope)
+
+    def _upload(self, part: Part) -> None:
+        self._run.session.vault.upload(part, tenant=self._run.claim.tenant, job_id=self._run.claim.id)
+
+    def _save(self, text: str, name: str) -> Flow[bool]:
+        claim = self._run.claim
         # Under the lease the job was claimed with, whose scope may be every tenant.
         return self._run.session.store.steps.save_checkpoint(
             claim.id, claim.lease, claim.attempt, name, text, self._run.session.scope
@@ -346,12 +354,20 @@ class Checkpoints(_Saved):
     __slots__ = ()
 
     async def save(self, value: Any, name: str = "progress") -> None:
-        """Keep a value for later attempts. Saving under the same name replaces it."""
-        self._kept(await self._run.session.arun(self._save(value, name)))
+        """Keep a value for later attempts. Saving under the same name replaces it. A value above 1 MiB goes to the
+        artifact store."""
+        part = self._pack(value, name)
+        if part.ref is not None:
+            self._kept(await self._run.session.arun(self._note(part.ref)))
+            await asyncio.to_thread(self._upload, part)
+        self._kept(await self._run.session.arun(self._save(part.text, name)))
 
     async def load(self, name: str = "progress", default: Any = None) -> Any:
         """The value saved under this name, in this attempt or an earlier one."""
-        return self._found(await self._run.session.arun(self._load()), name, default)
+        kept = await self._run.session.arun(self._load())
+        if is_stored(kept.get(name)):
+            return await asyncio.to_thread(self._found, kept, name, default)
+        return self._found(kept, name, default)
 
 
 class SyncCheckpoints(_Saved):
@@ -360,8 +376,13 @@ class SyncCheckpoints(_Saved):
     __slots__ = ()
 
     def save(self, value: Any, name: str = "progress") -> None:
-        """Keep a value for later attempts. Saving under the same name replaces it."""
-        self._kept(self._run.session.run(self._save(value, name)))
+        """Keep a value for later attempts. Saving under the same name replaces it. A value above 1 MiB goes to the
+        artifact store."""
+        part = self._pack(value, name)
+        if part.ref is not None:
+            self._kept(self._run.session.run(self._note(part.ref)))
+            self._upload(part)
+        self._kept(self._run.session.run(self._save(part.text, name)))
 
     def load(self, name: str = "progress", default: Any = None) -> Any:
         """The value saved under this name, in this attempt or an earlier one."""

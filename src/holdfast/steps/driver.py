@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from holdfast.engine.job import Claim
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Reject, Stopped
-from holdfast.engine.payload import encode
+from holdfast.engine.payload import DEFAULT_LIMIT, encode
 from holdfast.engine.redaction import Redact
 from holdfast.engine.retry import Retry
 from holdfast.engine.steps import BEFORE_ALL, RUNNING, Saved, Script, Step, StepEntry, check_match, check_step_name
@@ -38,6 +38,7 @@ from holdfast.steps.program import Durably, Know, Nap, Run, Save
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
+from holdfast.stores.vault import is_stored
 from holdfast.worker.shutdown import Stop, Suspended
 from holdfast.worker.threads import Threads
 from holdfast.worker.writers import StepWriter
@@ -110,8 +111,12 @@ class Durable:
                     log.warning("Steps of job %s could not be read, retrying: %s", self.claim.id, error)
                     await asyncio.sleep(random.uniform(0.1, 0.5))
                 else:
-                    self.script.remember([self._opened(step) for step in steps])
+                    large = any(is_stored(step.value) for step in steps)
+                    self.script.remember(await asyncio.to_thread(self._open, steps) if large else self._open(steps))
                     self._read = True
+
+    def _open(self, steps: list[Step]) -> list[Step]:
+        return [self._opened(step) for step in steps]
 
     def _opened(self, step: Step) -> Step:
         """A worker that does not have the key cannot go on from here, and says so."""
@@ -121,12 +126,29 @@ class Durable:
         value = vault.open_kept(step.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(step.n))
         return step if value is step.value else replace(step, value=value)
 
-    def _sealed(self, entry: StepEntry) -> StepEntry:
-        claim, vault = self.claim, self.client.vault
-        if entry.value is None or vault.keys is None:
+    async def _packed(self, entry: StepEntry) -> StepEntry:
+        claim, vault, value = self.claim, self.client.vault, entry.value
+        if value is None or (vault.keys is None and len(value) <= DEFAULT_LIMIT // 4):
             return entry
-        text = vault.seal(entry.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(entry.n))
-        return replace(entry, value=text)
+        part = vault.pack_part(value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(entry.n))
+        if part.ref is not None:
+            await self._note_upload(part.ref)
+            await asyncio.to_thread(vault.upload, part, tenant=claim.tenant, job_id=claim.id)
+        return replace(entry, value=part.text)
+
+    async def _note_upload(self, ref: str) -> None:
+        claim, client = self.claim, self.client
+        while True:
+            note = client.store.steps.note_upload(claim.id, claim.lease, claim.attempt, ref, client.scope)
+            try:
+                noted = await client.arun(note)
+            except StoreUnavailable as error:  # waited for, as the step itself is when it is written
+                log.warning("A large step of job %s could not be stored, retrying: %s", claim.id, error)
+                await asyncio.sleep(random.uniform(0.1, 0.5))
+            else:
+                if not noted:
+                    raise StaleLease(f"job {claim.id} is no longer claimed by this worker")
+                return
 
     # --- whether it goes on ---
 
@@ -188,7 +210,7 @@ class Durable:
         self._begun.pop(entry.n, None)
         await self.reach("after", entry.name)
         entries = [*self.script.due_with(entry.n), entry]
-        answers = await self.lent.recorder.save(self.claim, [self._sealed(each) for each in entries])
+        answers = await self.lent.recorder.save(self.claim, [await self._packed(each) for each in entries])
         self.script.written(entries)
         if answers and any(answer.fate == "stale" for answer in answers):
             raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
@@ -326,7 +348,9 @@ class Plan:
 
     def _step(self, n: int, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
         durable, claim = self.durable, self.durable.claim
-        call = program.step(durable.script, n, name, Value.of(name, function), retry, durable.redact)
+        call = program.step(
+            durable.script, n, name, Value.of(name, function, durable.client.vault), retry, durable.redact
+        )
         return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{n}"
 
     def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> Durably:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.engine.payload import decode, encode, own
+from holdfast.engine.payload import decode, own
 from holdfast.engine.redaction import Redact
 from holdfast.engine.settlement import MESSAGE_LIMIT
-from holdfast.engine.steps import VALUE_LIMIT, Step
+from holdfast.engine.steps import Step
 from holdfast.errors import HoldfastError, InvalidSetting, StepFailed
 from holdfast.steps.signature import Signature
+from holdfast.stores.vault import EMPTY, Vault
 from holdfast.telemetry.tracebacks import message_of
 
 
@@ -71,16 +72,19 @@ class Value:
 
     name: str
     signature: Signature | None
+    vault: Vault = EMPTY
 
     @classmethod
-    def of(cls, name: str, function: Callable[..., Any]) -> Value:
-        return cls(name, _signature(function))
+    def of(cls, name: str, function: Callable[..., Any], vault: Vault = EMPTY) -> Value:
+        return cls(name, _signature(function), vault)
 
     def pack(self, value: Any) -> str | None:
+        what = f"result of step {self.name}"
         if self.signature is not None:
-            text = self.signature.pack_result(value, limit=VALUE_LIMIT)
+            with self.vault.explained(what):
+                text = self.signature.pack_result(value, limit=self.vault.part_limit)
         else:
-            text = None if value is None else encode(value, limit=VALUE_LIMIT, what=f"result of step {self.name}")
+            text = None if value is None else self.vault.encode_part(value, what)
         if text is not None:
             own(text, "result")
         return text

@@ -74,7 +74,7 @@ RECORDED = (
         "payload_rule",
         "payload_rule",
         "kind declared_by",
-        "signal_only forbidden classification max_bytes max_result_bytes store",
+        "signal_only forbidden classification max_bytes max_result_bytes store replaceable",
     ),
     Recorded("connector", "connector", "name", "enabled hosts secrets timeout max_bytes", "headers"),
     Recorded("operation", "operation", "id", "action reason rate cancelled_by cancelled_reason", "wanted", ends=True),

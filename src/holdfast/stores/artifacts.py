@@ -100,6 +100,10 @@ class Artifacts:
         self.store.put(made.key, data)
         return str(made)
 
+    def reference(self, data: bytes, *, tenant: str, job_id: str) -> str:
+        """The reference that ``put`` will answer for these bytes."""
+        return str(Reference(tenant, parse_id(job_id), hashlib.sha256(data).hexdigest()))
+
     def put_file(self, path: Path, digest: str, *, tenant: str, job_id: str) -> str:
         """The same for a file, whose SHA-256 is known."""
         made = Reference(tenant, parse_id(job_id), digest)

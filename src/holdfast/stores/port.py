@@ -24,6 +24,7 @@ from holdfast.engine.job import (
     Job,
     JobSpec,
     Lease,
+    Liveness,
     References,
     Renewal,
     Result,
@@ -226,6 +227,14 @@ class JobStore(Protocol):
 
     def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
 
+    def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Flow[Verdict]:
+        """Replace the payload of a waiting job by another (JSON text), where a rule for its kind allows it."""
+        ...
+
+    def liveness(self, job_id: str, tenant: str) -> Flow[Liveness | None]:
+        """How often and when last the lease of the newest attempt was renewed and its progress reported."""
+        ...
+
     def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...
 
     def checkpoints(self, job_id: str, tenant: str) -> Flow[dict[str, Any]]: ...
@@ -330,6 +339,11 @@ class StepStore(Protocol):
     def save_checkpoint(
         self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
     ) -> Flow[bool]: ...
+
+    def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Flow[bool]:
+        """An object is about to be stored for a step or a checkpoint. If it is not recorded within a day, it is deleted
+        again. False when the attempt is no longer this lease's."""
+        ...
 
     def add_artifact(
         self,

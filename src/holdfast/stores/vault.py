@@ -1,11 +1,12 @@
 """How payloads and results are stored: inline, sealed with a key, or by reference; the key ring.
 
 How payloads and results lie in the database: as they are, sealed with a key, or elsewhere with a reference. What a
-handler keeps on its way (results of steps, checkpoints) is as it is or sealed.
+handler keeps on its way (results of steps, checkpoints) is stored in the same three forms.
 
 What is not as it is looks like this, and like nothing else: ``{"$holdfast": {"key": …, "sealed": …}}`` or
-``{"$holdfast": {"stored": "artifact://…"}}`` (with the ``key`` too where what lies there is sealed). Nobody's own
-payload may. Whoever packs knows the rules for the kind; whoever opens needs only the keys and the artifact store.
+``{"$holdfast": {"stored": "artifact://…"}}`` (with the ``key`` too where what lies there is sealed, and with its
+``size`` where a handler keeps it). Nobody's own payload may. Whoever packs knows the rules for the kind; whoever opens
+needs only the keys and the artifact store.
 
 Sealing text with a key (AES-256-GCM), for what jobs carry and keep, at rest. Needs the extra ``crypto``.
 
@@ -17,20 +18,22 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from holdfast.engine.payload import DEFAULT_LIMIT, MARK, Unreadable, decode, own
-from holdfast.errors import InvalidPayload, InvalidSetting, Refused
+from holdfast.engine.payload import DEFAULT_LIMIT, MARK, Unreadable, decode, encode, own
+from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, Refused
 from holdfast.features.payloads.model import Effective
 from holdfast.stores.artifacts import SCHEME, Artifacts, open_artifacts
+from holdfast.stores.ids import new_id
 
 KEYS_VARIABLE: Final = "HOLDFAST_KEYS"
 KEY_BYTES: Final = 32
@@ -134,6 +137,16 @@ What = Literal["payload", "result", "step", "checkpoint", "log"]
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What a handler keeps, packed: ``text`` is for the database. Where it is large, ``data`` goes to the artifact
+    store under ``ref`` first."""
+
+    text: str
+    ref: str | None = None
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Vault:
     """An empty one leaves everything as it is."""
 
@@ -182,20 +195,54 @@ class Vault:
             text = _written(stored=ref) if key is None else _written(key=key, stored=ref)
         return text
 
-    def seal(self, text: str, *, what: What, tenant: str, job_id: str, place: str) -> str:
-        """What a handler keeps on its way; ``place`` is where it lies: the number of a step, a checkpoint's name."""
-        own(text, what)
-        if self.keys is None:
-            return text
-        key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id, place))
-        return _written(key=key, sealed=sealed)
+    def encode_part(self, value: object, what: str) -> str:
+        """What a handler keeps, as JSON text. Without an artifact store only what fits into the database."""
+        with self.explained(what):
+            return encode(value, limit=self.part_limit, what=what)
+
+    @property
+    def part_limit(self) -> int:
+        return DEFAULT_LIMIT if self.artifacts is None else STORED_LIMIT
+
+    @contextlib.contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """Turn the refusal of a value that is only too large for the database into one that says what is missing. It
+        is no fault of the value: a worker that has an artifact store would keep it."""
+        try:
+            yield
+        except InvalidPayload as error:
+            if error.code != "payload_too_large" or self.artifacts is not None:
+                raise
+            raise _no_store(f"the {what} has more than {DEFAULT_LIMIT:,} bytes") from None
+
+    def pack_part(self, text: str, *, what: What, tenant: str, job_id: str, place: str) -> Part:
+        """What a handler keeps, as it is to be recorded; ``place`` is the number of a step or a checkpoint's name."""
+        size = len(own(text, what)) if text.isascii() else len(text.encode())
+        key = None
+        if self.keys is not None:
+            key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id, place))
+            text = _written(key=key, sealed=sealed)
+        if size <= DEFAULT_LIMIT:
+            return Part(text)
+        if self.artifacts is None:
+            raise _no_store(f"the {what} has {size:,} bytes")
+        # The first line makes every object unique: one that is being deleted is never the one that is saved again.
+        data = f"{new_id()}\n{text}".encode()
+        ref = self.artifacts.reference(data, tenant=tenant, job_id=job_id)
+        size = len(data)
+        packed = _written(stored=ref, size=size) if key is None else _written(key=key, stored=ref, size=size)
+        return Part(packed, ref, data)
+
+    def upload(self, part: Part, *, tenant: str, job_id: str) -> None:
+        assert self.artifacts is not None
+        self.artifacts.put(part.data, tenant=tenant, job_id=job_id)
 
     def open(self, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None) -> str:
         """The text as it was before it was packed. A refusal says what is missing, and changes nothing."""
         if not text.startswith(MARK):
             return text
         if (ref := reference_in(text)) is not None:
-            text = self._fetched(ref, tenant, job_id)
+            text = self._fetched(ref, tenant, _inside(text).get("size"))
         said = sealed_in(text)
         if said is None:
             return text
@@ -218,7 +265,10 @@ class Vault:
             return written
         if self.artifacts is None:
             raise _no_store()
-        return _written(key=key, stored=self.artifacts.put(written.encode(), tenant=tenant, job_id=job_id))
+        if place is None:
+            return _written(key=key, stored=self.artifacts.put(written.encode(), tenant=tenant, job_id=job_id))
+        data = f"{new_id()}\n{written}".encode()
+        return _written(key=key, stored=self.artifacts.put(data, tenant=tenant, job_id=job_id), size=len(data))
 
     def open_value(self, value: Any, ref: str | None, *, tenant: str, job_id: str) -> Any:
         """A result as it was returned: the value there is, opened, or what lies under its reference."""
@@ -237,10 +287,16 @@ class Vault:
             return value
         return decode(self.open(json.dumps(value, separators=(",", ":")), **bound))
 
-    def _fetched(self, ref: str, tenant: str, job_id: str) -> str:
+    def _fetched(self, ref: str, tenant: str, size: Any) -> str:
+        """A ``size`` is recorded for what handlers keep; such an object has a first line of its own."""
         if self.artifacts is None:
             raise _no_store()
-        return self.artifacts.get(ref, tenant=tenant).decode()
+        data = self.artifacts.get(ref, tenant=tenant)
+        if size is None:
+            return data.decode()
+        if len(data) != size:
+            raise Conflict(f"{ref} has {len(data):,} bytes; {size} were recorded", code="artifact_changed")
+        return data.decode().partition("\n")[2]
 
     def keep(self, data: bytes, *, tenant: str, job_id: str) -> str:
         """Bytes of a handler's own, which are not sealed; answers the reference."""
@@ -268,6 +324,12 @@ def is_packed(text: str) -> bool:
     return text.startswith(MARK)
 
 
+def is_stored(value: Any) -> bool:
+    """Whether a value that was read lies in the artifact store."""
+    inside = value.get(NAME) if isinstance(value, dict) and len(value) == 1 else None
+    return isinstance(inside, dict) and "stored" in inside
+
+
 def reference_in(text: str) -> str | None:
     """Where a packed text lies, if it lies elsewhere."""
     found = _inside(text).get("stored")
@@ -282,10 +344,12 @@ def sealed_in(text: str) -> tuple[str, str] | None:
 
 
 def shown(value: Any) -> Any:
-    """For people: of what is sealed, with which key; nobody reads the rest of it."""
+    """For people: which key a sealed value needs, how large a stored one is; nobody reads the rest of it."""
     inside = value.get(NAME) if isinstance(value, dict) and len(value) == 1 else None
     if isinstance(inside, dict) and "sealed" in inside:
         return f"sealed with key {inside.get('key')}"
+    if isinstance(inside, dict) and isinstance(inside.get("size"), int):
+        return f"{inside['size']:,} bytes in the artifact store"
     return value
 
 
@@ -297,7 +361,7 @@ def _inside(text: str) -> dict[str, Any]:
     return inside if isinstance(inside, dict) else {}
 
 
-def _written(**inside: str) -> str:
+def _written(**inside: str | int) -> str:
     return json.dumps({NAME: inside}, separators=(",", ":"))
 
 

@@ -294,14 +294,15 @@ begin
 end $$;
 
 -- The payloads that these events brought, for a check by somebody who may read every tenant's events and no payloads.
-create or replace function brought_payloads(numbers bigint[]) returns table (seq bigint, job_id uuid, state text, payload text)
+create or replace function brought_payloads(numbers bigint[]) returns table (seq bigint, job_id uuid, state text, payload text, replaced text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_scope text := enter('*');
 begin
     return query
-    select e.seq, e.job_id, s.state::text, j.payload::text
+    select e.seq, e.job_id, s.state::text, j.payload::text,
+           (select r.meta::text from event r where r.job_id = e.job_id and r.type = 'replace' order by r.seq desc limit 1)
       from event e left join job j on j.id = e.job_id left join job_state s on s.id = e.job_id
      where e.type = 'enqueue' and e.seq = any (brought_payloads.numbers);
 end $$;

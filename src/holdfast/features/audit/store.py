@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -118,7 +119,9 @@ _TRAILS = (
     " order by e.job_id, e.seq"
 )
 PAYLOADS = (
-    "select e.seq, e.job_id, s.state, cast(j.payload as text) from {event} e left join {job} j on j.id = e.job_id"
+    "select e.seq, e.job_id, s.state, cast(j.payload as text), cast((select r.meta from {event} r"
+    " where r.job_id = e.job_id and r.type = 'replace' order by r.seq desc limit 1) as text)"
+    " from {event} e left join {job} j on j.id = e.job_id"
     " left join {job_state} s on s.id = e.job_id where e.type = 'enqueue' and e.seq "
 )
 _RESULTS = (
@@ -317,7 +320,10 @@ class AuditReads(Reader):
             for what, text in texts.items():
                 rows = yield from self._ask(EVERY, text, late=late)
                 for row in rows:
-                    content = yield from self._content(what, row[0], row[1], row[2], row[3:])
+                    texts_of, said = (row[3:4], row[4]) if what == "payload" else (row[3:], None)
+                    content = yield from self._content(what, row[0], row[1], row[2], texts_of)
+                    if said is not None:
+                        content = replace(content, replaced=str(json.loads(said).get("new")))
                     found.append(content)
         return found
 
@@ -400,7 +406,7 @@ class PostgresAudit(Calls, AuditReads):
         rows = yield from self._ask(EVERY, text)
         if rows[0][0]:
             return PAYLOADS + self._among
-        return "select b.seq, b.job_id, b.state, b.payload from {brought_payloads}(:late::bigint[]) b"
+        return "select b.seq, b.job_id, b.state, b.payload, b.replaced from {brought_payloads}(:late::bigint[]) b"
 
     @flow(single=True)
     def seal(self, version: str, want: int = 2000) -> Steps[int]:

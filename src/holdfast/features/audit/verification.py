@@ -7,6 +7,7 @@ holds one block at a time, and besides only what is wrong or late, each up to a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,7 @@ FlawKind = (
 )
 Thing = Literal["event", "action", "seal", "payload", "result", "job"]
 
+_HEX = re.compile(r"[0-9a-f]{64}")
 KEPT = 1000  # flaws that are told one by one
 COMPARED = 200  # rows that are looked at for having changed places
 TOLERANCE = 300_000_000  # microseconds by which a clock may have gone back
@@ -74,6 +76,8 @@ class Content:
     """None: there is none."""
     resealed: Sequence[str] = ()
     """Digests that were recorded when keys were changed, hexadecimal."""
+    replaced: str | None = None
+    """The digest that the newest event of a replaced payload says, hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,12 +332,18 @@ class Check:
         sealed = {number for number, _ in leaves(seal.events)}
         for each in contents:
             digest, encrypted = kept.get(each.seq, (None, False))
+            if each.replaced is not None:  # the event that says so was compared with its own seal
+                digest = bytes.fromhex(each.replaced) if _HEX.fullmatch(each.replaced) else b""
             if each.digest == digest or each.seq not in sealed or ("event", each.seq) in self._edited:
                 continue
             # What a cleaned job carried is gone; that it was cleaned is in its events, which were compared.
             if each.state == "cleaned" and each.digest in (None, content_digest("payload", each.job_id, "{}")):
                 continue
-            if encrypted and each.digest is not None and each.digest.hex() in each.resealed:
+            if (
+                (encrypted or each.replaced is not None)
+                and each.digest is not None
+                and each.digest.hex() in each.resealed
+            ):
                 continue
             kind: FlawKind = "inserted" if digest is None else "deleted" if each.digest is None else "edited"
             does = {

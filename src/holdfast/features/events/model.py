@@ -63,6 +63,7 @@ _SAID: Final = {
     "discarded": "discard",
     "rescheduled": "reschedule",
     "moved": "move",
+    "payload_replaced": "replace",
     "cancelled": "cancel",
     "cleaned": "clean",
 }

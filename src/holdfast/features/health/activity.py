@@ -228,6 +228,6 @@ _STANDINGS = (
     " l.version, l.stop_request, l.stop_requested_at, l.stop_requested_by, (SELECT json_group_array(h.id) FROM"
     " (SELECT s.id FROM job_state s WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')"
     " AND (:any OR s.tenant = :tenant) ORDER BY s.id LIMIT 20) h)"
-    " FROM lease l, present p WHERE l.ended_at IS NULL AND l.until > p.now"
+    " FROM lease l, present p WHERE l.ended_at IS NULL AND l.until > p.now AND l.name <> 'reservation'"
     " AND (:any OR l.tenant = :tenant OR l.tenant = '*') ORDER BY l.renewed_at DESC LIMIT :most"
 )

@@ -37,7 +37,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.session import NAME, AnyTenant, NoTenant, OneTenant, full_id, load_app, refuse_unready
 from holdfast.cli.tree import Commands
-from holdfast.engine.job import EVERY_TENANT, Job
+from holdfast.engine.job import EVERY_TENANT, Job, Liveness
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Progress
 from holdfast.engine.trace import plain_tags
@@ -310,6 +310,20 @@ def _said(progress: Progress | None) -> str | None:
     return f"{told} (attempt {progress.attempt})" if told else None
 
 
+def _reports(seen: Liveness | None) -> str | None:
+    """``12 in this attempt, the last 2027-01-31 03:00:00.000``"""
+    if seen is None or seen.reported_at is None:
+        return None
+    return f"{seen.reports:,} in attempt {seen.attempt}, the last {moment(seen.reported_at)}"
+
+
+def _heartbeats(seen: Liveness | None) -> str | None:
+    """``40 of this lease, the last 2027-01-31 03:00:00.000``"""
+    if seen is None or seen.renewed_at is None:
+        return None
+    return f"{seen.renewals:,} of the lease of {seen.worker}, the last {moment(seen.renewed_at)}"
+
+
 def _made_from(made: MadeFrom | None) -> str | None:
     """``schedule nightly, for 2027-01-31 03:00:00.000; template monthly, version 3``"""
     if made is None:
@@ -355,6 +369,8 @@ def _print_facts(found: Story) -> None:
             ("error", f"{job.error_code}: {job.error_message}" if job.error_code else None),
             ("running", _running(found)),
             ("progress", _said(Progress.saved(found.checkpoints))),
+            ("reports", _reports(found.liveness)),
+            ("heartbeats", _heartbeats(found.liveness)),
             ("tenant", job.tenant),
             ("queue", job.queue),
             ("priority", str(job.priority)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result, Verdict
+from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
 from holdfast.engine.operation import Namespace, Program, awaited, operation
 from holdfast.engine.order import Move
 from holdfast.engine.payload import Unreadable
@@ -27,16 +27,16 @@ from holdfast.features.jobs.views import (
     Why,
     artifacts_of,
     attempts_of,
-    checkpoints_of,
     ledger_of,
+    liveness_of,
+    opened_checkpoints,
+    opened_steps,
     references_of,
-    steps_of,
     why,
 )
-from holdfast.stores.flow import Flow, Steps, flow, run
+from holdfast.stores.flow import Flow, Steps, flow, in_thread, run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.requests import Reschedule
-from holdfast.stores.vault import What
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -142,6 +142,13 @@ class Handle(Namespace, Generic[R]):
     alog = awaited(log)
 
     @operation
+    def liveness(self) -> Program[Liveness]:
+        """How often and when last the lease was renewed and progress reported, in the newest attempt."""
+        return (yield from run(liveness_of(self._store, self.id, self.tenant)))
+
+    aliveness = awaited(liveness)
+
+    @operation
     def references(self) -> Program[References]:
         """URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
         return (yield from run(references_of(self._store, self.id, self.tenant)))
@@ -151,16 +158,14 @@ class Handle(Namespace, Generic[R]):
     @operation
     def steps(self) -> Program[list[Step]]:
         """The durable calls of the job that are recorded, in the order of the handler."""
-        found = yield from run(steps_of(self._store, self.id, self.tenant))
-        return [replace(step, value=self._opened_part(step.value, "step", str(step.n))) for step in found]
+        return (yield from opened_steps(self._store, self._session.vault, self.id, self.tenant))
 
     asteps = awaited(steps)
 
     @operation
     def checkpoints(self) -> Program[dict[str, Any]]:
         """The values that the handler has saved with ``ctx.checkpoint``, by name."""
-        found = yield from run(checkpoints_of(self._store, self.id, self.tenant))
-        return {name: self._opened_part(value, "checkpoint", name) for name, value in found.items()}
+        return (yield from opened_checkpoints(self._store, self._session.vault, self.id, self.tenant))
 
     acheckpoints = awaited(checkpoints)
 
@@ -356,13 +361,6 @@ class Handle(Namespace, Generic[R]):
     def _store(self) -> Store:
         return self._session.store
 
-    def _opened_part(self, value: Any, what: What, place: str) -> Any:
-        """A value that the handler has kept, unsealed where this program has keys."""
-        vault = self._session.vault
-        if vault.keys is None or not isinstance(value, dict):
-            return value
-        return vault.open_kept(value, what=what, tenant=self.tenant, job_id=self.id, place=place)
-
     def _get(self) -> Flow[Job | None]:
         return self._store.jobs.get(self.id, self.tenant)
 
@@ -428,10 +426,20 @@ class _Left:
 
 # Where it is not the job's own state that is in the way.
 _AGAINST = {
+    "not_replaceable": "the payload rules of this kind do not allow replacing a payload",
+    "content_key": "the job is deduplicated by its content",
+    "steps_recorded": "the job has recorded steps, which were made with the old payload",
     "job_held": "the job waits for something else than a time",
     "target_not_found": "the job to stand next to is not in this tenant",
     "target_not_waiting": "the job to stand next to does not wait",
     "other_queue": "the job to stand next to is in another queue",
+}
+
+
+_FIXES = {
+    "not_replaceable": "Declare PayloadPolicy(replaceable=True), or run: holdfast rules set KIND --replaceable",
+    "content_key": "Cancel the job and enqueue another one.",
+    "steps_recorded": "Cancel the job and enqueue another one.",
 }
 
 
@@ -440,5 +448,6 @@ def accepted(verdicts: list[Verdict]) -> Verdict:
     if verdict.refused:
         if verdict.reason == "not_found":
             raise NotFound(f"no job {verdict.id} in this tenant")
-        raise Conflict(_AGAINST.get(verdict.reason or "", f"job {verdict.id} is {verdict.state}"), code=verdict.reason)
+        says = _AGAINST.get(verdict.reason or "", f"job {verdict.id} is {verdict.state}")
+        raise Conflict(says, code=verdict.reason, fix=_FIXES.get(verdict.reason or ""))
     return verdict

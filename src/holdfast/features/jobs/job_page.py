@@ -17,11 +17,11 @@ from holdfast.engine.job import Event, Job, Verdict
 from holdfast.engine.names import check_name
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, Progress
-from holdfast.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused
 from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.read_routes import artifact_file, log_file, log_piece
 from holdfast.features.jobs.views import Story, view
-from holdfast.features.payloads.model import HIDDEN
+from holdfast.features.payloads.model import HIDDEN, effective
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import ask_first, field, go
@@ -115,7 +115,7 @@ async def show(request: Request) -> Response:
         payload=shown(job.payload),
         result=None if found.result is None else shown(found.result.value),
         hidden=HIDDEN,
-        can=_can(job),
+        can=await _allowed(request, job),
         log_attempt=number,
         log=log,
         log_error=log_error,
@@ -156,6 +156,16 @@ def _attempt(request: Request) -> int | None:
     return int(asked)
 
 
+async def _allowed(request: Request, job: Job) -> frozenset[str]:
+    """The same, without the payload of a waiting job whose kind does not let it be replaced."""
+    can = _can(job)
+    if "edit" in can and job.state is not State.DEAD_LETTER:
+        client = the_app(request)._session
+        rules = await client.arun(client.store.payload_rules.list(job.tenant))
+        can = can if effective(rules, job.tenant, job.kind).replaceable else can - {"edit"}
+    return can
+
+
 def _can(job: Job) -> frozenset[str]:
     """What may be done to it as it is now."""
     can = set()
@@ -163,12 +173,16 @@ def _can(job: Job) -> frozenset[str]:
         can.add("cancel")
     if job.state is State.DEAD_LETTER:
         can |= {"redrive", "discard"}
-        if job.payload != HIDDEN and shown(job.payload) is job.payload and job.workflow_id is None:
+        if job.workflow_id is None:
             can.add("edit")
     if job.state is State.QUEUED:
         can.add("move")
     if job.state is State.RETRY_WAITING or (job.state is State.QUEUED and job.due_at is not None):
         can.add("run-now")
+    if job.state in (State.QUEUED, State.RETRY_WAITING):
+        can.add("edit")
+    if job.payload == HIDDEN or shown(job.payload) is not job.payload:
+        can.discard("edit")
     return frozenset(can)
 
 
@@ -186,9 +200,13 @@ async def redrive(request: Request) -> Response:
     job, page = await _job(request)
     step = await field(request, "from_step")
     from_step = int(step) if step.isascii() and step.isdecimal() and len(step) < 8 else step or None
-    verdicts = await the_app(request).jobs.aredrive(
-        job.id, reason=await _reason(request), from_step=from_step, tenant=job.tenant
-    )
+    delay = await field(request, "delay") or None
+    try:
+        verdicts = await the_app(request).jobs.aredrive(
+            job.id, reason=await _reason(request), from_step=from_step, delay=delay, tenant=job.tenant
+        )
+    except InvalidInput as refused:
+        return go(request, page, f"Not redriven: {refused.message}.")
     return go(request, page, _said(verdicts, "Redriven: the job is queued again."))
 
 
@@ -226,11 +244,12 @@ async def run_now(request: Request) -> Response:
 
 
 async def edit(request: Request) -> Response:
-    """The payload of a dead letter in a form; what is sent makes a new job in its place."""
+    """The payload in a form. Of a dead letter, what is sent makes a new job in its place; that of a waiting job is
+    replaced, where its kind allows it."""
     require(request, Scope.OPERATE)
     job, page = await _job(request)
-    if "edit" not in _can(job):
-        return go(request, page, "Only a dead letter with a visible payload can be redriven with a changed payload.")
+    if "edit" not in await _allowed(request, job):
+        return go(request, page, "This payload cannot be changed: the job runs, has ended, or its kind forbids it.")
     if request.method == "GET":
         return await _form(request, job, json.dumps(job.payload, indent=2, ensure_ascii=False), None)
     text = await field(request, "payload")
@@ -238,10 +257,13 @@ async def edit(request: Request) -> Response:
         payload = json.loads(text)
     except (ValueError, RecursionError) as error:
         return await _form(request, job, text, f"Invalid JSON: {error}")
-    app = the_app(request)
+    app, reason = the_app(request), await _reason(request)
     try:
-        new = await app.dead_letters.aredrive_as(job.id, payload, reason=await _reason(request))
-    except InvalidInput as refused:
+        if job.state is not State.DEAD_LETTER:
+            await app.jobs.areplace_payload(job.id, payload, reason=reason or "", tenant=job.tenant)
+            return go(request, page, "Payload replaced.")
+        new = await app.dead_letters.aredrive_as(job.id, payload, reason=reason)
+    except (InvalidInput, Refused) as refused:
         return await _form(request, job, text, refused.message)
     return go(request, f"/jobs/{new}", "This job replaces the dead letter.")
 

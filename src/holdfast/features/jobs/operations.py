@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast.engine.ids import id_texts, parse_id
-from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result, Verdict
+from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import Move
+from holdfast.engine.payload import encode
 from holdfast.engine.retry import retry_limit
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
@@ -20,7 +21,7 @@ from holdfast.engine.units import Duration
 from holdfast.errors import InvalidInput, InvalidSetting, JobFailed, NotFound
 from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.attempt_files import reading_artifact, reading_log
-from holdfast.features.jobs.handle import Handle
+from holdfast.features.jobs.handle import Handle, accepted
 from holdfast.features.jobs.search import NEVER, index_path, names_a_time, parse
 from holdfast.features.jobs.views import (
     Found,
@@ -28,14 +29,16 @@ from holdfast.features.jobs.views import (
     artifacts_of,
     attempts_of,
     chain_of,
-    checkpoints_of,
     ledger_of,
+    liveness_of,
     matching,
+    opened_checkpoints,
+    opened_steps,
     references_of,
     result_of,
-    steps_of,
     why,
 )
+from holdfast.features.payloads.model import Effective, effective
 from holdfast.stores.flow import Steps, flow, run
 from holdfast.stores.job_reads import MOST
 from holdfast.stores.namespace import StoreNamespace, call
@@ -58,6 +61,35 @@ def check_from_step(from_step: object) -> FromStep:
     if isinstance(from_step, str):
         return check_name(from_step, "name of the step", limit=NAME_LIMIT)
     raise InvalidSetting("from_step must be a step's number or name", code="invalid_setting")
+
+
+CheckPayload = Callable[[str, Any, Effective], tuple[str, Effective]]
+
+
+def plain_payload(kind: str, payload: Any, rule: Effective) -> tuple[str, Effective]:
+    """For programs that know no kinds."""
+    return encode({} if payload is None else payload), rule
+
+
+def replacing(
+    session: Session, check: CheckPayload, job_id: str, payload: Any, reason: str, tenant: str
+) -> Program[Verdict]:
+    """Check, seal and store the payload as if it were enqueued, and put it in the place of the one there is."""
+    store, vault = session.store, session.vault
+    if not str(reason or "").strip():
+        raise InvalidInput("replacing a payload needs a reason", code="reason_required")
+    job = yield from run(store.jobs.get(job_id, tenant))
+    if job is None:
+        raise NotFound(f"no job {parse_id(job_id)} in tenant {tenant}")
+    rules = yield from run(store.payload_rules.list(job.tenant))
+    text, rule = check(job.kind, payload, effective(rules, job.tenant, job.kind))
+    pack = partial(vault.pack, text, rule, what="payload", kind=job.kind, tenant=job.tenant, job_id=job.id)
+    packed = (yield from call(pack)) if vault.artifacts is not None else pack()
+    said = storable(reason) or ""
+    verdict = yield from run(store.jobs.replace_payload(job.id, packed, said, session.actor, job.tenant))
+    if verdict.refused and packed is not text:
+        yield from call(partial(vault.drop, packed, tenant=job.tenant))
+    return accepted([verdict])
 
 
 class JobsWanted(TypedDict, total=False):
@@ -96,9 +128,11 @@ _Steps = list[Step]
 class Jobs(StoreNamespace):
     """Jobs that were enqueued. ``tenant`` is the session's tenant by default."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, check: CheckPayload = plain_payload) -> None:
+        """``check`` makes JSON text of a payload, by what the program knows of its kind."""
         super().__init__(session)
         self._session = session
+        self._check = check
 
     @operation
     def list(self, **wanted: Unpack[JobsPage]) -> Program[_Jobs]:
@@ -222,6 +256,14 @@ class Jobs(StoreNamespace):
     aattempts = awaited(attempts)
 
     @operation
+    def liveness(self, job_id: str, *, tenant: str | None = None) -> Program[Liveness]:
+        """How often and when last its lease was renewed and its progress reported, in the newest attempt. These writes
+        have no events."""
+        return (yield from run(liveness_of(self._store, job_id, tenant or self._tenant)))
+
+    aliveness = awaited(liveness)
+
+    @operation
     def artifacts(self, job_id: str, *, tenant: str | None = None) -> Program[_Artifacts]:
         """Names and references of the files that its attempts made."""
         return (yield from run(artifacts_of(self._store, job_id, tenant or self._tenant)))
@@ -266,14 +308,14 @@ class Jobs(StoreNamespace):
     @operation
     def steps(self, job_id: str, *, tenant: str | None = None) -> Program[_Steps]:
         """Its durable steps in order, with their values."""
-        return (yield from run(steps_of(self._store, job_id, tenant or self._tenant)))
+        return (yield from opened_steps(self._store, self._session.vault, job_id, tenant or self._tenant))
 
     asteps = awaited(steps)
 
     @operation
     def checkpoints(self, job_id: str, *, tenant: str | None = None) -> Program[dict[str, Any]]:
-        """Its named checkpoints."""
-        return (yield from run(checkpoints_of(self._store, job_id, tenant or self._tenant)))
+        """Its named checkpoints, with their values."""
+        return (yield from opened_checkpoints(self._store, self._session.vault, job_id, tenant or self._tenant))
 
     acheckpoints = awaited(checkpoints)
 
@@ -317,6 +359,15 @@ class Jobs(StoreNamespace):
         return (yield from run(redriving(self._store, ids, step, reason, self._actor, whose, limit, when)))
 
     aredrive = awaited(redrive)
+
+    @operation
+    def replace_payload(self, job_id: str, payload: Any, *, reason: str, tenant: str | None = None) -> Program[Verdict]:
+        """Replace the payload of a job that is queued or waits for a retry, where a payload rule for its kind says
+        ``replaceable``. The ledger gets an event with the digests of both payloads. ``Conflict`` if the job does not
+        wait, has recorded steps or is deduplicated by its content."""
+        return (yield from replacing(self._session, self._check, job_id, payload, reason, tenant or self._tenant))
+
+    areplace_payload = awaited(replace_payload)
 
     @operation
     def reschedule(

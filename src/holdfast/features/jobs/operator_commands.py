@@ -51,6 +51,7 @@ DONE = {
     "redrive": "redriven",
     "discard": "discarded",
     "reschedule": "rescheduled",
+    "replace-payload": "replaced",
     "move": "moved",
 }
 
@@ -130,6 +131,25 @@ def discard(session: AnyTenant, jobs: options.JobIds, reason: options.NeededReas
     with session.connect() as client:
         verdicts = Jobs(client).discard(*_ids(client, jobs), reason=reason)
     _show("discard", verdicts, session.as_json)
+
+
+@commands.add(
+    "replace-payload",
+    """holdfast jobs replace-payload ID '{"to": "ada@example.com"}' --reason 'wrong address'""",
+    "holdfast jobs replace-payload ID @payload.json --reason 'wrong address'",
+)
+def replace_payload(
+    session: AnyTenant,
+    job: Annotated[str, typer.Argument(metavar="ID", help="Id of a waiting job.")],
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; recorded in the ledger.")],
+) -> None:
+    """Replace the payload of a waiting job whose kind allows it (holdfast rules set KIND --replaceable)."""
+    value = document(payload)
+    with session.connect() as client:
+        (job_id,) = _ids(client, [job])
+        verdict = Jobs(client).replace_payload(job_id, value, reason=reason)
+    _show("replace-payload", [verdict], session.as_json)
 
 
 @commands.add(

@@ -366,6 +366,17 @@ async def discard_job(app: TheApp, job_id: Id, body: Discard) -> Verdict:
     return accepted(await app.jobs.adiscard(job_id, reason=body.reason))
 
 
+class ReplacePayload(Body):
+    payload: Any
+    reason: Words
+
+
+@operator_router.post("/replace-payload", response_model=Verdict)
+async def replace_job_payload(app: TheApp, job_id: Id, body: ReplacePayload) -> Verdict:
+    """Replace the payload of a waiting job whose kind allows it."""
+    return await app.jobs.areplace_payload(job_id, body.payload, reason=body.reason)
+
+
 class MoveTo(Because):
     """One of the four, within its priority or another one; a priority alone means last among those that have it."""
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Event, Job, References, Result
+from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Event, Job, Liveness, References, Result
+from holdfast.engine.operation import Program
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, RUNNING, Step, with_running
 from holdfast.errors import NotFound
@@ -21,8 +22,10 @@ from holdfast.features.limits.model import Limit, Reservation
 from holdfast.features.payloads.model import HIDDEN, WITHHELD, effective
 from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
-from holdfast.stores.flow import Steps, flow, read_together
+from holdfast.stores.flow import Steps, flow, read_together, run
+from holdfast.stores.namespace import call
 from holdfast.stores.requests import Counted, JobFilter
+from holdfast.stores.vault import Vault, What, is_stored
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
@@ -56,6 +59,8 @@ class Story:
     """The job it took the place of, or that took its, where it was redriven with another payload."""
     references: References = field(default_factory=References)
     "URI of the input."
+    liveness: Liveness | None = None
+    """Renewals of the lease and reports of progress, which have no events."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -83,8 +88,10 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
         return None
     made = [store.jobs.history, store.jobs.attempts, store.jobs.artifacts, store.jobs.checkpoints, store.jobs.result]
     named = [store.steps.list, store.templates.made_from, store.dead_letters.remade, store.jobs.references]
-    told = yield from read_together(*(read(job_id, tenant).start() for read in (*made, *named)))
-    history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references = told
+    told = yield from read_together(
+        *(read(job_id, tenant).start() for read in (*made, *named, store.jobs.liveness)),
+    )
+    history, attempts, artifacts, checkpoints, result, steps, made_from, remade, references, liveness = told
     steps = with_running(steps, checkpoints, job.id, job.attempt if job.state is State.IN_PROGRESS else None)
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
     approvals: list[Approval] = []
@@ -96,7 +103,7 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
     group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     return Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, approval, made_from, parents, chain),
-        *(group, remade, references),
+        *(group, remade, references, liveness),
     )
 
 
@@ -191,29 +198,64 @@ def references_of(store: Store, job_id: str, tenant: str) -> Steps[References]:
 
 
 @flow(writes=False)
-def steps_of(store: Store, job_id: str, tenant: str) -> Steps[list[Step]]:
-    """The durable steps of a job; of a restricted one without their values."""
+def liveness_of(store: Store, job_id: str, tenant: str) -> Steps[Liveness]:
+    found = yield from store.jobs.liveness(job_id, tenant).start()
+    if found is None:
+        raise _nobody(job_id, tenant)
+    return found
+
+
+@flow(writes=False)
+def steps_of(store: Store, job_id: str, tenant: str) -> Steps[tuple[Job, list[Step]]]:
+    """A job and its durable steps; of a restricted one without their values."""
     reads = (store.jobs.get, store.steps.list, store.jobs.checkpoints)
     job, found, checkpoints = yield from read_together(*(read(job_id, tenant).start() for read in reads))
     if job is None:
         raise _nobody(job_id, tenant)
     found = with_running(found, checkpoints, job.id, job.attempt if job.state is State.IN_PROGRESS else None)
-    return [_valueless(step) for step in found] if job.payload == HIDDEN else found
+    return job, [_valueless(step) for step in found] if job.payload == HIDDEN else found
 
 
 @flow(writes=False)
-def checkpoints_of(store: Store, job_id: str, tenant: str) -> Steps[dict[str, Any]]:
-    """The named checkpoints of a job; of a restricted one without their values."""
+def checkpoints_of(store: Store, job_id: str, tenant: str) -> Steps[tuple[Job, dict[str, Any]]]:
+    """A job and its named checkpoints; of a restricted one without their values."""
     job, found = yield from read_together(
         store.jobs.get(job_id, tenant).start(), store.jobs.checkpoints(job_id, tenant).start()
     )
     if job is None:
         raise _nobody(job_id, tenant)
-    return {
+    return job, {
         name: HIDDEN if job.payload == HIDDEN else value
         for name, value in found.items()
         if name not in (RESERVED, RUNNING)
     }
+
+
+def opened_part(vault: Vault, job: Job, value: Any, what: What, place: str) -> Any:
+    """A value that the handler has kept: read from the artifact store, and unsealed where this program has keys."""
+    if not isinstance(value, dict) or (vault.keys is None and not is_stored(value)):
+        return value
+    return vault.open_kept(value, what=what, tenant=job.tenant, job_id=job.id, place=place)
+
+
+def opened_steps(store: Store, vault: Vault, job_id: str, tenant: str) -> Program[list[Step]]:
+    """The durable steps of a job with their values."""
+    job, found = yield from run(steps_of(store, job_id, tenant))
+
+    def opened() -> list[Step]:
+        return [replace(step, value=opened_part(vault, job, step.value, "step", str(step.n))) for step in found]
+
+    return (yield from call(opened)) if any(is_stored(step.value) for step in found) else opened()
+
+
+def opened_checkpoints(store: Store, vault: Vault, job_id: str, tenant: str) -> Program[dict[str, Any]]:
+    """The named checkpoints of a job with their values."""
+    job, found = yield from run(checkpoints_of(store, job_id, tenant))
+
+    def opened() -> dict[str, Any]:
+        return {name: opened_part(vault, job, value, "checkpoint", name) for name, value in found.items()}
+
+    return (yield from call(opened)) if any(map(is_stored, found.values())) else opened()
 
 
 @flow(writes=False)

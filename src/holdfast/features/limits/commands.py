@@ -317,6 +317,7 @@ def list_reservations(
             "state": lambda each: state_text(each.state),
             "holder": lambda each: line(each.holder),
             "since": lambda each: moment(each.reserved_at or each.asked_at),
+            "job": lambda each: each.job_id or "",
             "until": lambda each: moment(each.ended_at or each.expires_at),
             "why": lambda each: line(_why(each)),
         },

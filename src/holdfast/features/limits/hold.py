@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from holdfast.engine.payload import safe_text
+from holdfast.engine.settlement import MESSAGE_LIMIT
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, NotFound, StoreError
 from holdfast.features.limits.model import LOOK_EVERY, LOOK_LATER, Reserved, busy, is_begun, outlived, why_left
@@ -30,17 +32,22 @@ class Reserver:
 
     set: Callable[[], Reserved]
     aset: Callable[[], Awaitable[Reserved]]
-    release: Callable[[str], None]
-    arelease: Callable[[str], Awaitable[None]]
+    release: Callable[..., None]
+    arelease: Callable[..., Awaitable[None]]
     in_thread: bool
+    record: Callable[[], str] | None = None
+    """Records the block as a job, and answers its id."""
+    arecord: Callable[[], Awaitable[str]] | None = None
 
 
 class HeldReservation:
     """A context manager, sync and async, that holds a reservation for its block. ``lost`` is true when the reservation
-    has expired or was released by an operator: jobs may run there again."""
+    has expired or was released by an operator: jobs may run there again. ``job_id`` is the job that records the
+    block."""
 
     def __init__(self, id: str, ttl: float, wait: Duration | None, at_once: bool, reserver: Reserver) -> None:
         self.id = id
+        self.job_id: str | None = None
         self._ttl = ttl
         self._wait = None if wait is None else seconds(wait, "wait")
         self._at_once = at_once
@@ -63,6 +70,8 @@ class HeldReservation:
         try:
             while not self._is_begun(*self._ask()):
                 time.sleep(self._pause())
+            if self._reserver.record is not None:
+                self.job_id = self._reserver.record()
         except BaseException as error:
             with contextlib.suppress(HoldfastError):  # if nothing is there or the store is unreachable, it expires
                 self._reserver.release(why_left(error))
@@ -74,7 +83,7 @@ class HeldReservation:
         self._stop_thread()
         released = True
         try:
-            self._reserver.release(why_left(error))
+            self._reserver.release(why_left(error), **self._ending(error))
         except NotFound:
             released = False
         self._left(released, error)
@@ -108,6 +117,8 @@ class HeldReservation:
         try:
             while not self._is_begun(*(await self._aask())):  # noqa: ASYNC110 - the store is asked, there is no event
                 await asyncio.sleep(self._pause())
+            if self._reserver.arecord is not None:
+                self.job_id = await self._reserver.arecord()
         except BaseException as error:
             with contextlib.suppress(HoldfastError):
                 await self._reserver.arelease(why_left(error))
@@ -127,7 +138,7 @@ class HeldReservation:
             await asyncio.wait({self._task})
         released = True
         try:
-            await self._reserver.arelease(why_left(error))
+            await self._reserver.arelease(why_left(error), **self._ending(error))
         except NotFound:
             released = False
         self._left(released, error)
@@ -160,6 +171,17 @@ class HeldReservation:
         if self._end is not None and time.monotonic() >= self._end:
             raise busy(standing.what, standing)
         return False
+
+    def _ending(self, error: BaseException | None) -> dict[str, str | None]:
+        """What is said of the recorded run, if there is one."""
+        if self.job_id is None:
+            return {}
+        if error is None:
+            return {"outcome": "succeeded"}
+        own = isinstance(error, HoldfastError)
+        code, message = (error.code, error.message) if own else (type(error).__name__, str(error))  # type: ignore[attr-defined]
+        said = {"error_code": safe_text(code, 100), "error_message": safe_text(message or code, MESSAGE_LIMIT)}
+        return {"outcome": "failed", **said}
 
     def _pause(self) -> float:
         return min(next(self._pauses, LOOK_LATER), self._ttl / 3)

@@ -23,6 +23,7 @@ from typing import Final, Literal, NamedTuple, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
+from holdfast.engine.outcome import Failed, Succeeded
 from holdfast.engine.settlement import storable
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
@@ -356,6 +357,8 @@ class Reservation:
     ended_at: datetime | None
     ended_by: str | None
     ended_why: str | None
+    job_id: str | None
+    """The job that records what its holder ran."""
 
     @property
     def what(self) -> str:
@@ -419,6 +422,10 @@ def busy(what: str, standing: Standing | Reserved) -> Conflict:
 
 def outlived() -> Conflict:
     return Conflict("the reservation ended before its block: jobs may have run meanwhile", code="reservation_lost")
+
+
+RunEnd = Succeeded | Failed
+"""How the recorded run of a reservation ended, as its holder says it."""
 
 
 def why_left(error: BaseException | None) -> str:

@@ -6,9 +6,12 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Unpack
 
+from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name, page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import check_priority
+from holdfast.engine.outcome import Failed, Succeeded
+from holdfast.engine.payload import safe_text
 from holdfast.engine.settlement import storable
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, NotFound
@@ -30,6 +33,7 @@ from holdfast.features.limits.model import (
     ReservationOptions,
     Reserved,
     Rule,
+    RunEnd,
     Standing,
     counted,
     in_words,
@@ -55,17 +59,24 @@ class Reservations(StoreNamespace):
         ttl: Duration = 30.0,
         at_once: bool = False,
         reason: str | None = None,
+        record: str | None = None,
     ) -> HeldReservation:
         """Reserve for a block: ``with app.reservations.hold("gpu-0", wait="30s"):``, or ``async with``. Takes a
         resource, a queue, or neither for everything. The block starts when earlier reservations are over and the jobs
-        running there have ended, or ``at_once`` beside them. After ``wait`` it is refused as busy."""
+        running there have ended, or ``at_once`` beside them. After ``wait`` it is refused as busy.
+
+        ``record="calibrate"`` records the block as a job of that kind with one attempt, which ends as the block does:
+        ``held.job_id``. No worker claims it."""
+        kind = None if record is None else check_name(record, "kind")
         id, what = new_id(), ReservationOptions(resource=resource, queue=queue, ttl=ttl, reason=reason)
         reserver = Reserver(
             lambda: self.set(id, **what),
             lambda: self.aset(id, **what),
-            lambda why: self.release(id, reason=why),
-            lambda why: self.arelease(id, reason=why),
+            lambda why, **end: self.release(id, reason=why, **end),
+            lambda why, **end: self.arelease(id, reason=why, **end),
             in_thread=True,
+            record=None if kind is None else lambda: self.record(id, kind),
+            arecord=None if kind is None else lambda: self.arecord(id, kind),
         )
         return HeldReservation(id, _asked(id, **what).ttl, wait, at_once, reserver)
 
@@ -98,10 +109,33 @@ class Reservations(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def release(self, reservation_id: str, *, reason: str = "released by an operator") -> Program[None]:
-        """End a reservation. Its holder learns of it at the next renewal."""
-        why = storable(reason) or "released"
-        if not (yield from run(self._store.reservations.release(reservation_id, why, self._actor, self._tenant))):
+    def record(self, reservation_id: str, kind: str) -> Program[str]:
+        """Record what the holder of an active reservation runs: a job of this kind that has begun. It ends when the
+        reservation is released, and as crashed when that expires. Returns its id; a repeated call the same one."""
+        name = check_name(kind, "kind")
+        if self._tenant == EVERY_TENANT:
+            raise InvalidSetting("a recorded run belongs to one tenant", code="tenant_required")
+        job_id = yield from run(self._store.reservations.record(reservation_id, name, self._actor, self._tenant))
+        if job_id is None:
+            raise NotFound(f"no active reservation {reservation_id}", code="reservation_not_found")
+        return job_id
+
+    arecord = awaited(record)
+
+    @operation
+    def release(
+        self,
+        reservation_id: str,
+        *,
+        reason: str = "released by an operator",
+        outcome: str | None = None,
+        error_code: str | None = None,
+        error_message: str | None = None,
+    ) -> Program[None]:
+        """End a reservation. Its holder learns of it at the next renewal. ``outcome`` is that of a recorded run:
+        ``succeeded``, or ``failed`` with an error; without one the run failed with ``reservation_released``."""
+        why, end = storable(reason) or "released", _ended(outcome, error_code, error_message)
+        if not (yield from run(self._store.reservations.release(reservation_id, why, self._actor, self._tenant, end))):
             raise NotFound(f"no open reservation {reservation_id}", code="reservation_not_found")
 
     arelease = awaited(release)
@@ -124,6 +158,17 @@ def _asked(
     if scope != "all" and name == "*":
         raise InvalidSetting("pass a name to reserve, or nothing to reserve everything", code="invalid_name")
     return Ask(id, scope, name, kept, storable(reason))
+
+
+def _ended(outcome: str | None, code: str | None, message: str | None) -> RunEnd | None:
+    """How a recorded run ended; None if nothing is said of it."""
+    if outcome not in (None, "succeeded", "failed"):
+        raise InvalidSetting("the outcome of a recorded run must be succeeded or failed", code="invalid_outcome")
+    if outcome != "failed" and (code, message) != (None, None):
+        raise InvalidSetting("only a failed run has an error", code="conflicting_options")
+    if outcome != "failed":
+        return None if outcome is None else Succeeded()
+    return Failed(safe_text(code or "failed", 100), storable(message) or "the recorded run failed")
 
 
 def _reserved(id: str, found: Reservation | None, standing: Standing) -> Reserved:

@@ -209,6 +209,11 @@ begin
     values (reserve.reservation, v_scope, reserve.scope, reserve.name, actor(), nullif(reserve.reason, ''), v_now, v_now + reserve.ttl)
     on conflict (id) do update set expires_at = greatest(r.expires_at, excluded.expires_at)
      where r.state in ('waiting', 'active') and r.expires_at > v_now and r.tenant = v_scope;
+    -- The lease of a recorded run outlives the reservation, which ends it.
+    update lease l set until = greatest(l.until, v_now + reserve.ttl + interval '1 hour'), renewed_at = v_now, renewals = l.renewals + 1
+      from reservation r join job_state s on s.id = r.job_id
+     where r.id = reserve.reservation and r.tenant = v_scope and r.state = 'active' and r.expires_at > v_now
+       and l.id = s.lease and l.ended_at is null;
     select r.* into v_own from reservation r where r.id = reserve.reservation and r.tenant = v_scope;
     if v_own.state = 'waiting' and v_own.expires_at > v_now and not exists (
            select from reservation r where conflicting(v_own, r) and r.expires_at > v_now
@@ -232,7 +237,8 @@ end $$;
 
 -- End a reservation; false when it is over already. Whoever only waits withdraws.
 create or replace function release_reservation(reservation uuid, why text default 'released', actor text default null,
-                                               for_tenant text default null) returns boolean
+                                               for_tenant text default null, outcome text default null,
+                                               error_code text default null, error_message text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
@@ -250,6 +256,8 @@ begin
         return false;
     end if;
     perform after_reservation(v_own, v_now);
+    perform end_recorded(v_own, case when v_own.state = 'expired' then 'lost' else coalesce(release_reservation.outcome, 'stopped') end,
+                         release_reservation.error_code, release_reservation.error_message, v_now);
     return v_own.state <> 'expired';
 end $$;
 
@@ -280,9 +288,74 @@ begin
                ended_why = 'nobody kept it alive'
          where r.id = v_one.id;
         perform after_reservation(v_one, p_now);
+        perform end_recorded(v_one, 'lost', null, null, p_now);
         v_count := v_count + 1;
     end loop;
     return v_count;
+end $$;
+
+-- --- what the holder of a reservation runs, recorded as a job ---
+--
+-- The job is enqueued and begun in one transaction, under a lease of its own, so nobody ever finds it in a queue. It ends with
+-- the reservation: as its holder says, or as crashed when nobody has kept the reservation alive.
+
+-- Record that the holder begins to run something of this kind; answers the job. Null: the reservation is not active.
+create or replace function record_reservation(reservation uuid, kind text, actor text default null, for_tenant text default null)
+returns uuid
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(record_reservation.for_tenant, record_reservation.actor);
+    v_own   reservation;
+    v_job   uuid := uuid7();
+    v_lease uuid := gen_random_uuid();
+begin
+    select r.* into v_own from reservation r where r.id = record_reservation.reservation and r.tenant = v_scope for update;
+    if v_own.state is distinct from 'active' or v_own.expires_at <= v_now then
+        return null;
+    elsif v_own.job_id is not null then
+        return v_own.job_id;
+    elsif v_scope = '*' then
+        raise exception 'a recorded run belongs to one tenant' using errcode = 'ZH010';
+    end if;
+    insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)
+    values (v_lease, v_scope, 'reservation', actor(), v_own.expires_at + interval '1 hour', v_now, v_now);
+    insert into job (id, tenant, kind, queue, payload, max_retries, max_crashes, external_ref, enqueued_by, source_system, created_at)
+    values (v_job, v_scope, record_reservation.kind, 'reservation',
+            json_build_object('reservation', v_own.id, 'scope', v_own.scope, 'name', v_own.name), 0, 0,
+            'reservation/' || v_own.id, actor(), 'reservation', v_now);
+    update job_state s set state = 'in_progress', lease = v_lease, attempt = s.attempt + 1, started_at = v_now, note = null
+     where s.id = v_job;
+    update reservation r set job_id = v_job where r.id = v_own.id;
+    return v_job;
+end $$;
+
+create or replace function end_recorded(r reservation, p_outcome text, p_code text, p_message text, p_now timestamptz) returns void
+language plpgsql set search_path from current as $$
+declare
+    v_run record;
+begin
+    if (r).job_id is null then
+        return;
+    end if;
+    select s.id, s.lease, s.attempt into v_run from job_state s where s.id = (r).job_id and s.state = 'in_progress' for update;
+    if not found then
+        return;   -- an operator has cancelled it
+    end if;
+    if p_outcome = 'lost' then
+        update lease l set ended_at = p_now, ended_why = 'lapsed' where l.id = v_run.lease and l.ended_at is null;
+        update job_state s set state = 'failed', lease = null, finished_at = p_now, note = null, crashes = s.crashes + 1,
+               error_code = 'worker_lost', error_message = 'the holder of the reservation stopped renewing it'
+         where s.id = v_run.id;
+    else
+        perform settle_under(v_run.lease, array[v_run.id], array[v_run.attempt],
+            array[case p_outcome when 'succeeded' then 'succeeded' else 'fail' end],
+            array[case p_outcome when 'succeeded' then '{}' else json_build_object(
+                'code', coalesce(p_code, case p_outcome when 'failed' then 'failed' else 'reservation_released' end),
+                'message', coalesce(p_message, 'the reservation was released by ' || actor())) end]::json[], p_now);
+        update lease l set ended_at = p_now, ended_why = 'released' where l.id = v_run.lease and l.ended_at is null;
+    end if;
 end $$;
 
 -- What was reserved, by whom and how it ended is history, and never changes. (Retention forgets it after ninety days.)
@@ -302,7 +375,8 @@ create or replace trigger judge_update before update on reservation for each row
           or old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired')
           or old.id <> new.id or old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name
           or old.holder <> new.holder or old.asked_at <> new.asked_at
-          or old.state = 'active' and old.reserved_at is distinct from new.reserved_at)
+          or old.state = 'active' and old.reserved_at is distinct from new.reserved_at
+          or old.job_id is distinct from new.job_id and old.job_id is not null)
     execute function judge_reservation();
 create or replace trigger judge_delete before delete on reservation for each row
     when ((old.ended_at <= clock_now() - interval '90 days') is not true) execute function judge_reservation();

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from pydantic import ConfigDict, Field
@@ -171,10 +172,35 @@ async def reserve(app: TheApp, reservation_id: Id, body: Reserve) -> Reserved:
 
 @reservation_router.delete("/{reservation_id}", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def release_reservation(
-    app: TheApp, reservation_id: Id, reason: Annotated[str, Query(max_length=2_000)] = "released by an operator"
+    app: TheApp,
+    reservation_id: Id,
+    reason: Annotated[str, Query(max_length=2_000)] = "released by an operator",
+    outcome: Annotated[Literal["succeeded", "failed"] | None, Query(description="Of the recorded run.")] = None,
+    error_code: Annotated[str | None, Query(max_length=100)] = None,
+    error_message: Annotated[str | None, Query(max_length=2_000)] = None,
 ) -> None:
-    """Release a reservation, yours or another caller's. Its holder is told at the next renewal."""
-    await app.reservations.arelease(parse_id(reservation_id), reason=reason)
+    """Release a reservation, yours or another caller's. Its holder is told at the next renewal. A recorded run ends
+    with it: as `outcome` says, else as failed."""
+    end = {"outcome": outcome, "error_code": error_code, "error_message": error_message}
+    await app.reservations.arelease(parse_id(reservation_id), reason=reason, **end)
+
+
+class Record(Body):
+    kind: Text
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    id: str
+    job_id: str
+
+
+@reservation_router.post(
+    "/{reservation_id}/record", dependencies=[allowed_one(Scope.OPERATE)], response_model=RecordedRun
+)
+async def record_reservation(app: TheApp, reservation_id: Id, body: Record) -> RecordedRun:
+    """Record what the holder of an active reservation runs, as a job of this kind that has begun."""
+    return RecordedRun(reservation_id, await app.reservations.arecord(parse_id(reservation_id), body.kind))
 
 
 queue_router = Router(prefix="/queues", tags=["queues"])

@@ -21,8 +21,10 @@ from holdfast.features.limits.model import (
     Pausing,
     QueueSetting,
     Rule,
+    RunEnd,
     Standing,
 )
+from holdfast.features.limits.sqlite_runs import end_run, record_run, renew_run
 from holdfast.features.limits.store import PauseReads, QueueReads, ReservationReads
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
@@ -62,25 +64,31 @@ _RELEASE = (
     " state = CASE WHEN state = 'waiting' THEN 'withdrawn' WHEN expires_at <= :now THEN 'expired' ELSE 'released' END,"
     " ended_why = CASE WHEN state = 'active' AND expires_at <= :now THEN 'expired' ELSE :why END"
     " WHERE id = :id AND state IN ('waiting', 'active') AND (:any OR tenant = :tenant)"
-    " RETURNING tenant, scope, name, state"
+    " RETURNING tenant, scope, name, state, job_id"
 )
 _EXPIRE = (
     "UPDATE reservation SET state = CASE state WHEN 'waiting' THEN 'withdrawn' ELSE 'expired' END, ended_at = :now,"
     " ended_by = (SELECT actor FROM present), ended_why = 'nobody kept it alive'"
-    " WHERE state IN ('waiting', 'active') AND expires_at <= :now RETURNING tenant, scope, name"
+    " WHERE state IN ('waiting', 'active') AND expires_at <= :now RETURNING tenant, scope, name, job_id"
 )
 
 
 class SqliteReservations(SqlitePart, ReservationReads):
     @flow(tells=True)
-    def release(self, reservation_id: str, why: str, actor: str, tenant: str) -> Steps[bool]:
+    def release(self, reservation_id: str, why: str, actor: str, tenant: str, end: RunEnd | None = None) -> Steps[bool]:
         now = yield from sign(actor)
         facts = {"id": reservation_id, "why": why, "actor": actor, "now": now}
         rows = yield Statement(_RELEASE, {**facts, "any": any_tenant(tenant), "tenant": tenant})
-        for whose, scope, name, _ in rows:
+        for whose, scope, name, state, job_id in rows:
             yield from _after(whose, scope, name, now)
+            if job_id is not None:
+                yield from end_run(job_id, end, actor, now, lost=state == "expired")
         yield from unsign()
         return bool(rows) and rows[0][3] != "expired"
+
+    @flow(tells=True)
+    def record(self, reservation_id: str, kind: str, actor: str, tenant: str) -> Steps[str | None]:
+        return (yield from record_run(reservation_id, kind, actor, tenant))
 
     @flow(tells=True)
     def set(self, ask: Ask, actor: str, tenant: str) -> Steps[Standing]:
@@ -90,6 +98,7 @@ class SqliteReservations(SqlitePart, ReservationReads):
         found = yield Statement(_OWN, facts)
         if found:
             yield Statement(_KEEP, facts)
+            yield from renew_run(ask.id, tenant, now + in_micros(ask.ttl), now)
         elif (yield Statement("SELECT 1 FROM reservation WHERE id = ?", (ask.id,))):
             yield from unsign()
             return NOBODYS
@@ -110,8 +119,10 @@ class SqliteReservations(SqlitePart, ReservationReads):
 def expire_reservations(now: int) -> Steps[int]:
     """Write down which have run out: nobody has kept them alive."""
     rows = yield Statement(_EXPIRE, {"now": now})
-    for tenant, scope, name in rows:
+    for tenant, scope, name, job_id in rows:
         yield from _after(tenant, scope, name, now)
+        if job_id is not None:
+            yield from end_run(job_id, None, None, now, lost=True)
     return len(rows)
 
 

@@ -67,6 +67,7 @@ WHEN OLD.ended_at IS NOT NULL
      OR OLD.id <> NEW.id OR OLD.tenant <> NEW.tenant OR OLD.scope <> NEW.scope OR OLD.name <> NEW.name
      OR OLD.holder <> NEW.holder OR OLD.asked_at <> NEW.asked_at
      OR (OLD.state = 'active' AND OLD.reserved_at IS NOT NEW.reserved_at)
+     OR (OLD.job_id IS NOT NULL AND OLD.job_id IS NOT NEW.job_id)
 BEGIN
     SELECT CASE
         WHEN OLD.ended_at IS NOT NULL THEN RAISE(ABORT, 'immutable: a reservation that is over does not change any more')

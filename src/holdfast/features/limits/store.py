@@ -7,6 +7,7 @@ from typing import Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.outcome import Failed
 from holdfast.features.limits.model import (
     NOBODYS,
     Ask,
@@ -16,6 +17,7 @@ from holdfast.features.limits.model import (
     QueueSetting,
     Reservation,
     Rule,
+    RunEnd,
     Standing,
 )
 from holdfast.stores.codecs import Record
@@ -55,7 +57,14 @@ class QueueStore(Protocol):
 
 
 class ReservationStore(Protocol):
-    def release(self, reservation_id: str, why: str, actor: str, tenant: str) -> Flow[bool]: ...
+    def release(self, reservation_id: str, why: str, actor: str, tenant: str, end: RunEnd | None = None) -> Flow[bool]:
+        """End a reservation, and with it the run that was recorded under it."""
+        ...
+
+    def record(self, reservation_id: str, kind: str, actor: str, tenant: str) -> Flow[str | None]:
+        """Record what the holder runs as a job of this kind that has begun; None when it is not active. Asked again it
+        answers the same job."""
+        ...
 
     def get(self, reservation_id: str, tenant: str) -> Flow[Reservation | None]: ...
 
@@ -184,9 +193,18 @@ class PostgresQueues(Calls, QueueReads):
 
 class PostgresReservations(Calls, ReservationReads):
     @flow(single=True)
-    def release(self, reservation_id: str, why: str, actor: str, tenant: str) -> Steps[bool]:
-        rows = yield self._call("release_reservation", "%s::uuid, %s, %s, %s", reservation_id, why, actor, tenant)
+    def release(self, reservation_id: str, why: str, actor: str, tenant: str, end: RunEnd | None = None) -> Steps[bool]:
+        said: tuple[str | None, ...] = (None, None, None)
+        if end is not None:
+            said = ("failed", end.code, end.message) if isinstance(end, Failed) else ("succeeded", None, None)
+        given = (reservation_id, why, actor, tenant, *said)
+        rows = yield self._call("release_reservation", "%s::uuid, %s, %s, %s, %s, %s, %s", *given)
         return bool(rows[0][0])
+
+    @flow(single=True)
+    def record(self, reservation_id: str, kind: str, actor: str, tenant: str) -> Steps[str | None]:
+        rows = yield self._call("record_reservation", "%s::uuid, %s, %s, %s", reservation_id, kind, actor, tenant)
+        return None if rows[0][0] is None else str(rows[0][0])
 
     @flow(single=True)
     def set(self, ask: Ask, actor: str, tenant: str) -> Steps[Standing]:

@@ -87,6 +87,10 @@ def set_rule(
     store: Annotated[
         bool | None, typer.Option("--store/--no-store", help="Move larger values to the artifact store, or never.")
     ] = None,
+    replaceable: Annotated[
+        bool | None,
+        typer.Option("--replaceable/--not-replaceable", help="Let operators replace the payload of a waiting job."),
+    ] = None,
 ) -> None:
     """Set the payload rule for a kind (or every kind) in a tenant (or all tenants). Takes effect at once."""
     draft = RuleDraft.of(
@@ -97,6 +101,7 @@ def set_rule(
         max_bytes=_size(max_bytes),
         max_result_bytes=_size(max_result_bytes),
         store=store,
+        replaceable=replaceable,
     )
     with session.connect() as client:
         made = client.run(client.store.payload_rules.set(draft, client.actor, client.tenant))
@@ -148,6 +153,7 @@ def _says(rule: PayloadRule) -> str:
     parts += [] if rule.max_bytes is None else [f"payload up to {in_words(rule.max_bytes)}"]
     parts += [] if rule.max_result_bytes is None else [f"result up to {in_words(rule.max_result_bytes)}"]
     parts += [] if rule.store is None else ["larger is stored" if rule.store else "nothing is stored"]
+    parts += [] if rule.replaceable is None else ["replaceable" if rule.replaceable else "not replaceable"]
     return ", ".join(parts)
 
 

@@ -44,6 +44,7 @@ class RuleOptions(TypedDict, total=False):
     max_bytes: Size | None
     max_result_bytes: Size | None
     store: bool | None
+    replaceable: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ class PayloadPolicy:
 
     ``signal_only`` refuses payloads with a forbidden key (``forbidden`` replaces the usual list). ``restricted`` hides
     payload and result from everyone but the handler. ``max_bytes`` and ``max_result_bytes`` limit sizes; with ``store``
-    larger values go to the artifact store instead of being refused.
+    larger values go to the artifact store instead of being refused. With ``replaceable`` an operator may replace the
+    payload of a waiting job.
     """
 
     signal_only: bool = False
@@ -61,6 +63,7 @@ class PayloadPolicy:
     max_bytes: Size | None = None
     max_result_bytes: Size | None = None
     store: bool | None = None
+    replaceable: bool | None = None
 
     def __post_init__(self) -> None:
         if self.forbidden is not None and not isinstance(self.forbidden, str):  # frozen, hence object
@@ -75,6 +78,7 @@ class PayloadPolicy:
             max_bytes=self.max_bytes,
             max_result_bytes=self.max_result_bytes,
             store=self.store,
+            replaceable=self.replaceable,
         )
 
 
@@ -89,6 +93,7 @@ class RuleDraft:
     max_bytes: int | None = None
     max_result_bytes: int | None = None
     store: bool | None = None
+    replaceable: bool | None = None
 
     @classmethod
     def of(
@@ -101,6 +106,7 @@ class RuleDraft:
         max_bytes: Size | None = None,
         max_result_bytes: Size | None = None,
         store: bool | None = None,
+        replaceable: bool | None = None,
     ) -> RuleDraft:
         """As people write it; ``forbidden`` in place of the usual list."""
         if forbidden is not None and not signal_only:
@@ -114,6 +120,7 @@ class RuleDraft:
             max_bytes=_bytes(max_bytes, "max_bytes"),
             max_result_bytes=_bytes(max_result_bytes, "max_result_bytes"),
             store=store,
+            replaceable=replaceable,
         )
         if not draft.says_something:
             raise InvalidSetting(
@@ -129,7 +136,7 @@ class RuleDraft:
 
     @property
     def says_something(self) -> bool:
-        limits = (self.max_bytes, self.max_result_bytes, self.store)
+        limits = (self.max_bytes, self.max_result_bytes, self.store, self.replaceable)
         return self.signal_only or self.restricted or any(each is not None for each in limits)
 
 
@@ -146,6 +153,7 @@ class PayloadRule:
     max_bytes: int | None
     max_result_bytes: int | None
     store: bool | None
+    replaceable: bool | None
     set_by: str
     created_at: datetime
     updated_at: datetime
@@ -163,6 +171,7 @@ class Effective:
     max_bytes: int | None = None
     max_result_bytes: int | None = None
     store: bool = False
+    replaceable: bool = False
 
     def objection(self, kind: str, payload: str) -> HoldfastError | None:
         """Why a payload, as JSON text, may not be enqueued. Names where, never what."""
@@ -199,6 +208,7 @@ def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
             (rule.max_result_bytes for rule in given if rule.max_result_bytes is not None), default=None
         ),
         store=any(rule.store for rule in given) and not any(rule.store is False for rule in given),
+        replaceable=any(rule.replaceable for rule in given) and not any(rule.replaceable is False for rule in given),
     )
 
 
@@ -212,6 +222,7 @@ def together(one: Effective, other: Effective) -> Effective:
         _least(one.max_bytes, other.max_bytes),
         _least(one.max_result_bytes, other.max_result_bytes),
         one.store or other.store,
+        one.replaceable or other.replaceable,
     )
 
 

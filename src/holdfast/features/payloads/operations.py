@@ -141,10 +141,10 @@ class PayloadRules(StoreNamespace):
 def differs(stored: PayloadRule, draft: RuleDraft) -> bool:
     return (
         *(stored.signal_only, stored.forbidden, stored.classification),
-        *(stored.max_bytes, stored.max_result_bytes, stored.store),
+        *(stored.max_bytes, stored.max_result_bytes, stored.store, stored.replaceable),
     ) != (
         *(draft.signal_only, draft.forbidden, draft.classification),
-        *(draft.max_bytes, draft.max_result_bytes, draft.store),
+        *(draft.max_bytes, draft.max_result_bytes, draft.store, draft.replaceable),
     )
 
 
@@ -202,7 +202,10 @@ def _part(caller: Caller, vault: Vault, part: SealedPart) -> bool | None:
     becomes = vault.seal_anew(
         opened, part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place
     )
-    return caller.run(caller.store.payload_rules.reseal_part(part, becomes, caller.actor, part.tenant))
+    written = caller.run(caller.store.payload_rules.reseal_part(part, becomes, caller.actor, part.tenant))
+    if not written:
+        vault.drop(becomes, tenant=part.tenant)
+    return written
 
 
 def _counted(done: Rotated, written: bool | None) -> Rotated:

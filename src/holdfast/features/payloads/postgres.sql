@@ -11,7 +11,8 @@ begin
            (select array_agg(distinct f) from payload_rule s, unnest(s.forbidden) f
              where s.tenant in (p_tenant, '*') and s.kind in (p_kind, '*') and s.signal_only),
            case when bool_or(r.classification = 'restricted') then 'restricted' else 'safe_metadata' end,
-           min(r.max_bytes), min(r.max_result_bytes), bool_and(r.store), '', null, null
+           min(r.max_bytes), min(r.max_result_bytes), bool_and(r.store),
+           bool_or(r.replaceable) and bool_and(coalesce(r.replaceable, true)), '', null, null
       into v_rule
       from payload_rule r where r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*') having count(*) > 0;
     return v_rule;
@@ -112,6 +113,7 @@ $$;
 create or replace function set_payload_rule(kind text, signal_only boolean default false, forbidden text[] default null,
                                             classification text default 'safe_metadata', max_bytes integer default null,
                                             max_result_bytes integer default null, store boolean default null,
+                                            replaceable boolean default null,
                                             actor text default null, for_tenant text default null)
 returns setof payload_rule
 language plpgsql security definer set search_path from current as $$
@@ -121,27 +123,29 @@ declare
 begin
     perform put_rule(v_scope, set_payload_rule.kind, '', set_payload_rule.signal_only, set_payload_rule.forbidden,
                      set_payload_rule.classification, set_payload_rule.max_bytes, set_payload_rule.max_result_bytes,
-                     set_payload_rule.store);
+                     set_payload_rule.store, set_payload_rule.replaceable);
     return query select r.* from payload_rule r
      where r.tenant = v_scope and r.kind = set_payload_rule.kind and r.declared_by = '';
 end $$;
 
 create or replace function put_rule(p_tenant text, p_kind text, p_declared_by text, p_signal_only boolean, p_forbidden text[],
-                                    p_classification text, p_max_bytes integer, p_max_result_bytes integer, p_store boolean)
+                                    p_classification text, p_max_bytes integer, p_max_result_bytes integer, p_store boolean,
+                                    p_replaceable boolean)
 returns void language plpgsql set search_path from current as $$
 begin
     insert into payload_rule as r (tenant, kind, declared_by, signal_only, forbidden, classification, max_bytes, max_result_bytes,
-                                   store, set_by, created_at, updated_at)
+                                   store, replaceable, set_by, created_at, updated_at)
     values (p_tenant, p_kind, p_declared_by, coalesce(p_signal_only, false),
             coalesce(p_forbidden, '{body,content,raw,vector,embedding,secret,token,password,ssn,personal_data}'),
-            coalesce(p_classification, 'safe_metadata'), p_max_bytes, p_max_result_bytes, p_store, actor(), clock_now(), clock_now())
+            coalesce(p_classification, 'safe_metadata'), p_max_bytes, p_max_result_bytes, p_store, p_replaceable, actor(),
+            clock_now(), clock_now())
     on conflict (tenant, kind, declared_by) do update
        set signal_only = excluded.signal_only, forbidden = excluded.forbidden, classification = excluded.classification,
            max_bytes = excluded.max_bytes, max_result_bytes = excluded.max_result_bytes, store = excluded.store,
-           set_by = excluded.set_by, updated_at = excluded.updated_at
-     where (r.signal_only, r.forbidden, r.classification, r.max_bytes, r.max_result_bytes, r.store) is distinct from
+           replaceable = excluded.replaceable, set_by = excluded.set_by, updated_at = excluded.updated_at
+     where (r.signal_only, r.forbidden, r.classification, r.max_bytes, r.max_result_bytes, r.store, r.replaceable) is distinct from
            (excluded.signal_only, excluded.forbidden, excluded.classification, excluded.max_bytes, excluded.max_result_bytes,
-            excluded.store);
+            excluded.store, excluded.replaceable);
 end $$;
 
 create or replace function delete_payload_rule(kind text, declared_by text default '', actor text default null, for_tenant text default null)
@@ -171,9 +175,9 @@ begin
     delete from payload_rule r where r.tenant = v_scope and r.declared_by = declare_rules.program
        and not exists (select from json_array_elements(rules) d where d ->> 'kind' = r.kind);
     perform put_rule(v_scope, d.kind, declare_rules.program, d.signal_only, d.forbidden, d.classification, d.max_bytes,
-                     d.max_result_bytes, d.store)
+                     d.max_result_bytes, d.store, d.replaceable)
        from json_to_recordset(rules) as d(kind text, signal_only boolean, forbidden text[], classification text, max_bytes integer,
-                                          max_result_bytes integer, store boolean)
+                                          max_result_bytes integer, store boolean, replaceable boolean)
       order by d.kind;
     return json_array_length(rules);
 end $$;
@@ -342,4 +346,72 @@ begin
          where c.job_id = job and c.name = place and c.value::text = was and (v_scope = '*' or c.tenant = v_scope);
     end if;
     return found;
+end $$;
+
+-- --- replacing the payload of a waiting job ---
+
+create or replace function payload_digest(p_job uuid, p_payload json) returns text
+language sql stable set search_path from current
+return encode(substring(content_leaf(0, 'payload', p_job, p_payload::text, false, null) from 9), 'hex');
+
+-- Whether the newest event of the job says that exactly this was put in the place of exactly that.
+create or replace function payloads_on_update(p_job uuid, p_old json, p_new json) returns boolean
+language plpgsql stable set search_path from current as $$
+begin
+    return coalesce((select e.type = 'replace' and e.meta ->> 'old' = payload_digest(p_job, p_old)
+                            and e.meta ->> 'new' = payload_digest(p_job, p_new)
+                       from event e where e.job_id = p_job order by e.seq desc limit 1), false);
+end $$;
+
+-- Put another payload in the place of that of a job that waits and has done nothing with it yet, where a rule for its kind
+-- says `replaceable`. The lock on its state keeps it from being claimed meanwhile: who claims it reads the new payload.
+create or replace function replace_payload(job uuid, payload json, reason text, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(replace_payload.for_tenant, replace_payload.actor);
+    v_job   record;
+    v_rule  payload_rule;
+begin
+    id := replace_payload.job;
+    refused := true;
+    select s.state, s.tenant, s.kind into v_job from job_state s
+     where s.id = replace_payload.job and (v_scope = '*' or s.tenant = v_scope) for update;
+    state := v_job.state;
+    if v_job.state is not null then
+        v_rule := rule_for(v_job.tenant, v_job.kind);
+    end if;
+    refusal := case
+        when v_job.state is null then 'not_found'
+        when coalesce(replace_payload.reason, '') !~ '\S' then 'reason_required'
+        when v_job.state not in ('queued', 'retry_waiting') then 'not_waiting'
+        when v_rule.replaceable is not true then 'not_replaceable'
+        when exists (select from job j where j.id = replace_payload.job and j.content_key is not null) then 'content_key'
+        when exists (select from step t where t.job_id = replace_payload.job) then 'steps_recorded' end;
+    if refusal is not null then
+        return next;
+        return;
+    end if;
+    perform judge_payload(v_rule, v_job.kind, replace_payload.payload);
+    if too_deep(replace_payload.payload::text) then
+        perform refuse_deep(replace_payload.job);
+    end if;
+    refused := false;
+    if exists (select from job j where j.id = replace_payload.job and j.payload::text = replace_payload.payload::text) then
+        return next;   -- as it is already
+        return;
+    end if;
+    update job_state s set note = (coalesce(s.note, '{}') - 'moved' - 'rescheduled') || jsonb_build_object('replaced',
+               jsonb_build_object('old', payload_digest(j.id, j.payload), 'new', payload_digest(j.id, replace_payload.payload),
+                                  'size', octet_length(replace_payload.payload::text), 'reason', replace_payload.reason,
+                                  'times', 1 + (select count(*) from event e where e.job_id = j.id and e.type = 'replace')))
+      from job j where j.id = s.id and s.id = replace_payload.job;
+    insert into leftover (tenant, ref, job_id, at, again_at)
+    select j.tenant, o.ref, left(right(o.ref, 101), 36)::uuid, clock_now(), clock_now()
+      from job j, lateral (select j.payload -> '$holdfast' ->> 'stored') o(ref)
+     where j.id = replace_payload.job and j.payload::text like '{"$holdfast":%' and o.ref is not null
+    on conflict do nothing;
+    update job j set payload = replace_payload.payload where j.id = replace_payload.job;
+    return next;
 end $$;

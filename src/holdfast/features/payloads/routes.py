@@ -27,6 +27,7 @@ class SetRule(Body):
     max_bytes: Bytes | None = None
     max_result_bytes: Bytes | None = None
     store: bool | None = None
+    replaceable: bool | None = None
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[PayloadRule])

@@ -122,7 +122,7 @@ class PostgresPayloadRules(Calls, PayloadRuleReads):
     def set(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
         rows = yield self._call(
             "set_payload_rule",
-            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s, %s",
+            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s::boolean, %s, %s",
             draft.kind,
             draft.signal_only,
             list(draft.forbidden),
@@ -130,6 +130,7 @@ class PostgresPayloadRules(Calls, PayloadRuleReads):
             draft.max_bytes,
             draft.max_result_bytes,
             draft.store,
+            draft.replaceable,
             actor,
             tenant,
         )
@@ -140,13 +141,15 @@ _COLUMNS = Record.columns(PayloadRule)
 _PUT = (
     f"INSERT INTO payload_rule ({_COLUMNS})"
     " VALUES (:tenant, :kind, :declared_by, :signal_only, :forbidden, :classification, :max_bytes, :max_result_bytes,"
-    " :store, :actor, :now, :now) ON CONFLICT DO UPDATE SET signal_only = excluded.signal_only,"
+    " :store, :replaceable, :actor, :now, :now) ON CONFLICT DO UPDATE SET signal_only = excluded.signal_only,"
     " forbidden = excluded.forbidden, classification = excluded.classification, max_bytes = excluded.max_bytes,"
-    " max_result_bytes = excluded.max_result_bytes, store = excluded.store, set_by = excluded.set_by,"
+    " max_result_bytes = excluded.max_result_bytes, store = excluded.store,"
+    " replaceable = excluded.replaceable, set_by = excluded.set_by,"
     " updated_at = excluded.updated_at WHERE (payload_rule.signal_only, payload_rule.forbidden,"
-    " payload_rule.classification, payload_rule.max_bytes, payload_rule.max_result_bytes, payload_rule.store)"
+    " payload_rule.classification, payload_rule.max_bytes, payload_rule.max_result_bytes, payload_rule.store,"
+    " payload_rule.replaceable)"
     " IS NOT (excluded.signal_only, excluded.forbidden, excluded.classification, excluded.max_bytes,"
-    " excluded.max_result_bytes, excluded.store)"
+    " excluded.max_result_bytes, excluded.store, excluded.replaceable)"
 )
 _ONE = f"SELECT {_COLUMNS} FROM payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ?"
 _DELETE = "DELETE FROM payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ? RETURNING 1"
@@ -285,6 +288,7 @@ def _put(draft: RuleDraft, declared_by: str, actor: str, tenant: str, now: int) 
             "max_bytes": draft.max_bytes,
             "max_result_bytes": draft.max_result_bytes,
             "store": None if draft.store is None else int(draft.store),
+            "replaceable": None if draft.replaceable is None else int(draft.replaceable),
             "actor": actor,
             "now": now,
         },

@@ -142,6 +142,8 @@ language sql stable set search_path from current as $$
         or exists (select from result r where r.job_id = p_job and (r.ref = p_ref or position(p_ref in r.value::text) > 0))
         or exists (select from artifact a where a.job_id = p_job and a.ref = p_ref)
         or exists (select from attempt_log l where l.job_id = p_job and (l.ref = p_ref or starts_with(l.ref, p_ref) and p_ref like 'file://%'))
+        or exists (select from checkpoint c where c.job_id = p_job and c.value -> '$holdfast' ->> 'stored' = p_ref)
+        or exists (select from step t where t.job_id = p_job and t.value -> '$holdfast' ->> 'stored' = p_ref)
 $$;
 
 -- Called before these jobs are emptied. What one notes of another's is the other's to leave.

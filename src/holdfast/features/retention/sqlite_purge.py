@@ -161,7 +161,9 @@ _NAMED = (
     " UNION ALL SELECT 1 FROM result WHERE job_id = :job AND (ref = :ref OR instr(value, :ref))"
     " UNION ALL SELECT 1 FROM artifact WHERE job_id = :job AND ref = :ref"
     " UNION ALL SELECT 1 FROM attempt_log WHERE job_id = :job"
-    " AND (ref = :ref OR (:ref LIKE 'file://%' AND instr(ref, :ref) = 1)) LIMIT 1"
+    " AND (ref = :ref OR (:ref LIKE 'file://%' AND instr(ref, :ref) = 1))"
+    f" UNION ALL SELECT 1 FROM checkpoint WHERE job_id = :job AND value {_PACKED} AND instr(value, :ref)"
+    f" UNION ALL SELECT 1 FROM step WHERE job_id = :job AND value {_PACKED} AND instr(value, :ref) LIMIT 1"
 )
 _FORGET = (
     "DELETE FROM leftover WHERE ref IN (SELECT value FROM json_each(:refs)) AND (:any OR tenant = :tenant) RETURNING 1"

@@ -77,6 +77,7 @@ _TYPES: Final = {
     "discard": "discarded",
     "reschedule": "rescheduled",
     "move": "moved",
+    "replace": "payload_replaced",
     "clean": "cleaned",
     "ask": "approval_needed",
     "approve": "approved",

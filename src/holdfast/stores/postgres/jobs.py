@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import Enqueued, Job, JobSpec, Verdict
+from holdfast.engine.job import Enqueued, Job, JobSpec, Liveness, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import state_of
 from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
+from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
 from holdfast.stores.postgres.base import Calls
@@ -133,6 +134,17 @@ class PostgresJobs(Calls, JobReads):
         text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"
         rows = yield Statement(text, (parse_id(job_id), tenant), alone=True)
         return [self._job(row) for row in rows]
+
+    @flow(single=True)
+    def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Steps[Verdict]:
+        given = (parse_id(job_id), payload, reason, actor, tenant)
+        rows = yield self._call("replace_payload", "%s, %s::json, %s, %s, %s", *given)
+        return _verdict(rows[0])
+
+    @flow(single=True)
+    def liveness(self, job_id: str, tenant: str) -> Steps[Liveness | None]:
+        rows = yield self._look("liveness", "%s, %s", parse_id(job_id), tenant)
+        return Record.decoder(Liveness, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(single=True)
     def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:

@@ -37,6 +37,11 @@ class PostgresSteps(Calls, StepReads):
         return bool(rows[0][0])
 
     @flow(single=True)
+    def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Steps[bool]:
+        rows = yield self._call("note_upload", "%s, %s, %s, %s, %s", claim_id, lease, attempt, ref, tenant)
+        return bool(rows[0][0])
+
+    @flow(single=True)
     def add_artifact(
         self,
         claim_id: str,

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from holdfast.engine.job import Claim, Holding, Lease, Renewal, StopMode
+from holdfast.engine.payload import MARK
 from holdfast.errors import Refused, StaleLease
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
@@ -36,7 +37,7 @@ _OPEN = (
 _RENEW = (
     # A clock that was set back leaves an end that is too far away.
     "UPDATE lease SET until = CASE WHEN renewed_at > :now + 5000000 THEN :until ELSE max(until, :until) END,"
-    " renewed_at = :now"
+    " renewed_at = :now, renewals = renewals + 1"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING coalesce(stop_request, 'kept')"
 )
 _REQUEST_STOP = (
@@ -112,8 +113,16 @@ _SAVE = (
     " SELECT id, tenant, :name, :value, attempt, :now FROM job_state"
     " WHERE id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
     " ON CONFLICT (job_id, name) DO UPDATE"
-    " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at RETURNING 1"
+    " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,"
+    " saves = CASE WHEN attempt = excluded.attempt THEN saves + 1 ELSE 1 END RETURNING 1"
 )
+_UPLOAD = (
+    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
+    " SELECT tenant, :ref, id, :now, :now + 86400000000 FROM job_state"
+    " WHERE id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
+    " ON CONFLICT DO NOTHING"
+)
+_HELD = "SELECT 1 FROM job_state WHERE id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
 _ADD_ARTIFACT = (
     "INSERT INTO artifact (job_id, tenant, attempt, name, ref, meta, at)"
     " SELECT id, tenant, attempt, :name, :ref, :meta, :now FROM job_state"
@@ -340,6 +349,17 @@ class SqliteLeaseRows:
         return [row[0] for row in rows]
 
 
+_UPLOADED = (
+    "DELETE FROM leftover WHERE job_id = ?1 AND ref = json_extract(?2, '$.\"$holdfast\".stored')"
+    " AND tenant = (SELECT tenant FROM job_state WHERE id = ?1)"
+)
+
+
+def uploaded(values: Sequence[tuple[str, str]]) -> Steps[None]:
+    """These values of jobs are recorded, and the objects that they name are no longer to be deleted."""
+    yield Statement(_UPLOADED, list(values), many=True)
+
+
 class SqliteProgress:
     @flow()
     def save_checkpoint(
@@ -355,8 +375,20 @@ class SqliteProgress:
             "now": now,
         }
         rows = yield Statement(_SAVE, params)
+        if rows and value.startswith(MARK):
+            yield from uploaded([(claim_id, value)])
         yield from unsign()
         return bool(rows)
+
+    @flow()
+    def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Steps[bool]:
+        now = yield from act_under(lease, tenant)
+        params = {"id": claim_id, "lease": lease, "attempt": attempt, "ref": ref, "now": now}
+        held = yield Statement(_HELD, params)
+        if held:
+            yield Statement(_UPLOAD, params)
+        yield from unsign()
+        return bool(held)
 
     @flow()
     def add_artifact(

@@ -116,6 +116,13 @@ _RULED_AT_ALL = Statement("SELECT ruled FROM dispatch WHERE id = 1")
 _RULES = f"SELECT {Record.columns(PayloadRule)} FROM payload_rule WHERE tenant = ? OR tenant = '*'"
 
 
+def rule_for(tenant: str, kind: str) -> Steps[Effective]:
+    """All rules for a kind in a tenant, together."""
+    rows = yield Statement(_RULES, (tenant,))
+    decode = Record.decoder(PayloadRule, SqliteCodec())
+    return effective([decode(row) for row in rows], tenant, kind)
+
+
 def is_ruled() -> Steps[bool]:
     rows = yield _RULED_AT_ALL
     return bool(rows[0][0])

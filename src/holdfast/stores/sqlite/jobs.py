@@ -8,18 +8,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import Enqueued, Job, JobSpec, Verdict
+from holdfast.engine.job import Enqueued, Job, JobSpec, Liveness, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import ACTIVE, State, state_of
+from holdfast.engine.steps import RESERVED
 from holdfast.errors import InvalidInput
 from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
-from holdfast.stores.codecs import from_micros, in_micros, micros
+from holdfast.features.audit.model import content_digest
+from holdfast.stores.codecs import Record, from_micros, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
 from holdfast.stores.requests import OperatorAction, Reschedule
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, sign_enqueue, unsign
 from holdfast.stores.sqlite.codec import NEVER
 from holdfast.stores.sqlite.enqueue import add
+from holdfast.stores.sqlite.insert_checks import rule_for
 from holdfast.stores.sqlite.order import move_job
 
 _FIND = (
@@ -106,6 +109,32 @@ _AROUND = (
     " FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
     " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
 )
+_LIVENESS = (
+    "SELECT s.id, s.attempt, l.holder, l.renewals, l.renewed_at, coalesce(c.saves, 0), c.saved_at"
+    " FROM job_state s LEFT JOIN lease l ON l.id = coalesce(s.lease, s.settled_by)"
+    f" LEFT JOIN checkpoint c ON c.job_id = s.id AND c.name = '{RESERVED}' AND c.attempt = s.attempt"
+    " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
+)
+_REPLACEABLE = (
+    "SELECT s.state, s.tenant, s.kind, j.payload, j.content_key IS NOT NULL,"
+    " EXISTS (SELECT 1 FROM step t WHERE t.job_id = s.id)"
+    " FROM job_state s JOIN job j ON j.id = s.id WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
+)
+# The guard of the payload looks for the event that this writes.
+_TELL_REPLACED = (
+    "UPDATE job_state SET note = json_set(json_remove(coalesce(note, '{}'), '$.moved', '$.rescheduled'), '$.replaced',"
+    " json_set(json(:told), '$.times',"
+    " 1 + (SELECT count(*) FROM event e WHERE e.job_id = :job AND e.type = 'replace')))"
+    " WHERE id = :job"
+)
+_LEAVE_REPLACED = (
+    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
+    " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
+    " FROM (SELECT CASE WHEN :was LIKE '{\"$holdfast\":%'"
+    " THEN json_extract(:was, '$.\"$holdfast\".stored') END AS ref) o"
+    " WHERE o.ref IS NOT NULL ON CONFLICT DO NOTHING"
+)
+_REPLACE = "UPDATE job SET payload = :payload WHERE id = :job"
 _CLAIMABLE = "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
 _AHEAD = (
     "SELECT count(*) FROM (SELECT 1 FROM job_state s INDEXED BY claimable"
@@ -197,6 +226,44 @@ class SqliteJobs(SqlitePart, JobReads):
         scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_CHAIN, scope)
         return [self._job(row) for row in rows]
+
+    @flow()
+    def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Steps[Verdict]:
+        job_id, now = parse_id(job_id), (yield from sign(actor))
+        rows = yield Statement(_REPLACEABLE, {"job": job_id, "any": any_tenant(tenant), "tenant": tenant})
+        if not rows:
+            yield from unsign()
+            return Verdict(job_id, None, True, "not_found")
+        state, whose, kind, was, keyed, begun = rows[0]
+        rule = yield from rule_for(whose, kind)
+        refusal = (
+            "reason_required"
+            if not reason.strip()
+            else "not_waiting"
+            if state not in ("queued", "retry_waiting")
+            else "not_replaceable"
+            if not rule.replaceable
+            else "content_key"
+            if keyed
+            else "steps_recorded"
+            if begun
+            else None
+        )
+        if refusal is None and (objection := rule.objection(kind, payload)) is not None:
+            raise objection
+        if refusal is None and was != payload:
+            old, new = (content_digest("payload", job_id, text).hex() for text in (was, payload))
+            told = json.dumps({"old": old, "new": new, "size": len(payload.encode()), "reason": reason})
+            names = {"job": job_id, "told": told, "payload": payload, "was": was, "now": now, "tenant": whose}
+            for text in (_TELL_REPLACED, _LEAVE_REPLACED, _REPLACE):
+                yield Statement(text, names)
+        yield from unsign()
+        return Verdict(job_id, state_of(state), refusal is not None, refusal)
+
+    @flow(writes=False)
+    def liveness(self, job_id: str, tenant: str) -> Steps[Liveness | None]:
+        rows = yield Statement(_LIVENESS, {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant})
+        return Record.decoder(Liveness, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
     def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.payload import canonical, look_at
+from holdfast.engine.payload import MARK, canonical, look_at
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import Saved, StepEntry, projection
 from holdfast.errors import InvalidInput
@@ -17,7 +17,7 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import StepReads
 from holdfast.stores.requests import SendEvent, SentResult
 from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, sign, unsign
-from holdfast.stores.sqlite.claim import SqliteProgress
+from holdfast.stores.sqlite.claim import SqliteProgress, uploaded
 
 _HELD = (
     "SELECT id, attempt FROM job_state"
@@ -92,6 +92,8 @@ class SqliteSteps(SqlitePart, SqliteProgress, StepReads):
                 saved.append(_row(job_id, entry, now))
         if saved:
             yield Statement(_SAVE, saved, many=True)
+            if stored := [(row[0], row[4]) for row in saved if row[4] is not None and row[4].startswith(MARK)]:
+                yield from uploaded(stored)
         yield from unsign()
         return answers
 

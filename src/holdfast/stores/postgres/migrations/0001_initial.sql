@@ -194,6 +194,7 @@ create table checkpoint (
     value    json        not null,
     attempt  integer     not null,
     saved_at timestamptz not null,
+    saves    integer     not null default 1,   -- how often this attempt has saved it
     primary key (job_id, name)
 );
 
@@ -234,6 +235,7 @@ create table lease (
     until      timestamptz not null,
     opened_at  timestamptz not null,
     renewed_at timestamptz not null,
+    renewals   integer     not null default 0,
     ended_at   timestamptz,
     ended_why  text,
     swept_at   timestamptz,                     -- nothing names it any more
@@ -659,6 +661,7 @@ create table reservation (
     ended_at    timestamptz,
     ended_by    text,
     ended_why   text,
+    job_id      uuid,                   -- the job that records what its holder ran
     constraint tenant_named  check (ascii(tenant) > 32 and length(tenant) <= 100),
     constraint scope_known   check (scope in ('all', 'queue', 'resource')),
     constraint name_named    check (ascii(name) > 32 and length(name) <= 255 and (scope <> 'all' or name = '*')),
@@ -1194,6 +1197,7 @@ create table payload_rule (
     max_bytes        integer,
     max_result_bytes integer,
     store            boolean,                -- what is larger goes to the artifact store; null: nothing is said of it
+    replaceable      boolean,                -- the payload of a waiting job may be replaced; null: nothing is said of it
     set_by           text        not null,
     created_at       timestamptz not null,
     updated_at       timestamptz not null,
@@ -1206,7 +1210,7 @@ create table payload_rule (
         and array_position(forbidden, '') is null and lower(forbidden::text) = forbidden::text),
     constraint sizes_bounded        check (max_bytes >= 256 and max_result_bytes >= 256),
     constraint says_something       check (signal_only or classification = 'restricted'
-        or coalesce(max_bytes, max_result_bytes, store::integer) is not null)
+        or coalesce(max_bytes, max_result_bytes, store::integer, replaceable::integer) is not null)
 );
 
 -- URIs of the input: only for jobs that were enqueued with one.

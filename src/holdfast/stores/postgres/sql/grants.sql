@@ -20,7 +20,7 @@ end $$;
 do $$
 declare
     v_schema  text := current_schema();
-    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'worker_standings',
+    v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'liveness', 'worker_standings',
                               'active_subscriptions', 'scope', 'pinned_tenant', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'hides', 'withheld',
@@ -29,11 +29,11 @@ declare
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'heartbeat', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'exchange', 'recalls', 'holdings', 'start_many',
-                              'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint',
+                              'release', 'release_many', 'settle_many', 'succeed', 'fail', 'progress', 'save_checkpoint', 'note_upload',
                               'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'brought_payloads', 'save_steps', 'send_event', 'attend_approvals',
                               'keep_approval_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
-                              'start_workflow', 'add_to_workflow', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation',
+                              'start_workflow', 'add_to_workflow', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
                               'sweep_retention', 'declare_retention', 'count_usage', 'leftovers', 'forget_leftovers',
                               'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_webhook_delivery', 'disable_webhook'];
@@ -44,7 +44,7 @@ declare
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
                               'add_executor', 'remove_executor', 'request_stop', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'pin_login', 'unpin_login', 'set_fair',
                               'set_retention', 'delete_retention', 'find_leftovers', 'set_registered_only',
-                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as',
+                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as', 'replace_payload',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
                               'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',
@@ -100,7 +100,7 @@ begin
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
             ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
             ' held_by) on job_state to %I', v_role);
-        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds, queues, slots, version, stop_request,'
+        execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, renewals, ended_at, ended_why, kinds, queues, slots, version, stop_request,'
             ' stop_requested_at, stop_requested_by) on lease to %I', v_role);
     end loop;
 end $$;

@@ -25,13 +25,15 @@ create or replace trigger refuse_truncate before truncate on job_state for each 
 create or replace trigger refuse_truncate before truncate on event for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on artifact for each statement execute function refuse_change();
 
--- A job's facts are fixed; retention may empty the payload of a cleaned one, and a payload that is sealed may be sealed with
--- another key, as was written down before (`resealed`). Nothing else.
+-- A job's facts are fixed; retention may empty the payload of a cleaned one, a payload that is sealed may be sealed with
+-- another key, as was written down before (`resealed`), and an operator may replace that of a waiting job, as the newest
+-- event says. Nothing else.
 create or replace function judge_job_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if to_jsonb(new) - 'payload' <> to_jsonb(old) - 'payload'
        or not (new.payload::text = '{}' and exists (select from job_state s where s.id = old.id and s.state = 'cleaned')
-               or resealed_so(old.id, old.payload, new.payload)) then
+               or resealed_so(old.id, old.payload, new.payload)
+               or payloads_on_update(old.id, old.payload, new.payload)) then
         raise exception 'job %: what was asked for never changes (the payload neither)', old.id using errcode = 'ZH002';
     end if;
     return new;
@@ -139,8 +141,8 @@ create or replace trigger judge_delete after delete on result
 create or replace function judge_lease_change() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'UPDATE' and ((old.id, old.tenant, old.holder, old.opened_at) is distinct from (new.id, new.tenant, new.holder, new.opened_at)
-           or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at)
-              is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at)
+           or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at, old.renewals)
+              is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at, new.renewals)
            or old.swept_at is not null and new.swept_at is distinct from old.swept_at) then
         raise exception 'lease %: what it was opened as and its end never change', old.id
             using errcode = 'ZH002', hint = 'Open another lease, or end this one: select end_lease(…).';
@@ -161,10 +163,15 @@ create or replace trigger refuse_truncate before truncate on lease for each stat
 -- and this very job's, is for the seal to say: whoever has no key cannot make one.
 create or replace function sealed_alike(p_old json, p_new json) returns boolean
 language sql immutable set search_path from current as $$
-    select (p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
-                'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
-            and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key'
-            and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')) is true
+    select ((p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
+                 'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
+             and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')
+             -- Stored by a handler: the references differ in nothing but the digest.
+             or p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
+                 'key', p_new -> '$holdfast' ->> 'key', 'stored', p_new -> '$holdfast' ->> 'stored',
+                 'size', p_new::jsonb -> '$holdfast' -> 'size'))
+             and left(p_old -> '$holdfast' ->> 'stored', -64) = left(p_new -> '$holdfast' ->> 'stored', -64))
+            and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key') is true
 $$;
 
 create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean

@@ -72,7 +72,7 @@ begin
                w.opened_at, w.renewed_at, w.until, w.version, w.stop_request, w.stop_requested_at, w.stop_requested_by,
                array(select s.id::text from job_state s where s.lease = w.id and s.state in ('leased', 'in_progress')
                         and (v_scope = '*' or s.tenant = v_scope) order by s.id limit 20)
-          from (select l.* from lease l where l.ended_at is null and l.until > v_now
+          from (select l.* from lease l where l.ended_at is null and l.until > v_now and l.name <> 'reservation'   -- no worker
                    and (v_scope = '*' or l.tenant in (v_scope, '*'))
                  order by l.renewed_at desc limit greatest(1, least(worker_standings.most, 1000))) w
          order by w.renewed_at desc;
@@ -181,4 +181,21 @@ begin
      where t.tenant = v_scope and t.tag = v_tag and (jobs_by_payload.before is null or t.job_id < jobs_by_payload.before)
        and not hides(j.tenant, j.kind)
      order by t.job_id desc limit greatest(1, least(jobs_by_payload.most, 1000));
+end $$;
+
+-- The writes of the newest attempt that are not worth an event each: renewals of its lease and reports of progress. A lease
+-- renews for all its jobs; a worker that was declared lost has none any more.
+create or replace function liveness(job uuid, for_tenant text default null)
+returns table (job_id uuid, attempt integer, worker text, renewals integer, renewed_at timestamptz, reports integer, reported_at timestamptz)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(liveness.for_tenant);
+begin
+    return query
+    select s.id, s.attempt, l.holder, l.renewals, l.renewed_at, coalesce(c.saves, 0), c.saved_at
+      from job_state s
+      left join lease l on l.id = coalesce(s.lease, s.settled_by)
+      left join checkpoint c on c.job_id = s.id and c.name = 'holdfast:progress' and c.attempt = s.attempt
+     where s.id = liveness.job and (v_scope = '*' or s.tenant = v_scope);
 end $$;

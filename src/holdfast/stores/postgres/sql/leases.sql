@@ -34,7 +34,8 @@ declare
 begin
     -- A clock that was set back leaves an end that is too far away.
     update lease l set until = case when l.renewed_at > v_now + interval '5 s' then v_now + heartbeat.ttl
-                                    else greatest(l.until, v_now + heartbeat.ttl) end, renewed_at = v_now
+                                    else greatest(l.until, v_now + heartbeat.ttl) end, renewed_at = v_now,
+           renewals = l.renewals + 1
      where l.id = heartbeat.lease and l.ended_at is null and l.tenant = v_scope
     returning coalesce(l.stop_request, 'kept') into v_request;
     return v_request;

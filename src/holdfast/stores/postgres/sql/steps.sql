@@ -19,9 +19,54 @@ begin
     insert into checkpoint as c (job_id, tenant, name, value, attempt, saved_at)
     values (save_checkpoint.job, v_tenant, save_checkpoint.name, save_checkpoint.value, save_checkpoint.attempt, v_now)
     on conflict (job_id, name) do update
-       set value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at;
+       set value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,
+           saves = case when c.attempt = excluded.attempt then c.saves + 1 else 1 end;
+    if save_checkpoint.value::text like '{"$holdfast":%' then
+        delete from leftover l where l.tenant = v_tenant and l.job_id = save_checkpoint.job
+           and l.ref = save_checkpoint.value -> '$holdfast' ->> 'stored';
+    end if;
     return true;
 end $$;
+
+-- An object is about to be stored for a step or a checkpoint. It is on the list of files to delete until it is recorded: a
+-- worker that dies in between leaves nothing behind for longer than a day.
+create or replace function note_upload(job uuid, lease uuid, attempt integer, ref text, for_tenant text default null)
+returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := clock_now();
+    v_tenant text;
+begin
+    perform act_under(note_upload.lease, note_upload.for_tenant);
+    select s.tenant into v_tenant from job_state s
+     where s.id = note_upload.job and s.lease is not distinct from note_upload.lease
+       and s.attempt = note_upload.attempt and s.state is not distinct from 'in_progress'
+       for share;
+    if not found then
+        return false;
+    end if;
+    insert into leftover (tenant, ref, job_id, at, again_at)
+    values (v_tenant, note_upload.ref, note_upload.job, v_now, v_now + interval '1 day')
+    on conflict do nothing;
+    return true;
+end $$;
+
+-- What a step or a checkpoint no longer names is on that list again: it was saved anew, forgotten or cleaned.
+create or replace function leave_part() returns trigger
+language plpgsql security definer set search_path from current as $$
+begin
+    insert into leftover (tenant, ref, job_id, at, again_at)
+    select old.tenant, o.ref, old.job_id, clock_now(), clock_now()
+      from (select old.value -> '$holdfast' ->> 'stored') o(ref)
+     where o.ref like 'artifact://%/' || old.job_id || '/%'
+    on conflict do nothing;
+    return null;
+end $$;
+create or replace trigger leave_part after update or delete on checkpoint for each row
+    when (old.value::text like '{"$holdfast":{%"stored":"artifact:%') execute function leave_part();
+create or replace trigger leave_part after update or delete on step for each row
+    when (old.value::text like '{"$holdfast":{%"stored":"artifact:%') execute function leave_part();
 
 -- Note a file an attempt has made (SC-5). Late ones are welcome, while the job is still this lease's or has just ended by it.
 create or replace function add_artifact(job uuid, lease uuid, attempt integer, name text, ref text, meta jsonb default null,
@@ -95,6 +140,11 @@ begin
       from offered o
       left join held h on h.id = o.job and h.attempt = o.attempt
      where not exists (select from saved d where d.job_id = o.job and d.n = o.n);
+    if position('"stored":"artifact:' in save_steps.entries::text) > 0 then
+        delete from leftover l using json_to_recordset(save_steps.entries) as e(job uuid, n integer), step t
+         where t.job_id = e.job and t.n = e.n and t.tenant = l.tenant and t.job_id = l.job_id
+           and t.value -> '$holdfast' ->> 'stored' = l.ref;
+    end if;
 end $$;
 
 -- The names a wait looks at, in one order, as text: waits with the same names have the same shape.

@@ -102,6 +102,8 @@ begin
              or (n.state = 'queued' and n.note ? 'rescheduled' and not n.note ? 'moved' and n.note is distinct from o.note)
              or (n.state in ('queued', 'retry_waiting') and n.note ? 'moved'
                  and n.note -> 'moved' is distinct from o.note -> 'moved')
+             or (n.state in ('queued', 'retry_waiting') and n.note ? 'replaced' and not n.note ?| array['moved', 'rescheduled']
+                 and n.note -> 'replaced' is distinct from o.note -> 'replaced')
         end;
 
     if v_seen.hidden then

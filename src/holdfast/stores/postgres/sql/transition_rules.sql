@@ -9,11 +9,11 @@ return case now_is
         when 'in_progress' then case error_code when 'worker_lost' then 'lapse' when 'process_died' then 'crash' else 'fail' end
         when 'waiting_for_approval' then case when error_code in ('deadline_passed', 'approval_expired') then 'expire' else 'deny' end
         else 'expire' end
-    when 'retry_waiting' then case was when 'failed' then 'retry' when 'retry_waiting' then 'move' else 'snooze' end
+    when 'retry_waiting' then case was when 'failed' then 'retry' when 'retry_waiting' then case when note ? 'moved' then 'move' else 'replace' end else 'snooze' end
     when 'queued' then case was
         when 'leased' then case when note ->> 'reason' = 'lease_lapsed' then 'lapse' else 'release' end
         when 'retry_waiting' then case when note ? 'rescheduled' then 'reschedule' else 'due' end
-        when 'queued' then case when note ? 'moved' then 'move' else 'reschedule' end
+        when 'queued' then case when note ? 'moved' then 'move' when note ? 'replaced' and not note ? 'rescheduled' then 'replace' else 'reschedule' end
         when 'dead_letter' then 'redrive'
         else case note ->> 'verdict' when 'denied' then 'deny' when 'expired' then 'expire' else 'approve' end end
     when 'dead_letter' then 'bury'
@@ -176,6 +176,7 @@ returns jsonb language sql stable
 return case
     when note is null and (now_is = 'in_progress' or now_is = 'succeeded') then null
     when was = now_is and note ? 'moved' then note -> 'moved'
+    when was = now_is and note ? 'replaced' and not note ? 'rescheduled' then note -> 'replaced'
     when now_is in ('failed', 'dead_letter') then
         coalesce(note, '{}') || jsonb_build_object('error_code', error_code, 'error_message', error_message)
     when now_is = 'retry_waiting' then

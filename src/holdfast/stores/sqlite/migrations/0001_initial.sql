@@ -181,6 +181,7 @@ CREATE TABLE checkpoint (
     value    TEXT    NOT NULL,
     attempt  INTEGER NOT NULL,
     saved_at INTEGER NOT NULL,
+    saves    INTEGER NOT NULL DEFAULT 1,   -- how often this attempt has saved it
     PRIMARY KEY (job_id, name)
 ) STRICT;
 
@@ -221,6 +222,7 @@ CREATE TABLE lease (
     until      INTEGER NOT NULL,
     opened_at  INTEGER NOT NULL,
     renewed_at INTEGER NOT NULL,
+    renewals   INTEGER NOT NULL DEFAULT 0,
     ended_at   INTEGER,
     ended_why  TEXT,
     swept_at   INTEGER,                    -- nothing names it any more
@@ -611,6 +613,7 @@ CREATE TABLE reservation (
     ended_at    INTEGER,
     ended_by    TEXT,
     ended_why   TEXT,
+    job_id      TEXT,               -- the job that records what its holder ran
     CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT scope_known   CHECK (scope IN ('all', 'queue', 'resource')),
     CONSTRAINT name_named    CHECK (name >= '!' AND length(name) <= 255 AND (scope <> 'all' OR name = '*')),
@@ -1137,6 +1140,7 @@ CREATE TABLE payload_rule (
     max_bytes        INTEGER,
     max_result_bytes INTEGER,
     store            INTEGER,            -- what is larger goes to the artifact store; null: nothing is said of it
+    replaceable      INTEGER,            -- the payload of a waiting job may be replaced; null: nothing is said of it
     set_by           TEXT    NOT NULL,
     created_at       INTEGER NOT NULL,
     updated_at       INTEGER NOT NULL,
@@ -1149,7 +1153,7 @@ CREATE TABLE payload_rule (
         AND json_array_length(forbidden) BETWEEN 1 AND 200 AND lower(forbidden) = forbidden),
     CONSTRAINT sizes_bounded        CHECK (max_bytes >= 256 AND max_result_bytes >= 256),
     CONSTRAINT says_something       CHECK (signal_only OR classification = 'restricted'
-        OR coalesce(max_bytes, max_result_bytes, store) IS NOT NULL)
+        OR coalesce(max_bytes, max_result_bytes, store, replaceable) IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 
 -- URIs of the input: only for jobs that were enqueued with one.

@@ -43,6 +43,8 @@ WHEN (NEW.from_state IS NEW.to_state
                    (SELECT s.note FROM job_state s WHERE s.id = NEW.job_id AND json_extract(s.note, '$.rescheduled') IS NOT NULL)
                WHEN 'move' THEN (NEW.to_state = 'queued' OR NEW.to_state = 'retry_waiting') AND NEW.meta IS
                    (SELECT json_extract(s.note, '$.moved') FROM job_state s WHERE s.id = NEW.job_id)
+               WHEN 'replace' THEN (NEW.to_state = 'queued' OR NEW.to_state = 'retry_waiting') AND NEW.meta IS
+                   (SELECT json_extract(s.note, '$.replaced') FROM job_state s WHERE s.id = NEW.job_id)
                END, 0)
            OR ((SELECT now FROM clock) IS NULL
                AND NEW.meta IS (SELECT e.meta FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1))))
@@ -65,8 +67,9 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, nor the newest of all');
 END;
 
--- A job's facts are fixed; retention may empty the payload of a cleaned one, and a payload that is sealed may be sealed with
--- another key, as was written down before (features/payloads/sqlite.sql). Nothing else.
+-- A job's facts are fixed; retention may empty the payload of a cleaned one, a payload that is sealed may be sealed with
+-- another key, as was written down before (features/payloads/sqlite.sql), and an operator may replace that of a waiting job,
+-- as the newest event says. Nothing else.
 DROP TRIGGER IF EXISTS refuse_job_update;
 CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, run_at, deadline_at, max_retries,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
@@ -84,6 +87,10 @@ WHEN (NEW.payload <> '{}' OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.n = O
         AND json_remove(NEW.payload, '$."$holdfast".key', '$."$holdfast".sealed', '$."$holdfast".stored') = '{"$holdfast":{}}'
         AND (json_extract(OLD.payload, '$."$holdfast".stored') IS NULL) = (json_extract(NEW.payload, '$."$holdfast".stored') IS NULL)
         AND length(json_extract(OLD.payload, '$."$holdfast".sealed')) IS length(json_extract(NEW.payload, '$."$holdfast".sealed')), 0)
+     AND NOT coalesce(
+        (SELECT e.type = 'replace' AND (e.to_state = 'queued' OR e.to_state = 'retry_waiting')
+                AND json_extract(e.meta, '$.size') = length(CAST(NEW.payload AS BLOB))
+           FROM event e WHERE e.job_id = OLD.id ORDER BY e.seq DESC LIMIT 1), 0)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the payload never changes');
 END;
@@ -173,7 +180,8 @@ DROP TRIGGER IF EXISTS judge_lease_update;
 CREATE TRIGGER judge_lease_update BEFORE UPDATE ON lease
 WHEN NEW.id IS NOT OLD.id OR NEW.tenant IS NOT OLD.tenant OR NEW.holder IS NOT OLD.holder OR NEW.opened_at IS NOT OLD.opened_at
      OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS NOT OLD.ended_at OR NEW.ended_why IS NOT OLD.ended_why
-                                       OR NEW.until IS NOT OLD.until OR NEW.renewed_at IS NOT OLD.renewed_at))
+                                       OR NEW.until IS NOT OLD.until OR NEW.renewed_at IS NOT OLD.renewed_at
+                                       OR NEW.renewals IS NOT OLD.renewals))
      OR (OLD.swept_at IS NOT NULL AND NEW.swept_at IS NOT OLD.swept_at)
      OR (NEW.swept_at IS NOT NULL AND OLD.swept_at IS NULL AND EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id))
 BEGIN

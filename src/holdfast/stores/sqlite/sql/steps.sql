@@ -20,9 +20,15 @@ WHEN OLD.ended_at IS NOT NULL AND NOT coalesce(
          (OLD.error, OLD.tries, OLD.attempt, OLD.started_at, OLD.wake_at, OLD.ended_at, OLD.shape, OLD.wanted)
          IS (NEW.error, NEW.tries, NEW.attempt, NEW.started_at, NEW.wake_at, NEW.ended_at, NEW.shape, NEW.wanted)
          AND json_extract(OLD.value, '$."$holdfast".key') <> json_extract(NEW.value, '$."$holdfast".key')
-         AND length(json_extract(OLD.value, '$."$holdfast".sealed')) = length(json_extract(NEW.value, '$."$holdfast".sealed'))
-         AND NEW.value = json_object('$holdfast', json_object('key', json_extract(NEW.value, '$."$holdfast".key'),
-                                                              'sealed', json_extract(NEW.value, '$."$holdfast".sealed'))), 0)
+         AND (length(json_extract(OLD.value, '$."$holdfast".sealed')) = length(json_extract(NEW.value, '$."$holdfast".sealed'))
+              AND NEW.value = json_object('$holdfast', json_object('key', json_extract(NEW.value, '$."$holdfast".key'),
+                                                                   'sealed', json_extract(NEW.value, '$."$holdfast".sealed')))
+              -- Stored by a handler: the references differ in nothing but the digest.
+              OR substr(json_extract(OLD.value, '$."$holdfast".stored'), 1, length(json_extract(OLD.value, '$."$holdfast".stored')) - 64)
+                 = substr(json_extract(NEW.value, '$."$holdfast".stored'), 1, length(json_extract(NEW.value, '$."$holdfast".stored')) - 64)
+              AND NEW.value = json_object('$holdfast', json_object('key', json_extract(NEW.value, '$."$holdfast".key'),
+                                                                   'stored', json_extract(NEW.value, '$."$holdfast".stored'),
+                                                                   'size', json_extract(NEW.value, '$."$holdfast".size')))), 0)
      OR OLD.job_id <> NEW.job_id OR OLD.n <> NEW.n OR OLD.tenant <> NEW.tenant
      OR OLD.name <> NEW.name OR OLD.kind <> NEW.kind
 BEGIN
@@ -46,4 +52,46 @@ CREATE TRIGGER judge_step_delete BEFORE DELETE ON step
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'dead_letter' AND s.state <> 'cleaned')
 BEGIN
     SELECT RAISE(ABORT, 'immutable: steps are forgotten of dead letters only');
+END;
+
+-- What a step or a checkpoint no longer names is a file to delete: it was saved anew, forgotten or cleaned.
+DROP TRIGGER IF EXISTS leave_checkpoint_update;
+CREATE TRIGGER leave_checkpoint_update AFTER UPDATE OF value ON checkpoint
+WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'
+BEGIN
+    INSERT INTO leftover (tenant, ref, job_id, at, again_at)
+    SELECT OLD.tenant, o.ref, OLD.job_id, p.now, p.now
+      FROM present p, (SELECT json_extract(OLD.value, '$."$holdfast".stored') AS ref) o
+     WHERE o.ref LIKE 'artifact://%/' || OLD.job_id || '/%'
+    ON CONFLICT DO NOTHING;
+END;
+DROP TRIGGER IF EXISTS leave_checkpoint_delete;
+CREATE TRIGGER leave_checkpoint_delete AFTER DELETE ON checkpoint
+WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'
+BEGIN
+    INSERT INTO leftover (tenant, ref, job_id, at, again_at)
+    SELECT OLD.tenant, o.ref, OLD.job_id, p.now, p.now
+      FROM present p, (SELECT json_extract(OLD.value, '$."$holdfast".stored') AS ref) o
+     WHERE o.ref LIKE 'artifact://%/' || OLD.job_id || '/%'
+    ON CONFLICT DO NOTHING;
+END;
+DROP TRIGGER IF EXISTS leave_step_update;
+CREATE TRIGGER leave_step_update AFTER UPDATE OF value ON step
+WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'
+BEGIN
+    INSERT INTO leftover (tenant, ref, job_id, at, again_at)
+    SELECT OLD.tenant, o.ref, OLD.job_id, p.now, p.now
+      FROM present p, (SELECT json_extract(OLD.value, '$."$holdfast".stored') AS ref) o
+     WHERE o.ref LIKE 'artifact://%/' || OLD.job_id || '/%'
+    ON CONFLICT DO NOTHING;
+END;
+DROP TRIGGER IF EXISTS leave_step_delete;
+CREATE TRIGGER leave_step_delete AFTER DELETE ON step
+WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'
+BEGIN
+    INSERT INTO leftover (tenant, ref, job_id, at, again_at)
+    SELECT OLD.tenant, o.ref, OLD.job_id, p.now, p.now
+      FROM present p, (SELECT json_extract(OLD.value, '$."$holdfast".stored') AS ref) o
+     WHERE o.ref LIKE 'artifact://%/' || OLD.job_id || '/%'
+    ON CONFLICT DO NOTHING;
 END;

@@ -10,6 +10,9 @@ WHEN OLD.state <> NEW.state
     OR ((NEW.state = 'queued' OR NEW.state = 'retry_waiting') AND NEW.note IS NOT OLD.note
         AND json_extract(NEW.note, '$.moved') IS NOT NULL
         AND json_extract(NEW.note, '$.moved') IS NOT json_extract(OLD.note, '$.moved'))
+    OR ((NEW.state = 'queued' OR NEW.state = 'retry_waiting') AND NEW.note IS NOT OLD.note
+        AND json_extract(NEW.note, '$.replaced') IS NOT NULL AND json_extract(NEW.note, '$.moved', '$.rescheduled') = '[null,null]'
+        AND json_extract(NEW.note, '$.replaced') IS NOT json_extract(OLD.note, '$.replaced'))
 BEGIN
     INSERT INTO event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)
     VALUES (NEW.id, NEW.tenant, NEW.kind,
@@ -27,12 +30,15 @@ BEGIN
                    WHEN 'waiting_for_approval' THEN
                        CASE WHEN NEW.error_code IN ('deadline_passed', 'approval_expired') THEN 'expire' ELSE 'deny' END
                    ELSE 'expire' END
-               WHEN 'retry_waiting' THEN CASE OLD.state WHEN 'failed' THEN 'retry' WHEN 'retry_waiting' THEN 'move' ELSE 'snooze' END
+               WHEN 'retry_waiting' THEN CASE OLD.state WHEN 'failed' THEN 'retry' WHEN 'retry_waiting' THEN
+                       CASE WHEN json_extract(NEW.note, '$.moved') IS NOT NULL THEN 'move' ELSE 'replace' END ELSE 'snooze' END
                WHEN 'queued' THEN CASE OLD.state
                    WHEN 'leased' THEN CASE WHEN json_extract(NEW.note, '$.reason') = 'lease_lapsed' THEN 'lapse' ELSE 'release' END
                    WHEN 'retry_waiting' THEN
                        CASE WHEN json_extract(NEW.note, '$.rescheduled') IS NOT NULL THEN 'reschedule' ELSE 'due' END
-                   WHEN 'queued' THEN CASE WHEN json_extract(NEW.note, '$.moved') IS NOT NULL THEN 'move' ELSE 'reschedule' END
+                   WHEN 'queued' THEN CASE WHEN json_extract(NEW.note, '$.moved') IS NOT NULL THEN 'move'
+                                           WHEN json_extract(NEW.note, '$.rescheduled') IS NULL AND json_extract(NEW.note, '$.replaced') IS NOT NULL
+                                           THEN 'replace' ELSE 'reschedule' END
                    WHEN 'dead_letter' THEN 'redrive'
                    ELSE CASE json_extract(NEW.note, '$.verdict') WHEN 'denied' THEN 'deny' WHEN 'expired' THEN 'expire' ELSE 'approve' END END
                WHEN 'dead_letter' THEN 'bury'
@@ -42,6 +48,8 @@ BEGIN
            END,
            OLD.state, NEW.state, NEW.attempt, (SELECT now FROM present), (SELECT actor FROM present),
            CASE WHEN OLD.state = NEW.state AND json_extract(NEW.note, '$.moved') IS NOT NULL THEN json_extract(NEW.note, '$.moved')
+                WHEN OLD.state = NEW.state AND json_extract(NEW.note, '$.rescheduled') IS NULL AND json_extract(NEW.note, '$.replaced') IS NOT NULL
+                THEN json_extract(NEW.note, '$.replaced')
                 WHEN NEW.state IN ('failed', 'dead_letter') THEN
                     json_set(coalesce(NEW.note, '{}'), '$.error_code', NEW.error_code, '$.error_message', NEW.error_message)
                 WHEN NEW.state = 'retry_waiting' THEN json_set(coalesce(NEW.note, '{}'), '$.due_at',

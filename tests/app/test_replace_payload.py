@@ -1,0 +1,198 @@
+"""Replacing the payload of a waiting job: only where its kind allows it, recorded, and proven by the trail."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import App, PayloadPolicy, State
+from holdfast.engine.retry import fixed
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound, Refused
+from holdfast.features.audit.model import content_digest
+from tests.app.conftest import NewApp
+from tests.support.by_hand import open_by_hand
+from tests.support.stores import new_id
+from tests.support.workers import work_off
+
+pytestmark = pytest.mark.req("DP-26")
+
+
+def digest(job_id: str, payload: str) -> str:
+    return content_digest("payload", job_id, payload).hex()
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    return []
+
+
+def sending(app: App, ran: list[Any], **rules: Any) -> Any:
+    @app.job(retry=holdfast.Retry(max_attempts=2, backoff=fixed(3600)), rules=PayloadPolicy(**rules))
+    def send(to: str, times: int = 1) -> None:
+        ran.append((to, times))
+        if to == "nobody":
+            raise ConnectionError("no such address")
+
+    work_off(app)  # a worker writes down what the code declares
+    return send
+
+
+@pytest.mark.every_case
+@pytest.mark.req("DP-26", "HF-4")
+def test_it_runs_with_the_new_one_and_the_trail_proves_it(app: App, ran: list[Any]) -> None:
+    send = sending(app, ran, replaceable=True)
+    sealed, fresh, failed = send.enqueue("a"), send.enqueue("b"), send.enqueue("nobody")
+    app.jobs.reschedule(sealed.id, fresh.id, delay=3600)
+    work_off(app)
+    assert (failed.state(), ran) == (State.RETRY_WAITING, [("nobody", 1)])
+    app.audit.seal()
+    verdict = app.jobs.replace_payload(sealed.id, {"to": "ada", "times": 2}, reason="wrong address")
+    assert (verdict.refused, verdict.state) == (False, State.QUEUED)
+    assert not app.jobs.replace_payload(sealed.id, {"to": "ada", "times": 2}, reason="again").refused
+    assert app.jobs.replace_payload(failed.id, {"to": "eve"}, reason="typo").state is State.RETRY_WAITING
+    app.jobs.replace_payload(failed.id, {"to": "bob"}, reason="another typo")
+    (event,) = [each for each in sealed.history() if each.type == "replace"]
+    was, becomes = '{"to":"a"}', '{"to":"ada","times":2}'
+    assert sealed.get().payload == {"to": "ada", "times": 2}
+    assert event.name == "job.replace"
+    assert (event.actor, event.from_state, event.to_state) == ("tester", State.QUEUED, State.QUEUED)
+    assert event.meta == {
+        "old": digest(sealed.id, was),
+        "new": digest(sealed.id, becomes),
+        "size": len(becomes),
+        "reason": "wrong address",
+        "times": 1,
+    }
+    assert [each.meta["times"] for each in failed.history() if each.type == "replace"] == [1, 2]
+    app.jobs.move(sealed.id, first=True)
+    app.jobs.replace_payload(sealed.id, {"to": "ada", "times": 3}, reason="more")
+    assert [each.type for each in sealed.history()][-3:] == ["replace", "move", "replace"]
+    assert app.audit.verify().ok
+    app.audit.seal()
+    assert app.audit.verify().ok
+    app.jobs.reschedule(sealed.id, fresh.id, failed.id)
+    work_off(app)
+    assert sorted(ran) == [("ada", 3), ("b", 1), ("bob", 1), ("nobody", 1)]
+    assert app.audit.verify().ok
+
+
+@pytest.mark.req("DP-26", "HF-4")
+def test_a_payload_that_was_changed_behind_the_ledger_is_found(app: App, ran: list[Any]) -> None:
+    send = sending(app, ran, replaceable=True)
+    job = send.enqueue("a")
+    app.audit.seal()
+    with closing(open_by_hand(app._store.url)) as by_hand:
+        app.jobs.replace_payload(job.id, {"to": "b"}, reason="typo")
+        with pytest.raises(Exception, match="never changes"):
+            by_hand.execute('update job set payload = \'{"to":"somebody else"}\'')
+        trigger = "judge_payload_update" if app._store.embedded else "judge_update"
+        if app._store.embedded:
+            by_hand.execute(f"drop trigger {trigger}")
+        else:
+            by_hand.execute(f"alter table job disable trigger {trigger}")
+        by_hand.execute('update job set payload = \'{"to":"a"}\'')
+    (flaw,) = app.audit.verify().flaws  # it is what was sealed first, and not what the newest event says
+    assert (flaw.kind, flaw.what) == ("edited", "payload")
+
+
+def test_refusals(app: App, ran: list[Any]) -> None:
+    send, replace = sending(app, ran, replaceable=True, forbidden=["iban"], signal_only=True), app.jobs.replace_payload
+    job = send.enqueue("a")
+    for payload, error, code in (
+        ({"too": 1}, InvalidInput, "invalid_arguments"),
+        ({"to": "b", "times": "often"}, InvalidInput, "invalid_arguments"),
+        ({"to": object()}, InvalidInput, "invalid_arguments"),
+        ({"to": "x" * 2_000_000}, HoldfastError, "payload_"),
+    ):
+        with pytest.raises(error, match=code):
+            replace(job.id, payload, reason="typo")
+    for reason in ("", "  ", None):
+        with pytest.raises(InvalidInput, match="reason_required"):
+            replace(job.id, {"to": "b"}, reason=reason)  # type: ignore[arg-type]
+    other = App(app._store.url, name="other")  # which does not know the kind
+    with closing(other):
+        with pytest.raises(Refused, match="payload_forbidden"):
+            other.jobs.replace_payload(job.id, {"iban": 1}, reason="typo")
+        with pytest.raises(InvalidInput, match="payload_reserved"):
+            other.jobs.replace_payload(job.id, {"$holdfast": {"stored": "artifact://x"}}, reason="typo")
+    with pytest.raises(NotFound):
+        replace(new_id(), {"to": "b"}, reason="typo")
+    with pytest.raises(NotFound):
+        replace(job.id, {"to": "b"}, reason="typo", tenant="acme")
+    with pytest.raises(InvalidInput):
+        replace("no id", {"to": "b"}, reason="typo")
+
+    @app.job
+    def fixed_one(to: str) -> None: ...
+
+    @app.job(rules=PayloadPolicy(replaceable=True))
+    async def stepped(ctx: holdfast.Context, to: str) -> None:
+        await ctx.sleep(3600)
+
+    strict, slept, unique = fixed_one.enqueue("a"), stepped.enqueue("a"), send.using(dedupe="skip").enqueue("u")
+    app.jobs.reschedule(strict.id, unique.id, delay=3600)
+    work_off(app)
+    app.payload_rules.set("send", replaceable=True)
+    for handle, code in (
+        (job, "not_waiting"),
+        (strict, "not_replaceable"),
+        (slept, "steps_recorded"),
+        (unique, "content_key"),
+    ):
+        with pytest.raises(Conflict, match=code):
+            replace(handle.id, {"to": "b"}, reason="typo")
+    app.payload_rules.set("*", replaceable=False)  # one that objects is enough
+    later = send.enqueue("later")
+    with pytest.raises(Conflict, match="not_replaceable"):
+        replace(later.id, {"to": "b"}, reason="typo")
+    assert not any(each.type == "replace" for each in later.history())
+
+
+def test_a_claim_has_either_the_old_or_is_in_time_for_the_new(new_app: NewApp, ran: list[Any]) -> None:
+    """Whoever replaces it first decides: the job runs with what the ledger says last before it was taken."""
+    app, operator = new_app(), new_app()
+    send = sending(app, ran, replaceable=True)
+    jobs = [send.enqueue(f"old {n}") for n in range(20)]
+    accepted, codes = set[str](), set[str]()
+
+    def replace() -> None:
+        for n, job in enumerate(jobs):
+            try:
+                operator.jobs.replace_payload(job.id, {"to": f"new {n}"}, reason="race")
+                accepted.add(f"new {n}")
+            except Conflict as refused:
+                codes.add(refused.code)
+
+    racing = threading.Thread(target=replace)
+    racing.start()
+    work_off(app)
+    racing.join()
+    work_off(app)
+    assert {to for to, _ in ran} == accepted | {f"old {n}" for n in range(20) if f"new {n}" not in accepted}
+    assert len(ran) == 20
+    assert codes <= {"not_waiting"}
+    assert app.audit.verify().ok
+
+
+@pytest.mark.req("DP-26", "DP-21")
+def test_stored_ones_are_stored_and_the_old_object_goes(new_app: NewApp, tmp_path: Path, ran: list[Any]) -> None:
+    app = new_app(artifacts=tmp_path / "artifacts")
+    send = sending(app, ran, replaceable=True, store=True, max_bytes="1KB")
+    job = send.enqueue("a" * 2_000)
+    (old,) = [each for each in (tmp_path / "artifacts").rglob("*") if each.is_file()]
+    app.jobs.replace_payload(job.id, {"to": "b" * 3_000}, reason="longer")
+    app.retention.sweep()
+    (new,) = [each for each in (tmp_path / "artifacts").rglob("*") if each.is_file()]
+    assert new != old
+    with pytest.raises(InvalidInput, match="payload_too_large"):
+        app.jobs.replace_payload(job.id, {"to": "c" * 70_000_000}, reason="far too long")
+    work_off(app)
+    assert ran == [("b" * 3_000, 1)]
+    with pytest.raises(Conflict):
+        app.jobs.replace_payload(job.id, {"to": "c" * 3_000}, reason="too late")
+    assert [each for each in (tmp_path / "artifacts").rglob("*") if each.is_file()] == [new]
