@@ -35,6 +35,7 @@ from holdfast.steps.approvals import Asking
 try:
     from pydantic import TypeAdapter
     from pydantic_ai import Agent
+    from pydantic_ai.agent import EventStreamHandler
     from pydantic_ai.exceptions import UsageLimitExceeded, UserError
     from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent
     from pydantic_ai.tools import DeferredToolRequests
@@ -77,6 +78,7 @@ class HoldfastAgent(Generic[D, OutputT]):
         budget: float | None = None,
         usage_limits: UsageLimits | None = None,
         external_timeout: Duration | None = None,
+        event_stream_handler: EventStreamHandler[D] | None = None,
         **options: Unpack[JobOptions],
     ) -> None:
         name = check_agent_name(agent.name)
@@ -86,7 +88,7 @@ class HoldfastAgent(Generic[D, OutputT]):
         self._usage_limits = usage_limits
         attached: HoldfastDurability[Any] | None = HoldfastDurability.from_agent(agent)
         self._durability: HoldfastDurability[D] | None = None
-        settings = (model, tool, mcp, approval, budget, external_timeout)
+        settings = (model, tool, mcp, approval, budget, external_timeout, event_stream_handler)
         if attached is not None and (any(one is not None for one in settings) or price is not tokens):
             raise InvalidSetting(
                 f"agent {agent.name!r} already has a HoldfastDurability",
@@ -102,6 +104,7 @@ class HoldfastAgent(Generic[D, OutputT]):
                 price=price,
                 budget=budget,
                 external_timeout=external_timeout,
+                event_stream_handler=event_stream_handler,
             )
             try:
                 self._durability.for_agent(agent)  # refuses now what every run would be refused for

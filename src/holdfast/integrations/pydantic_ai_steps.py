@@ -39,6 +39,7 @@ try:
         DurableOperation,
         DurableOperationBackend,
         DurableOperationId,
+        EventStreamHandlerId,
         ModelCancelSuspendedResponseId,
         ModelCompactMessagesId,
         ModelRequestId,
@@ -100,7 +101,8 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
     ``model``, ``tool`` and ``mcp`` are the retry policy and timeout of these calls. A tool can have its own in its
     metadata. ``approval`` are the options of ``ctx.approval`` for every tool that requires approval. ``price`` says
     what a model request cost, and ``budget`` stops a run that has spent as much. ``external_timeout`` is how long a
-    run waits for the result of a tool that another system runs.
+    run waits for the result of a tool that another system runs. ``event_stream_handler`` receives the events of a run
+    as they happen: those of the model live inside its step, each event of a tool as a step of its own.
     """
 
     engine_spec = DurabilityEngineSpec(
@@ -311,6 +313,8 @@ def _step_name(agent: str, operation_id: DurableOperationId, params: Any) -> str
             return f"{agent}: model request"
         case ModelCompactMessagesId():
             return f"{agent}: compact messages"
+        case EventStreamHandlerId():
+            return f"{agent}: event"
         case ToolsetCallToolId():
             return f"{params.name} {params.ctx.tool_call_id}"
         case ToolsetValidateToolArgumentsId():
