@@ -91,9 +91,10 @@ check: $(READY) ## Lint, format, types, layers and spelling, without changing an
 	$(BIN)/codespell
 
 .PHONY: reference
-reference: $(READY) ## Write the generated reference pages and diagrams again
+reference: $(READY) ## Write the generated reference pages, diagrams and TypeScript calls again
 	PYTHONPATH=. $(BIN)/python -m tools.reference --write
 	PYTHONPATH=. $(BIN)/python -m tools.diagrams --write
+	PYTHONPATH=. $(BIN)/python -m tools.typescript --write
 	PYTHONPATH=. $(BIN)/python -m tests.docs.http_page --write
 	PYTHONPATH=. $(BIN)/python -m tests.docs.attacks_page --write
 

@@ -31,6 +31,7 @@ STANDARD_NOUNS = {
 }
 # The same noun in several layers, with the same meaning in each.
 SAME_NOUN = {
+    "admin": "what administrators use; Django requires the name in its apps",
     "approvals": "the feature in steps (`ctx.approval`) and in the remote client",
     "enqueue": "the operation in App and in the SQLite store",
     "handle": "`Handle` of a local and of a remote job",

@@ -170,7 +170,8 @@ def test_the_owner_is_nobody_special(owned_postgres_url: str) -> None:
 def test_every_table_and_column_has_a_comment(catalogue: Catalogue) -> None:
     without = catalogue.names(TABLES + " and not c.relispartition and obj_description(c.oid, 'pg_class') is null")
     without |= catalogue.names(
-        "select c.relname || '.' || a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0"
+        "select c.relname || '.' || a.attname"
+        " from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0"
         " where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p') and not c.relispartition"
         " and not a.attisdropped and col_description(c.oid, a.attnum) is null"
     )

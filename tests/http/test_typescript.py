@@ -1,6 +1,6 @@
-"""The TypeScript package, built and tested by Node against the real service (JF-14).
+"""The TypeScript package, built and tested by Node against a real server.
 
-It takes node, npm and the packages of its lock file; where they are not to be had it is skipped, and says so.
+Needs node, npm and the packages of its lock file. Without them the test is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tarfile
 from contextlib import closing
@@ -19,9 +20,12 @@ import pytest
 
 from holdfast import App, Context
 from holdfast.engine.job import Event
+from holdfast.engine.operation import Namespace
+from holdfast.remote import Client
 from tests.cli.processes import started
 from tests.support.retention import keep, sweep
 from tests.support.stores import forward
+from tools import typescript
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -38,7 +42,7 @@ def npm(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProc
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package, with what it needs."""
+    """A copy of the package with its development packages."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("NOT TESTED: the TypeScript client, since there is no node or no npm here")
     copy = tmp_path / "typescript"
@@ -50,35 +54,102 @@ def package(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # what it needs is installed, built and run by others than us
-def test_the_package_against_the_real_service(package: Path, sqlite_url: str) -> None:
+@pytest.mark.timeout(900)  # npm installs and Node compiles
+def test_the_package_against_a_real_server(package: Path, sqlite_url: str) -> None:
+    examples = readme_examples(package)
     with closing(App(sqlite_url)) as app:
-
-        @app.job()
-        async def asks(ctx: Context) -> None:
-            await ctx.approval("ts-approval", summary="Go on?")
-
-        asks.enqueue()
-        asks.enqueue()
-        app.run_worker(burst=True)
-        keep(app._store, purge="1d", kind="gone")
-        places = [cancelled(app), cancelled(app)]
-        for _ in range(2):
-            app.enqueue("last", queue="ts-nobody")  # the job of the last event stays
-            forward(app._store, 2 * 86_400)
-            sweep(app._store)
-        app._store.run(app._store.clock.set(timedelta(0), None))
-        token = app.tokens.issue("node", roles=["admin"]).text
+        environment = prepared(app)
     built = npm(package, "pack")
     assert built.returncode == 0, built.stdout + built.stderr
-    assert "Client, Conflict, EventsGone" in _installed(package, built.stdout.split()[-1])
+    assert "Cancel, Client, Conflict, Events" in _installed(package, built.stdout.split()[-1])
     command = ["serve", "--url", sqlite_url, "--port", "0", "--json", "--log-level", "error"]
-    gone = {"HOLDFAST_GONE_AFTER": places[0].cursor, "HOLDFAST_GONE_THROUGH": str(places[1].seq)}
     with started(command, cwd=package) as server:
-        tested = npm(package, "test", HOLDFAST_API_URL=address_of(server), HOLDFAST_API_TOKEN=token, **gone)
-    assert tested.returncode == 0, tested.stdout[-8_000:] + tested.stderr[-2_000:]
-    assert re.search(r"^# pass 26$", tested.stdout, re.MULTILINE), tested.stdout[-2_000:]
-    assert token not in tested.stdout + tested.stderr
+        environment["HOLDFAST_API_URL"] = address_of(server)
+        tested = npm(package, "test", **environment)
+        assert tested.returncode == 0, tested.stdout[-8_000:] + tested.stderr[-2_000:]
+        assert re.search(r"^# fail 0$", tested.stdout, re.MULTILINE), tested.stdout[-2_000:]
+        assert environment["HOLDFAST_API_TOKEN"] not in tested.stdout + tested.stderr
+        run_examples(package, examples, environment)
+
+
+def prepared(app: App) -> dict[str, str]:
+    """What the tests find in the database, and the environment that names it."""
+
+    @app.job()
+    async def asks(ctx: Context) -> None:
+        await ctx.approval("ts-approval", summary="Go on?")
+
+    @app.job()
+    async def reports(ctx: Context) -> dict[str, int]:
+        pages = await ctx.step("fetch", lambda: 2)
+        await ctx.checkpoint.save(pages, "page")
+        await ctx.progress(0.5, "half")
+        await ctx.artifact("report.txt", data=b"two pages")
+        return {"pages": pages}
+
+    for _ in range(3):
+        asks.enqueue()
+    finished = reports.enqueue()
+    app.run_worker(burst=True)
+    keep(app._store, purge="1d", kind="gone")
+    places = [cancelled(app), cancelled(app)]
+    for _ in range(2):
+        app.enqueue("last", queue="ts-nobody")  # the job of the last event stays
+        forward(app._store, 2 * 86_400)
+        sweep(app._store)
+    app._store.run(app._store.clock.set(timedelta(0), None))
+    return {
+        "HOLDFAST_API_TOKEN": app.tokens.issue("node", roles=["admin"]).text,
+        "HOLDFAST_ROOT_TOKEN": app.tokens.issue("root", roles=["admin"], tenant="*").text,
+        "HOLDFAST_FINISHED_JOB": finished.id,
+        "HOLDFAST_GONE_AFTER": places[0].cursor,
+        "HOLDFAST_GONE_THROUGH": str(places[1].seq),
+    }
+
+
+def readme_examples(package: Path) -> list[str]:
+    """The examples of the README as programs of the package, so that the strict compiler checks them too."""
+    blocks = re.findall(r"```ts\n(.*?)```", (package / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    for number, block in enumerate(blocks):
+        (package / "test" / f"readme{number}.ts").write_text(block, encoding="utf-8")
+    # The compiler resolves the package's own name by its exports, which are written by this build.
+    config = json.loads((package / "tsconfig.json").read_text(encoding="utf-8"))
+    config["compilerOptions"]["paths"] = {"@holdfast/client": ["./src/index.ts"]}
+    (package / "tsconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    return [f"dist/test/readme{number}.js" for number in range(len(blocks))]
+
+
+def run_examples(package: Path, examples: list[str], environment: dict[str, str]) -> None:
+    """The worker of the README runs while its other programs do, and ends on SIGTERM."""
+    enqueue, worker, operate = examples
+    node = shutil.which("node") or "node"
+    with subprocess.Popen(
+        [node, worker], cwd=package, env=os.environ | environment, stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            for program, expected in (
+                (enqueue, ["result { picture: 7, sizes: 3 }", "job thumbnail succeeded"]),
+                (operate, ["health warn true"]),
+            ):
+                ran = subprocess.run(
+                    [node, program],
+                    cwd=package,
+                    env=os.environ | environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    check=False,
+                )
+                assert ran.returncode == 0, ran.stderr
+                for text in expected:
+                    assert text in ran.stdout, ran.stdout
+            running.send_signal(signal.SIGTERM)
+            _, logged = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == 0
+    assert json.loads(logged.splitlines()[-1])["message"] == "Worker stopped"
+    assert "resized picture 7" in logged
 
 
 def cancelled(app: App) -> Event:
@@ -89,14 +160,13 @@ def cancelled(app: App) -> Event:
 
 
 def _installed(package: Path, packed: str) -> str:
-    """What a program finds that has installed what would be published from a clone in which nothing was built."""
+    """The exports that a program sees which has installed the package as it would be published."""
     program = package.parent / "program"
     into = program / "node_modules" / "@holdfast"
     with tarfile.open(package / packed) as archive:
         names = {name.removeprefix("package/") for name in archive.getnames()}
         archive.extractall(into, filter="data")
     (into / "package").rename(into / "client")
-    (program / "node_modules" / "zod").symlink_to(package / "node_modules" / "zod")
     assert {"LICENSE", "README.md", "dist/src/index.js", "dist/src/index.d.ts"} <= names
     assert not [name for name in names if "test" in name]
     script = 'console.log(Object.keys(await import("@holdfast/client")).sort().slice(0, 4).join(", "))'
@@ -105,7 +175,7 @@ def _installed(package: Path, packed: str) -> str:
 
 
 def address_of(server: subprocess.Popen[str]) -> str:
-    """The JSON document that it prints first."""
+    """The address in the JSON document that the server prints first."""
     assert server.stdout is not None
     text = ""
     for line in server.stdout:
@@ -115,11 +185,39 @@ def address_of(server: subprocess.Popen[str]) -> str:
     return str(json.loads(text)["address"])
 
 
-def test_its_lock_names_no_host_and_no_other_dependency() -> None:
+def test_it_has_no_runtime_dependency_and_its_lock_names_no_host() -> None:
     lock = json.loads((PACKAGE / "package-lock.json").read_text(encoding="utf-8"))
     packages = {name: facts for name, facts in lock["packages"].items() if name}
     assert all(facts["integrity"].startswith("sha512-") for facts in packages.values())
     assert [name for name, facts in packages.items() if "resolved" in facts] == []
-    assert [name for name, facts in packages.items() if not facts.get("dev")] == ["node_modules/zod"]
+    assert [name for name, facts in packages.items() if not facts.get("dev")] == []
     declared = json.loads((PACKAGE / "package.json").read_text(encoding="utf-8"))
-    assert list(declared["dependencies"]) == ["zod"]
+    assert "dependencies" not in declared
+
+
+def test_the_generated_files_are_current() -> None:
+    for file, text in typescript.generated().items():
+        assert file.read_text(encoding="utf-8") == text, f"{file.name} is not current: run `make reference`"
+
+
+def test_it_has_every_operation_of_the_python_client() -> None:
+    """In camel case. ``every`` is ``list``, which reads all pages; what ``using`` sets are options of ``enqueue``."""
+    elsewhere = {"jobs.every", "approvals.every", "workflows.every", "templates.using", "leases.progress"}
+    by_hand = set(re.findall(r"^  (?:async )?\*?(\w+)(?:<T>)?\(", _sources(), re.MULTILINE))
+    methods = {each.full for each in typescript.operations(typescript.document())}
+    with Client("http://127.0.0.1:1", token="hf_x") as client:
+        spaces = {name: type(each) for name, each in vars(client).items() if isinstance(each, Namespace)}
+    assert len(spaces) > 20
+    wanted = {
+        f"{typescript.camel(space)}.{typescript.camel(name)}"
+        for space, kind in spaces.items()
+        for name in dir(kind)
+        if not name.startswith("_") and not hasattr(kind, name[1:]) and name != "await_end"
+    }
+    missing = {name for name in wanted - methods if name.split(".")[1] not in by_hand}
+    assert missing - {typescript.camel(name) for name in elsewhere} == set()
+
+
+def _sources() -> str:
+    names = ("client.ts", "events.ts", "jobs.ts", "reservation.ts")
+    return "\n".join((PACKAGE / "src" / name).read_text(encoding="utf-8") for name in names)

@@ -28,8 +28,8 @@ from holdfast.errors import InvalidSetting
 from holdfast.integrations import fastapi, litestar, starlette
 from holdfast.integrations import flask as flask_integration
 from holdfast.integrations.fastapi import Identity, JobsDep, identity, session_jobs
-from holdfast.integrations.hosting import Hosted, by_scope
 from holdfast.integrations.sqlalchemy import SessionJobs
+from holdfast.integrations.web_host import Hosted, by_scope
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-8")

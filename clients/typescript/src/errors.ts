@@ -1,12 +1,12 @@
-// What can go wrong, with the stable codes that Python, SQL and the command line give as well.
+// Errors, with the stable codes that Python, SQL and the command line have as well.
 
 export interface Problem {
   code: string;
   detail?: string | undefined;
   fix?: string | undefined;
-  /** The class that Python raises for it. */
+  /** The class that Python raises. */
   error?: string | undefined;
-  /** Of `events_gone`: where the ledger ends now, and the number of the last event that is missing. */
+  /** Of `events_gone`: the present end of the ledger, and the number of the last missing event. */
   cursor?: string | undefined;
   through?: number | undefined;
 }
@@ -25,20 +25,20 @@ export class HoldfastError extends Error {
   }
 }
 
-/** The caller's fault; nothing was stored. */
+/** The request is invalid; nothing was stored. */
 export class InvalidInput extends HoldfastError {}
-/** A rule said no. */
+/** Refused by a rule: a missing scope, a paused queue, a full tenant. */
 export class Refused extends HoldfastError {}
 export class NotFound extends Refused {}
-/** Another state, or another payload under the same key. */
+/** The state of the thing does not allow it, or the key was used with another payload. */
 export class Conflict extends Refused {}
-/** The lease is not, or no longer, the holder's. */
+/** The lease has expired, or the job belongs to another worker now. */
 export class StaleLease extends Refused {}
-/** Retention has removed events that were not read. Look at everything anew and follow from `cursor`, which is where the
- * ledger ended then; or follow with `gaps: "skip"` what is left. */
+/** Retention has removed events that were not read. Read the present state again and follow from `cursor`, the end of the
+ * ledger at that time; or follow with `gaps: "skip"`. */
 export class EventsGone extends Refused {
   readonly cursor: string | undefined;
-  /** The number of the last event that is missing. */
+  /** The number of the last missing event. */
   readonly through: number | undefined;
 
   constructor(message: string, status: number, problem: Problem) {
@@ -47,13 +47,13 @@ export class EventsGone extends Refused {
     this.through = problem.through;
   }
 }
-/** The job had not ended in time; it goes on. */
+/** The job had not ended within the timeout. It continues. */
 export class WaitTimeout extends HoldfastError {}
-/** The job that was waited for did not succeed. */
+/** The job has ended without success. */
 export class JobFailed extends HoldfastError {}
-/** No answer, or one that says the service is not there. */
+/** No answer, or one that says that the server or its database is unavailable. */
 export class Unavailable extends HoldfastError {}
-/** Somebody answered, and not in our language. */
+/** An answer that does not come from a Holdfast server, or that this release cannot read. */
 export class UnexpectedAnswer extends HoldfastError {}
 
 type ErrorClass = new (
@@ -98,16 +98,25 @@ const byStatus: Record<number, ErrorClass> = {
 const noRoute = new Set(["no_such_route", "method_not_allowed"]);
 
 export function errorOf(status: number, problem: Problem): HoldfastError {
-  // That there is no such route says nothing of what was looked for there.
+  // A missing route says nothing about the thing that was asked for.
   if (noRoute.has(problem.code)) return new UnexpectedAnswer(problem.detail ?? problem.code, problem.code, { status });
   if (problem.code === "events_gone") return new EventsGone(problem.detail ?? problem.code, status, problem);
   const kind = (problem.error && byName[problem.error]) || byStatus[status] || HoldfastError;
   return new kind(problem.detail ?? problem.code, problem.code, { status, fix: problem.fix });
 }
 
-/** Whether it is likely to be better in a moment. A database that nobody has migrated is not. */
-export function mayPass(error: HoldfastError): boolean {
+/** Whether a retry may succeed. It does not for a database that has not been migrated. */
+export function isTransient(error: HoldfastError): boolean {
   return error instanceof Unavailable && error.code !== "schema_mismatch";
+}
+
+/** Read a problem document (RFC 9457); throws if it is none. */
+export function problemOf(given: Record<string, unknown>): Problem {
+  const text = (name: string): string | undefined => (typeof given[name] === "string" ? given[name] : undefined);
+  const code = text("code");
+  if (code === undefined || code.length > 100) throw new TypeError("not a problem document");
+  const through = typeof given.through === "number" ? given.through : undefined;
+  return { code, detail: text("detail"), fix: text("fix"), error: text("error"), cursor: text("cursor"), through };
 }
 
 export function unavailable(why: string, status?: number): Unavailable {

@@ -1,4 +1,4 @@
-// Server-sent events, out of text that comes in pieces of any size (the HTML standard, section 9.2).
+// A parser of server-sent events (HTML standard, section 9.2), for chunks of any size.
 
 export interface Message {
   event: string;
@@ -8,12 +8,12 @@ export interface Message {
 const LONGEST = 4 * 1024 * 1024;
 
 export class Parser {
-  /** Behind the last message that was whole: of the next only the number may have come. */
+  /** The id of the last complete message. */
   lastId: string | undefined;
-  /** Milliseconds the service asks to wait before coming back. */
+  /** Milliseconds that the server asks to wait before reconnecting. */
   retry: number | undefined;
-  /** Whether anything whole has come at all. */
-  told = false;
+  /** Whether a complete message has arrived. */
+  received = false;
   readonly #decoder = new TextDecoder();
   #rest = "";
   #id: string | undefined;
@@ -27,12 +27,12 @@ export class Parser {
 
   *feed(chunk: Uint8Array): Generator<Message> {
     let text = this.#rest + this.#decoder.decode(chunk, { stream: true });
-    // A CR at the very end waits: its LF may be on the way.
+    // A CR at the end may be followed by its LF in the next chunk.
     const held = text.endsWith("\r") ? "\r" : "";
     text = held ? text.slice(0, -1) : text;
     const lines = text.split(/\r\n|\n|\r/);
     this.#rest = (lines.pop() ?? "") + held;
-    if (this.#rest.length > LONGEST) throw new RangeError("an event has no end");
+    if (this.#rest.length > LONGEST) throw new RangeError("an event is larger than 4 MiB");
     for (const line of lines) {
       const message = this.#take(line);
       if (message) yield message;
@@ -46,7 +46,7 @@ export class Parser {
     const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
     if (name === "data") {
       this.#size += value.length;
-      if (this.#size > LONGEST) throw new RangeError("an event has no end");
+      if (this.#size > LONGEST) throw new RangeError("an event is larger than 4 MiB");
       this.#data.push(value);
     } else if (name === "event") {
       this.#event = value;
@@ -64,7 +64,7 @@ export class Parser {
     this.#data = [];
     this.#size = 0;
     this.lastId = this.#id;
-    this.told = true;
+    this.received = true;
     return data.length > 0 ? { event, data: data.join("\n") } : undefined;
   }
 }

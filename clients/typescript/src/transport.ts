@@ -1,22 +1,23 @@
-// Asking the service: the token, time limits, and the retries that are safe.
+// Requests: the token, time limits, and retries where repeating is safe.
 
 import { randomInt } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { z } from "zod";
 
-import { errorOf, HoldfastError, mayPass, unavailable, unexpected } from "./errors.js";
-import { problemSchema } from "./schemas.js";
+import { map, anything, Mismatch, type Decoder } from "./decoder.js";
+import { errorOf, HoldfastError, isTransient, problemOf, unavailable, unexpected } from "./errors.js";
 
 export interface TransportOptions {
-  /** Where the service is, with the path it is mounted below: `https://jobs.example.com/holdfast`. */
+  /** URL of the server, with the path it is mounted at: `https://jobs.example.com/holdfast`. Default: HOLDFAST_API_URL. */
   url?: string;
+  /** API token. Default: HOLDFAST_API_TOKEN. */
   token?: string;
-  /** For tokens of every tenant: whose jobs it is about. */
+  /** The tenant to act in, for a token of all tenants. */
   tenant?: string;
-  /** Milliseconds an answer may take. */
+  /** Milliseconds that an answer may take (30,000). */
   timeout?: number;
-  /** How often a request is sent in all, where that is safe. */
+  /** How often a request is sent at most, where repeating is safe (5). */
   tries?: number;
+  /** Another `fetch`, for example one with a proxy. */
   fetch?: typeof fetch;
 }
 
@@ -26,23 +27,23 @@ export interface Request {
   query?: Record<string, unknown>;
   body?: unknown;
   headers?: Record<string, string>;
-  /** Carried out twice it does no more than once. Reads are; the rest says so. */
+  /** Whether carrying it out twice has the same effect as once. Default: only for GET. */
   repeatable?: boolean;
-  /** Milliseconds beyond the usual. */
+  /** Milliseconds in addition to the timeout, for a request that waits at the server. */
   patience?: number;
-  /** Milliseconds for one try, where the usual would be too long. */
-  within?: number;
-  /** When nobody waits for an answer any more, nor asks again; as `Date.now()` says it. */
+  /** Milliseconds for each try, instead of the client's timeout. */
+  timeout?: number | undefined;
+  /** The time (as of `Date.now()`) after which neither an answer nor a retry is of use. */
   until?: number | undefined;
   signal?: AbortSignal | undefined;
 }
 
-const AGAIN = new Set([429, 502, 503, 504]);
+const RETRIED = new Set([429, 502, 503, 504]);
 const FIRST_PAUSE = 250;
 const LONGEST_PAUSE = 8_000;
-const OBEYED = 60_000;
-const LARGEST = 64 * 1024 * 1024;
-const SHOWN = 200;
+const LONGEST_RETRY_AFTER = 60_000;
+const LARGEST_ANSWER = 64 * 1024 * 1024;
+const EXCERPT = 200;
 
 export class Transport {
   readonly origin: string;
@@ -57,7 +58,9 @@ export class Transport {
     const given = options.url ?? process.env.HOLDFAST_API_URL;
     const url = given && URL.canParse(given) ? new URL(given) : undefined;
     if (!url || !/^https?:$/.test(url.protocol) || url.username || url.password || url.search || url.hash) {
-      throw new HoldfastError("this is not the URL of a service", "invalid_url");
+      throw new HoldfastError("Expected the http(s) URL of a Holdfast server", "invalid_url", {
+        fix: "Pass `url`, or set HOLDFAST_API_URL.",
+      });
     }
     this.origin = url.origin;
     this.base = url.origin + url.pathname.replace(/\/+$/, "");
@@ -68,32 +71,40 @@ export class Transport {
     this.#fetch = options.fetch ?? fetch;
   }
 
-  /** The answer, checked against what it should be. */
-  async ask<Out>(schema: z.ZodType<Out>, request: Request): Promise<Out> {
-    const [response, text] = await this.#answer(request, bounded);
+  /** Send a request and decode its answer. */
+  async ask<T>(decode: Decoder<T>, request: Request): Promise<T> {
+    const [response, body] = await this.#answer(request, wholeBody);
+    const text = body.toString("utf8");
     let found: unknown = null;
     if (text !== "") {
       try {
         found = JSON.parse(text);
       } catch {
-        throw unexpected(this.#strange(response, text), response.status);
+        throw unexpected(this.#notOurs(response, text), response.status);
       }
     }
-    const read = schema.safeParse(found);
-    if (read.success) return read.data;
-    const issue = read.error.issues[0];
-    const where = issue?.path.map(String).join(".");
-    throw unexpected(`the answer to ${request.method} ${request.path} cannot be read: ${where}: ${issue?.message}`);
+    try {
+      return decode(found, "");
+    } catch (error) {
+      if (!(error instanceof Mismatch)) throw error;
+      throw unexpected(`cannot read the answer to ${request.method} ${request.path}: ${error.message}`, response.status);
+    }
   }
 
-  /** A good answer, of which `read` has been read; anything else is thrown. What is safe to repeat is asked again. */
+  /** Send a request whose answer is a file. */
+  async bytes(request: Request): Promise<Uint8Array> {
+    const [, body] = await this.#answer({ ...request, headers: { accept: "*/*" } }, wholeBody);
+    return new Uint8Array(body);
+  }
+
+  /** A successful answer and what `read` returned of it. Retries what is safe to repeat; throws everything else. */
   async #answer<T>(request: Request, read: (response: Response) => Promise<T>): Promise<[Response, T]> {
     const repeatable = request.repeatable ?? request.method === "GET";
     for (let tried = 1; ; tried++) {
       let response: Response | undefined;
       let failure: HoldfastError;
       try {
-        const got = await this.#once(request);
+        const got = await this.#send(request);
         if (got.ok) return [got, await this.#within(request, () => read(got))];
         response = got;
         failure = await this.#failure(request, got);
@@ -108,23 +119,23 @@ export class Transport {
     }
   }
 
-  /** A stream of server-sent events. */
+  /** Open a stream of server-sent events. */
   async open(request: Request): Promise<Response> {
     const [response] = await this.#answer(request, () => Promise.resolve());
     if ((response.headers.get("content-type") ?? "").includes("text/event-stream")) return response;
-    const text = await this.#within(request, () => bounded(response)).catch(() => "");
-    throw unexpected(this.#strange(response, text), response.status);
+    const body = await this.#within(request, () => wholeBody(response)).catch(() => "");
+    throw unexpected(this.#notOurs(response, String(body)), response.status);
   }
 
-  /** Milliseconds until a stream is opened again. One that ends without a word is no better than no answer: it is tried
-   * as often, and then given up. */
-  beforeTheNext(stream: { retry: number | undefined }, silent: number): number {
+  /** Milliseconds before a stream is opened again. A stream that ends before its first message counts as no answer, and
+   * is given up after as many tries. */
+  reconnectDelay(stream: { retry: number | undefined }, silent: number): number {
     if (silent === 0) return Math.min(Math.max(stream.retry ?? 0, FIRST_PAUSE), LONGEST_PAUSE);
-    if (silent < this.tries) return oursAfter(silent);
-    throw unavailable(`${this.base} ended the stream ${silent} times before anything was told`);
+    if (silent < this.tries) return backoff(silent);
+    throw unavailable(`${this.base} ended the stream ${silent} times before the first event`);
   }
 
-  /** Its bytes as they come; it ends when the connection does, or when nothing came for as long as an answer may take. */
+  /** The bytes of a stream. It ends with the connection, or when nothing arrives within the timeout. */
   async *chunks(response: Response, signal: AbortSignal): AsyncGenerator<Uint8Array, void, undefined> {
     const reader = response.body?.getReader();
     if (!reader) return;
@@ -137,17 +148,17 @@ export class Transport {
       }
     } catch (error) {
       signal.throwIfAborted();
-      if (error instanceof HoldfastError) throw error; // otherwise lost: whoever follows comes back
+      if (error instanceof HoldfastError) throw error; // otherwise the connection was lost: the caller reconnects
     } finally {
       await reader.cancel().catch(() => undefined);
     }
   }
 
-  async #once(request: Request): Promise<Response> {
+  async #send(request: Request): Promise<Response> {
     const url = new URL(`${this.base}/api/v1${request.path}`);
     for (const [name, value] of Object.entries(request.query ?? {})) {
       for (const each of Array.isArray(value) ? value : [value]) {
-        if (each !== undefined && each !== null) url.searchParams.append(name, word(each));
+        if (each !== undefined && each !== null) url.searchParams.append(name, queryValue(each));
       }
     }
     const headers = new Headers({ accept: "application/json", ...request.headers });
@@ -161,20 +172,20 @@ export class Transport {
     const response = await this.#within(request, (signal) => this.#fetch(url, { ...init, signal }));
     if (response.status >= 300 && response.status < 400) {
       await response.body?.cancel();
-      throw new HoldfastError(`${this.base} sends requests on to another place, where the token is not for`, "redirected", {
+      throw new HoldfastError(`${this.base} redirects; the token is not sent elsewhere`, "redirected", {
         status: response.status,
-        fix: "Give the URL at which the service itself answers.",
+        fix: "Use the URL at which the server itself answers.",
       });
     }
     return response;
   }
 
-  /** Within the time an answer may take, or until the caller has had enough. */
+  /** Run `act` within the time limit, and until the caller's signal. */
   async #within<T>(request: Request, act: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const limit = new AbortController();
-    const most = Math.min(this.timeout, request.within ?? Infinity) + (request.patience ?? 0);
+    const most = (request.timeout ?? this.timeout) + (request.patience ?? 0);
     const timer = setTimeout(
-      () => limit.abort(new DOMException("the time was up", "TimeoutError")),
+      () => limit.abort(new DOMException("timed out", "TimeoutError")),
       Math.min(most, Math.max(0, (request.until ?? Infinity) - Date.now())),
     );
     const signal = request.signal ? AbortSignal.any([limit.signal, request.signal]) : limit.signal;
@@ -192,66 +203,62 @@ export class Transport {
   }
 
   async #failure(request: Request, response: Response): Promise<HoldfastError> {
-    const text = await this.#within(request, () => bounded(response)).catch(() => "");
+    const text = String(await this.#within(request, () => wholeBody(response)).catch(() => ""));
     try {
-      const problem = problemSchema.safeParse(JSON.parse(text));
-      if (problem.success) {
-        const { code, detail } = problem.data;
-        return errorOf(response.status, { ...problem.data, detail: this.#hide(detail ?? code) });
-      }
+      const problem = problemOf(map(anything)(JSON.parse(text), ""));
+      return errorOf(response.status, { ...problem, detail: this.#redact(problem.detail ?? problem.code) });
     } catch {
-      // not JSON: somebody in between, or no service at all
+      // Not a problem document: a proxy in between, or another server.
     }
-    const why = this.#strange(response, text);
-    return AGAIN.has(response.status) ? unavailable(why, response.status) : unexpected(why, response.status);
+    const why = this.#notOurs(response, text);
+    return RETRIED.has(response.status) ? unavailable(why, response.status) : unexpected(why, response.status);
   }
 
-  #strange(response: Response, text: string): string {
-    const shown = this.#hide(text.slice(0, 4 * SHOWN)).replace(/\s+/g, " ").slice(0, SHOWN);
-    return `this is not what the service answers: status ${response.status}, that begins with ${JSON.stringify(shown)}`;
+  #notOurs(response: Response, text: string): string {
+    const shown = this.#redact(text.slice(0, 4 * EXCERPT)).replace(/\s+/g, " ").slice(0, EXCERPT);
+    return `not an answer of a Holdfast server: status ${response.status}, beginning with ${JSON.stringify(shown)}`;
   }
 
-  #hide(text: string): string {
+  #redact(text: string): string {
     const hidden = this.#token ? text.replaceAll(this.#token, "hf_…") : text;
-    // eslint-disable-next-line no-control-regex
     return hidden.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ").slice(0, 2_000);
   }
 }
 
-async function bounded(response: Response): Promise<string> {
-  if (!response.body) return "";
+async function wholeBody(response: Response): Promise<Buffer> {
+  if (!response.body) return Buffer.alloc(0);
   const parts: Uint8Array[] = [];
   let size = 0;
   for await (const part of response.body as AsyncIterable<Uint8Array>) {
     size += part.byteLength;
-    if (size > LARGEST) throw unexpected(`the answer is larger than ${LARGEST} bytes`);
+    if (size > LARGEST_ANSWER) throw unexpected(`the answer is larger than ${LARGEST_ANSWER} bytes`);
     parts.push(part);
   }
-  return Buffer.concat(parts).toString("utf8");
+  return Buffer.concat(parts);
 }
 
-function oursAfter(tried: number): number {
+function backoff(tried: number): number {
   return Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (tried - 1)) * (0.5 + randomInt(1_000) / 2_000);
 }
 
 function pauseAfter(response: Response | undefined, failure: HoldfastError, tried: number): number | undefined {
-  const ours = oursAfter(tried);
-  if (!response) return ours;
-  // A rule that said no is an answer: what is paused, a tenant that has its fill.
-  if (!AGAIN.has(response.status) || !mayPass(failure)) return undefined;
+  const own = backoff(tried);
+  if (!response) return own;
+  // A refusal (a paused queue, a full tenant) is an answer.
+  if (!RETRIED.has(response.status) || !isTransient(failure)) return undefined;
   const asked = response.headers.get("retry-after");
-  if (asked === null) return ours;
+  if (asked === null) return own;
   const theirs = /^\d+(\.\d+)?$/.test(asked) ? Number(asked) * 1_000 : Date.parse(asked) - Date.now();
-  if (!Number.isFinite(theirs)) return ours;
-  return theirs > OBEYED ? undefined : Math.max(theirs, ours);
+  if (!Number.isFinite(theirs)) return own;
+  return theirs > LONGEST_RETRY_AFTER ? undefined : Math.max(theirs, own);
 }
 
 function reason(error: unknown): string {
-  if (error instanceof DOMException && error.name === "TimeoutError") return "the time was up";
+  if (error instanceof DOMException && error.name === "TimeoutError") return "timed out";
   const cause = error instanceof Error ? (error.cause as { code?: string } | undefined) : undefined;
   return cause?.code ?? (error instanceof Error ? error.message : "the connection was lost");
 }
 
-function word(value: unknown): string {
+function queryValue(value: unknown): string {
   return value instanceof Date ? value.toISOString() : String(value);
 }

@@ -1,17 +1,16 @@
-// A worker: takes jobs under a lease, runs handlers, says how each attempt ended.
+// A worker: claims jobs under a lease, runs their handlers, and settles each attempt.
 //
-// The lease is its word that it is alive, renewed by a timer of its own. The fence of everything that is said is
-// (lease, attempt): what the service no longer counts as ours has its handler's signal aborted, and is not settled.
+// A timer of its own renews the lease. Every request about a job carries the fence (lease, attempt): the worker aborts
+// the signal of a handler whose job the server no longer counts as its own, and settles nothing for it.
 
 import { setTimeout as sleep } from "node:timers/promises";
-import { z } from "zod";
 
-import { HoldfastError, StaleLease, Unavailable } from "./errors.js";
-import * as schemas from "./schemas.js";
-import type { Claim } from "./schemas.js";
-import type { Transport } from "./transport.js";
+import { HoldfastError, isTransient, StaleLease } from "./errors.js";
+import type { LeasesNamespace } from "./generated/namespaces.js";
+import type { ClaimedJob, HeldJob, SettleInput } from "./generated/types.js";
+import { jobFields, jsonLines, oneLine, type Level, type Log, type LogLine } from "./log.js";
 
-/** Thrown by a handler: try again, after so many seconds. */
+/** Thrown by a handler: retry, after this many seconds or by the job's policy. */
 export class Retry extends Error {
   constructor(
     message: string,
@@ -21,87 +20,88 @@ export class Retry extends Error {
     this.name = "Retry";
   }
 }
-/** Thrown by a handler: no further try can help. */
+/** Thrown by a handler: do not retry. */
 export class Reject extends Error {
   override name = "Reject";
 }
-/** Thrown by a handler: run it again after so many seconds; that costs no try. */
+/** Thrown by a handler: run it again after this many seconds, without using up an attempt. */
 export class Snooze extends Error {
   constructor(
     readonly after: number,
-    message = "asked for",
+    message = "snoozed",
   ) {
     super(message);
     this.name = "Snooze";
   }
 }
-/** Thrown by a handler: the work is not wanted any more. */
+/** Thrown by a handler: cancel the job. */
 export class Cancel extends Error {
   override name = "Cancel";
 }
 
 export interface Context {
-  readonly job: Claim;
-  /** Aborted when the job was cancelled or taken away, or the worker must leave: stop then. */
+  readonly job: ClaimedJob;
+  /** Aborted when the job is cancelled or taken over, or the worker's grace period ends: stop then. */
   readonly signal: AbortSignal;
-  /** Save something that the next attempt finds in `job.checkpoints`. */
+  /** Save a value that the next attempt finds in `job.checkpoints`. */
   checkpoint(name: string, value: unknown): Promise<void>;
-  /** Say how far this attempt is, from 0 to 1. */
+  /** Report the progress of this attempt, from 0 to 1. */
   progress(fraction: number, message?: string): Promise<void>;
+  /** Write a log line with the fields of this job. */
+  log(message: string, level?: Level): void;
 }
 
 export type Handler = (payload: unknown, context: Context) => unknown;
 
 export interface WorkerOptions {
-  /** By kind. Only jobs of these kinds are taken. */
+  /** By kind. The worker claims only jobs of these kinds. */
   handlers: Record<string, Handler>;
+  /** Default: `["default"]`. */
   queues?: string[];
-  /** How many jobs run at a time. */
+  /** Maximum number of jobs at a time (4). */
   concurrency?: number;
-  /** The executor's label, as the service's list of executors has it. */
+  /** The label of the executor, and the `worker` of log lines. */
   name?: string;
-  /** Seconds that the lease lasts unless it is renewed, which happens three times as often. */
+  /** Seconds that the lease lasts without renewal (30). It is renewed three times in that time. */
   ttl?: number;
-  /** Milliseconds that running jobs have after the stop; then they are handed back, at no cost. */
+  /** Milliseconds that running jobs have after the stop (10,000). The worker then hands them back at no cost. */
   grace?: number;
-  /** Seconds to wait at the service for a job. */
+  /** Seconds that a claim waits at the server for a job (10). */
   wait?: number;
-  /** What went wrong and was survived: a connection, a lease. */
-  onTrouble?: (error: unknown) => void;
+  /** Receives log lines. Default: JSON lines on standard error; `false` for none. */
+  log?: Log | false;
+  /** The lowest level to log (`info`). */
+  level?: Level;
 }
 
 interface Running {
-  claim: Claim;
+  claim: ClaimedJob;
   stop: AbortController;
-  /** Whether it is still ours to settle. */
+  /** Whether this worker may still settle it. */
   ours: boolean;
   done: Promise<void>;
 }
 
-type Ending = {
-  outcome: "succeeded" | "failed" | "retry" | "reject" | "snooze" | "cancel";
-  result?: unknown;
-  error?: { type: string; message: string; traceback?: string };
-  after?: number;
-};
+type Ending = Pick<SettleInput, "outcome" | "result" | "error" | "after">;
 
 const LONGEST_PAUSE = 5_000;
+const LEVELS: Level[] = ["debug", "info", "warning", "error"];
 
 export class Worker {
-  readonly #transport: Transport;
-  readonly #options: Required<Omit<WorkerOptions, "onTrouble">> & Pick<WorkerOptions, "onTrouble">;
+  readonly #leases: LeasesNamespace;
+  readonly #options: Required<WorkerOptions>;
   readonly #running = new Map<string, Running>();
   #lease: string | undefined;
-  /** How many claims were begun, and how many of them are over. */
-  #begun = 0;
-  #over = 0;
-  /** Jobs that the lease holds and nobody here knows of, with how many claims had been begun when they were seen. */
-  readonly #strange = new Map<string, number>();
+  /** How many claims were sent, and how many of them are over. */
+  #claimsSent = 0;
+  #claimsOver = 0;
+  /** Jobs that the lease holds and this worker does not know, with the number of claims sent when they were seen. */
+  readonly #unknown = new Map<string, number>();
   #pause = 0;
   #freed: () => void = nothing;
 
-  constructor(transport: Transport, options: WorkerOptions) {
-    this.#transport = transport;
+  constructor(leases: LeasesNamespace, options: WorkerOptions) {
+    this.#leases = leases;
     this.#options = {
       queues: ["default"],
       concurrency: 4,
@@ -109,69 +109,79 @@ export class Worker {
       ttl: 30,
       grace: 10_000,
       wait: 10,
+      log: jsonLines,
+      level: "info",
       ...options,
     };
   }
 
-  /** The jobs in its hands. */
-  get running(): readonly Claim[] {
+  /** The jobs that are running. */
+  get running(): readonly ClaimedJob[] {
     return [...this.#running.values()].map((each) => each.claim);
   }
 
-  /** Until the signal: then nothing more is taken, what runs may end within the grace, and the rest is handed back. */
-  async run(signal: AbortSignal): Promise<void> {
+  /** Run until the signal, or without one until SIGTERM or SIGINT. Then claim nothing more, let running jobs end within
+   * the grace period, and hand the rest back. */
+  async run(signal?: AbortSignal): Promise<void> {
+    if (signal) return this.#run(signal);
+    const stop = new AbortController();
+    const end = (name: NodeJS.Signals): void => stop.abort(name);
+    process.on("SIGTERM", end).on("SIGINT", end);
+    try {
+      await this.#run(stop.signal);
+    } finally {
+      process.off("SIGTERM", end).off("SIGINT", end);
+    }
+  }
+
+  async #run(signal: AbortSignal): Promise<void> {
+    const { concurrency, queues } = this.#options;
+    this.#log("info", `Worker started: queues ${queues.join(", ")}, ${concurrency} jobs at a time`);
     const over = new AbortController();
-    const beating = this.#beat(over.signal);
+    const renewal = this.#renewals(over.signal);
     try {
       while (!signal.aborted) {
         try {
-          await this.#turn(signal);
+          await this.#claim(signal);
+          if (this.#pause > 0) this.#log("info", "Connected again");
           this.#pause = 0;
         } catch (error) {
           if (signal.aborted) break;
-          if (!(await this.#survived(error, signal))) throw error;
+          if (!(await this.#recovered(error, signal))) throw error;
         }
       }
     } finally {
+      this.#log("info", `Worker stopping: ${this.#running.size} jobs running`);
       await this.#leave();
       over.abort();
-      await beating;
+      await renewal;
+      this.#log("info", "Worker stopped");
     }
   }
 
-  async #turn(signal: AbortSignal): Promise<void> {
+  async #claim(signal: AbortSignal): Promise<void> {
     const { concurrency, queues, handlers, ttl, wait, name } = this.#options;
     const kinds = Object.keys(handlers);
-    if (this.#lease === undefined) {
-      const body = { name, ttl, kinds, queues, slots: concurrency };
-      const opened = await this.#transport.ask(schemas.leaseSchema, { method: "POST", path: "/leases", body, signal });
-      this.#lease = opened.lease;
-    }
+    this.#lease ??= (await this.#leases.open({ name, ttl, kinds, queues, slots: concurrency }, { signal })).lease;
     const want = Math.min(concurrency - this.#running.size, 100);
     if (want <= 0) {
-      await this.#room(signal);
+      await this.#freeSlot(signal);
       return;
     }
     const lease = this.#lease;
-    const request = {
-      method: "POST" as const,
-      path: `/leases/${lease}/claim`,
-      // While others run, their end may make room for more: the wait is short then.
-      body: { queues, kinds, want, ttl, wait: this.#running.size > 0 ? Math.min(wait, 1) : wait },
-      patience: wait * 1_000,
-      signal,
-    };
-    this.#begun++;
+    // While jobs run, the wait is short: the end of one of them frees a slot that should be used.
+    const input = { queues, kinds, want, ttl, wait: this.#running.size > 0 ? Math.min(wait, 1) : wait };
+    this.#claimsSent++;
     try {
-      const { jobs } = await this.#transport.ask(schemas.claimedSchema, request);
-      for (const claim of jobs) this.#begin(lease, claim);
+      const { jobs } = await this.#leases.claim(lease, input, { signal });
+      for (const claim of jobs) this.#start(lease, claim);
     } finally {
-      this.#over++;
+      this.#claimsOver++;
     }
   }
 
-  /** Until one of them has ended. Nothing is left behind on the signal, nor on a job that takes days. */
-  #room(signal: AbortSignal): Promise<void> {
+  /** Wait until a job has ended. Leaves no listener on the signal, which may live for days. */
+  #freeSlot(signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       this.#freed = () => {
         signal.removeEventListener("abort", this.#freed);
@@ -183,7 +193,7 @@ export class Worker {
     });
   }
 
-  #begin(lease: string, claim: Claim): void {
+  #start(lease: string, claim: ClaimedJob): void {
     const stop = new AbortController();
     const each: Running = { claim, stop, ours: true, done: Promise.resolve() };
     this.#running.set(claim.id, each);
@@ -195,12 +205,11 @@ export class Worker {
 
   async #execute(lease: string, each: Running): Promise<void> {
     const { claim, stop } = each;
-    const said = { job: claim.id, attempt: claim.attempt };
-    const save = async (body: object): Promise<void> => {
+    const fence = { job: claim.id, attempt: claim.attempt };
+    const save = async (value: object): Promise<void> => {
       stop.signal.throwIfAborted();
-      const path = `/leases/${lease}/checkpoint`;
       try {
-        await this.#transport.ask(z.unknown(), { method: "POST", path, body: { ...said, ...body }, repeatable: true });
+        await this.#leases.checkpoint(lease, { ...fence, ...value });
       } catch (error) {
         if (error instanceof StaleLease) this.#lost(each);
         throw error;
@@ -211,35 +220,58 @@ export class Worker {
       signal: stop.signal,
       checkpoint: (name, value) => save({ name, value }),
       progress: (progress, message) => save({ progress, message }),
+      log: (message, level = "info") => this.#log(level, message, jobFields(claim)),
     };
-    const ending = await this.#ended(claim, context);
-    if (!each.ours) return; // somebody else's by now: what it came to does not count
-    const body = { ...said, ...ending };
-    const settle = { method: "POST" as const, path: `/leases/${lease}/settle`, body, repeatable: true };
-    try {
-      await this.#transport.ask(schemas.settledSchema, settle);
-    } catch (error) {
-      this.#options.onTrouble?.(error); // nobody knows of it here any more, so that it will be handed back
-    }
+    this.#log("debug", "Job started", jobFields(claim));
+    const begun = performance.now();
+    const ending = await this.#attempt(claim, context);
+    const duration = Math.round(performance.now() - begun) / 1_000;
+    if (each.ours) await this.#settle(lease, each, ending, duration);
+    else this.#log("warning", "Result dropped: the job belongs to another worker or was cancelled", { ...jobFields(claim), duration });
   }
 
-  async #ended(claim: Claim, context: Context): Promise<Ending> {
+  async #attempt(claim: ClaimedJob, context: Context): Promise<Ending> {
     try {
-      const handler = this.#options.handlers[claim.kind];
-      if (!handler) throw new Reject(`there is no handler for ${claim.kind}`);
+      const handler = Object.hasOwn(this.#options.handlers, claim.kind) ? this.#options.handlers[claim.kind] : undefined;
+      if (!handler) throw new Reject(`There is no handler for ${claim.kind}`);
       const result: unknown = await handler(claim.payload, context);
-      JSON.stringify(result); // what cannot be written down fails here, as the handler's fault
+      JSON.stringify(result); // a result that is not JSON is the handler's failure
       return result === undefined ? { outcome: "succeeded" } : { outcome: "succeeded", result };
     } catch (error) {
       return endingOf(error);
     }
   }
 
-  /** Three times in the life of the lease: that we are alive, and what of ours is no longer ours. */
-  async #beat(over: AbortSignal): Promise<void> {
+  /** Record how the attempt ended. During an outage it is tried again for as long as the job is this worker's: giving up
+   * would run finished work a second time. */
+  async #settle(lease: string, each: Running, ending: Ending, duration: number): Promise<void> {
+    const { claim } = each;
+    const fields = { ...jobFields(claim), duration, ...(ending.error?.type ? { error: ending.error.type } : {}) };
+    for (let pause = 250; each.ours; pause = Math.min(LONGEST_PAUSE, pause * 2)) {
+      try {
+        await this.#leases.settle(lease, { job: claim.id, attempt: claim.attempt, ...ending });
+        const why = ending.error?.message ? `: ${ending.error.message}` : "";
+        this.#log(ending.outcome === "succeeded" ? "info" : "warning", `Job ended: ${ending.outcome}${why}`, fields);
+        return;
+      } catch (error) {
+        if (error instanceof StaleLease) return this.#log("warning", `Result not recorded: ${error.message}`, fields);
+        if (!(error instanceof HoldfastError) || !isTransient(error)) {
+          this.#log("error", `Result refused: ${messageOf(error)}`, fields);
+          if (ending.outcome !== "succeeded") return; // the next renewal hands the job back
+          ending = { outcome: "reject", error: { type: "ResultRefused", message: messageOf(error).slice(0, 2_000) } };
+          continue;
+        }
+        this.#log("warning", `Result not recorded yet: ${error.message}`, fields);
+        await sleep(pause, undefined, { signal: each.stop.signal }).catch(nothing);
+      }
+    }
+  }
+
+  /** Renew the lease three times in its life, and compare what it holds with what runs here. */
+  async #renewals(over: AbortSignal): Promise<void> {
     const every = (this.#options.ttl * 1_000) / 3;
     while (!over.aborted) {
-      await sleep(every, undefined, { signal: over }).catch(() => undefined);
+      await sleep(every, undefined, { signal: over }).catch(nothing);
       const lease = this.#lease;
       if (over.aborted || lease === undefined) continue;
       const before = new Map(this.#running);
@@ -254,50 +286,49 @@ export class Worker {
       } catch (error) {
         if (over.aborted) return;
         if (error instanceof StaleLease) this.#lostAll(lease);
-        else this.#options.onTrouble?.(error);
+        else this.#log("warning", `Lease not renewed: ${messageOf(error)}`);
       }
     }
   }
 
-  /** Renew the lease; answers what it holds. */
-  async #held(lease: string, signal?: AbortSignal): Promise<{ id: string; attempt: number }[]> {
+  /** Renew the lease; returns the jobs it holds. */
+  async #held(lease: string, signal?: AbortSignal): Promise<HeldJob[]> {
     const { ttl } = this.#options;
-    // An answer that does not come must not cost the lease: there is time for another try or two.
-    const [path, within] = [`/leases/${lease}/renew`, (ttl * 1_000) / 3];
-    const request = { method: "POST" as const, path, body: { ttl }, repeatable: true, within, signal };
-    return (await this.#transport.ask(schemas.renewedSchema, request)).jobs;
+    // A lost answer must not cost the lease: each try has a third of its time.
+    const timeout = (ttl * 1_000) / 3;
+    return (await this.#leases.renew(lease, { ttl }, signal ? { timeout, signal } : { timeout })).jobs;
   }
 
-  /** Of what the lease holds and nobody here knows of: what no claim that is under way can still bring. The answer to
-   * its claim, or to its settlement, was lost; others are to have it. */
-  #orphans(unknown: readonly { id: string; attempt: number }[]): { id: string; attempt: number }[] {
+  /** Jobs of the lease that no running claim can still bring: the answer to their claim or settlement was lost. They are
+   * handed back, so that another worker can run them. */
+  #orphans(unknown: readonly HeldJob[]): HeldJob[] {
     const seen = new Map(unknown.map((job) => [`${job.id} ${job.attempt}`, job]));
-    for (const key of this.#strange.keys()) if (!seen.has(key)) this.#strange.delete(key);
-    const orphans = [...seen].filter(([key]) => (this.#strange.get(key) ?? Infinity) <= this.#over);
-    for (const key of seen.keys()) if (!this.#strange.has(key)) this.#strange.set(key, this.#begun);
+    for (const key of this.#unknown.keys()) if (!seen.has(key)) this.#unknown.delete(key);
+    const orphans = [...seen].filter(([key]) => (this.#unknown.get(key) ?? Infinity) <= this.#claimsOver);
+    for (const key of seen.keys()) if (!this.#unknown.has(key)) this.#unknown.set(key, this.#claimsSent);
     return orphans.map(([, job]) => job);
   }
 
   #lost(each: Running): void {
+    if (!each.ours) return;
     each.ours = false;
-    each.stop.abort(new HoldfastError("the job is no longer this worker's", "stale_lease"));
+    this.#log("warning", "Job lost: cancelled, or taken over by another worker", jobFields(each.claim));
+    each.stop.abort(new HoldfastError("The job no longer belongs to this worker", "stale_lease"));
   }
 
   #lostAll(lease: string): void {
     if (this.#lease !== lease) return;
     this.#lease = undefined;
+    this.#log("warning", "Lease lost");
     for (const each of this.#running.values()) this.#lost(each);
   }
 
-  async #survived(error: unknown, signal: AbortSignal): Promise<boolean> {
-    if (error instanceof StaleLease && this.#lease !== undefined) {
-      this.#lostAll(this.#lease);
-    } else if (!(error instanceof Unavailable)) {
-      return false; // a wrong token, a refused executor: it will not get better by itself
-    }
-    this.#options.onTrouble?.(error);
+  async #recovered(error: unknown, signal: AbortSignal): Promise<boolean> {
+    if (error instanceof StaleLease && this.#lease !== undefined) this.#lostAll(this.#lease);
+    else if (!(error instanceof HoldfastError) || !isTransient(error)) return false; // a wrong token stays wrong
     this.#pause = Math.min(LONGEST_PAUSE, Math.max(100, this.#pause * 2));
-    await sleep(this.#pause * (0.5 + Math.random() / 2), undefined, { signal }).catch(() => undefined);
+    this.#log("warning", `Cannot claim, trying again: ${messageOf(error)}`);
+    await sleep(this.#pause * (0.5 + Math.random() / 2), undefined, { signal }).catch(nothing);
     return true;
   }
 
@@ -305,41 +336,47 @@ export class Worker {
     const rest = () => Promise.all([...this.#running.values()].map((each) => each.done));
     await Promise.race([rest(), sleep(this.#options.grace, undefined, { ref: false })]);
     const lease = this.#lease;
-    for (const each of this.#running.values()) if (each.ours) this.#lost(each);
-    try {
-      // What it holds by the service's word: also jobs of a claim whose answer nobody waited for any more.
-      const held = lease === undefined ? [] : await this.#held(lease);
-      if (lease !== undefined && held.length > 0) await this.#handBack(lease, held);
-      if (lease !== undefined) await this.#transport.ask(z.unknown(), { method: "DELETE", path: `/leases/${lease}` });
-    } catch (error) {
-      this.#options.onTrouble?.(error); // the lease will lapse
-    }
+    for (const each of this.#running.values()) this.#lost(each);
     this.#lease = undefined;
+    if (lease === undefined) return;
+    try {
+      // What the server says it holds, including jobs of a claim whose answer did not arrive.
+      const held = await this.#held(lease);
+      if (held.length > 0) await this.#handBack(lease, held);
+      await this.#leases.end(lease);
+    } catch (error) {
+      this.#log("warning", `Lease not ended, it will expire: ${messageOf(error)}`);
+    }
   }
 
-  async #handBack(lease: string, jobs: readonly { id: string; attempt: number }[]): Promise<void> {
-    const body = { jobs: jobs.map(({ id, attempt }) => ({ id, attempt })) };
-    const request = { method: "POST" as const, path: `/leases/${lease}/release`, body, repeatable: true };
-    await this.#transport.ask(z.unknown(), request);
+  async #handBack(lease: string, jobs: readonly HeldJob[]): Promise<void> {
+    await this.#leases.release(lease, { jobs: jobs.map(({ id, attempt }) => ({ id, attempt })) });
+    this.#log("info", `Jobs handed back: ${jobs.length}`);
+  }
+
+  #log(level: Level, message: string, fields: Partial<LogLine> = {}): void {
+    const { log, name } = this.#options;
+    if (log === false || LEVELS.indexOf(level) < LEVELS.indexOf(this.#options.level)) return;
+    log({ timestamp: new Date().toISOString(), level, message: oneLine(message), worker: name, ...fields });
   }
 }
 
 function endingOf(error: unknown): Ending {
   const known = error instanceof Error ? error : new Error(String(error));
-  const said: { type: string; message: string; traceback?: string } = {
+  const said = {
     type: (known.constructor.name || known.name || "Error").slice(0, 200),
     message: known.message.slice(0, 2_000),
+    ...(known.stack ? { traceback: known.stack.slice(0, 16_000) } : {}),
   };
-  if (known.stack) said.traceback = known.stack.slice(0, 16_000);
-  if (known instanceof Retry) {
-    return known.after === undefined
-      ? { outcome: "retry", error: said }
-      : { outcome: "retry", error: said, after: known.after };
-  }
+  if (known instanceof Retry) return { outcome: "retry", error: said, after: known.after };
   if (known instanceof Reject) return { outcome: "reject", error: said };
   if (known instanceof Snooze) return { outcome: "snooze", error: said, after: known.after };
   if (known instanceof Cancel) return { outcome: "cancel", error: said };
   return { outcome: "failed", error: said };
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }
 
 function nothing(): void {}

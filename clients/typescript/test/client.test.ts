@@ -1,11 +1,11 @@
-// Against the real service: HOLDFAST_API_URL and HOLDFAST_API_TOKEN say where it is. Python starts it (tests/http).
+// Against a real server: HOLDFAST_API_URL and HOLDFAST_API_TOKEN name it. tests/http/test_typescript.py starts it.
 
 import assert from "node:assert/strict";
 import { createServer, type Server, type ServerResponse } from "node:http";
 import { after, before, test } from "node:test";
 import { inspect } from "node:util";
 
-import { Client, Conflict, EventsGone, HoldfastError, InvalidInput, JobFailed, NotFound, Unavailable, UnexpectedAnswer, WaitTimeout } from "../src/index.js";
+import { type Approval, Client, Conflict, EventsGone, HoldfastError, InvalidInput, JobFailed, NotFound, Unavailable, UnexpectedAnswer, WaitTimeout } from "../src/index.js";
 import { Transport } from "../src/transport.js";
 
 const client = new Client();
@@ -20,62 +20,87 @@ async function collect<T>(items: AsyncIterable<T>, most = 1_000): Promise<T[]> {
   return found;
 }
 
-test("a job is enqueued, found, listed, cancelled", async () => {
+test("a job is enqueued, read, listed, moved, rescheduled and cancelled", async () => {
   const run_at = new Date(Date.now() + 3_600_000);
-  const made = await client.enqueue("ts.nothing", { to: "ada" }, { tags: ["ts-a"], run_at, key: "ts-once" });
+  const references = { source_ref: "s3://in/7", target_ref: "s3://out/7" };
+  const made = await client.enqueue("ts.nothing", { to: "ada" }, { tags: ["ts-a"], run_at, key: "ts-once", ...references });
   assert.equal(made.created, true);
-  const again = await client.enqueue("ts.nothing", { to: "ada" }, { tags: ["ts-a"], run_at, key: "ts-once" });
+  const again = await client.enqueue("ts.nothing", { to: "ada" }, { tags: ["ts-a"], run_at, key: "ts-once", ...references });
   assert.deepEqual([again.id, again.created, again.reason], [made.id, false, "duplicate_key"]);
-  assert.ok(made.id);
-  const job = await client.get(made.id);
-  assert.deepEqual([job?.kind, job?.payload, job?.tags], ["ts.nothing", { to: "ada" }, ["ts-a"]]);
-  assert.ok(job?.due_at instanceof Date);
-  assert.equal(await client.get("0198c5b4-0000-7000-8000-000000000001"), undefined);
-  await assert.rejects(client.wait(made.id, { timeout: 100 }), WaitTimeout);
-  assert.equal((await client.cancel(made.id, "not wanted")).state, "cancelled");
-  await assert.rejects(client.cancel(made.id), (error) => error instanceof Conflict && error.code !== "conflict");
+  const job = await made.get();
+  assert.deepEqual([job.kind, job.payload, job.tags], ["ts.nothing", { to: "ada" }, ["ts-a"]]);
+  assert.equal(job.due_at?.getTime(), run_at.getTime());
+  const details = await client.jobs.details(made.id);
+  assert.deepEqual([details.references?.source_ref, details.references?.target_ref], ["s3://in/7", "s3://out/7"]);
+  const why = await client.jobs.why(made.id);
+  assert.ok(why.reasons.length > 0);
+  const later = new Date(Date.now() + 7_200_000);
+  await made.reschedule({ at: later, reason: "not yet" });
+  assert.equal((await client.jobs.get(made.id)).due_at?.getTime(), later.getTime());
+  await client.jobs.runNow(made.id);
+  assert.equal((await made.move({ priority: 7 })).refused, false);
+  assert.deepEqual([(await made.get()).priority, await made.state()], [7, "queued"]);
+  assert.equal((await client.jobs.counts({ tag: "ts-a" })).counts.queued, 1);
+  assert.deepEqual((await client.jobs.chain(made.id).all()).map((each) => each.id), [made.id]);
+  await assert.rejects(made.result({ timeout: 100 }), WaitTimeout);
+  assert.equal((await made.cancel({ reason: "not wanted" })).state, "cancelled");
+  await assert.rejects(made.cancel(), (error) => error instanceof Conflict && error.code !== "conflict");
   await assert.rejects(client.wait(made.id), JobFailed);
+  assert.equal((await client.jobs.handle(made.id).wait()).state, "cancelled");
   await assert.rejects(client.enqueue("ts.nothing", {}, { priority: 1e9 }), InvalidInput);
-  await assert.rejects(client.cancel("0198c5b4-0000-7000-8000-000000000001"), NotFound);
-  const types = (await client.history(made.id)).map((event) => event.type);
-  assert.deepEqual(types, ["enqueue", "cancel"]);
+  const missing = client.jobs.handle("0198c5b4-0000-7000-8000-000000000001");
+  await assert.rejects(missing.get(), NotFound);
+  await assert.rejects(missing.cancel(), NotFound);
+  for (const id of ["", ".", ".."]) await assert.rejects(async () => client.jobs.get(id), TypeError);
+  const types = (await made.history()).map((event) => event.type);
+  assert.deepEqual(types.at(-1), "cancel");
 });
 
 test("many at once, and every page of them", async () => {
   const calls = Array.from({ length: 230 }, (_, n) => ({ kind: "ts.many", payload: { n }, queue: "ts-many" }));
   const made = await client.enqueueMany(calls);
   assert.equal(made.filter((each) => each.created).length, 230);
-  const found = await collect(client.list({ queue: "ts-many" }));
+  const found = await client.jobs.list({ queue: "ts-many" }).all();
   assert.deepEqual(found.map((job) => job.id).reverse(), made.map((each) => each.id));
-  assert.equal((await collect(client.list({ queue: "ts-many" }), 3)).length, 3);
+  assert.equal((await client.jobs.list({ queue: "ts-many", limit: 3 }).all()).length, 3);
+  assert.equal((await client.jobs.list({ queue: "ts-many", limit: 210 }).all()).length, 210);
+  assert.equal((await collect(client.jobs.list({ queue: "ts-many" }), 3)).length, 3);
+  const page = await client.jobs.list({ queue: "ts-many" }).page({ limit: 100 });
+  assert.ok(page.items.length === 100 && page.next);
+  const rest = await client.jobs.list({ queue: "ts-many", after: page.next }).all();
+  assert.deepEqual([rest.length, rest[0]?.id], [130, found[100]?.id]);
+  assert.equal((await client.jobs.list({ queue: "ts-many" }).first())?.id, found[0]?.id);
   assert.deepEqual(await client.enqueueMany([]), []);
+  const events = await client.events.list({ kind: "ts.many" }).all();
+  assert.equal(events.length, 230);
+  assert.deepEqual(await client.events.list({ kind: "ts.many", after: events.at(-1)?.cursor }).all(), []);
 });
 
 test("events are followed from now on, until the signal", async () => {
   const stop = new AbortController();
   const seen: string[] = [];
   const following = (async () => {
-    for await (const event of client.follow({ kind: "ts.followed", signal: stop.signal })) {
+    for await (const event of client.events.follow({ kind: "ts.followed", signal: stop.signal })) {
       seen.push(event.type);
       if (event.type === "cancel") stop.abort();
     }
   })();
-  // Nobody knows when it has begun to listen: one more is told of until one was heard of.
+  // The stream begins at an unknown moment: enqueue until one event has arrived.
   while (seen.length === 0) {
     await client.enqueue("ts.followed", {}, { queue: "ts-nobody" });
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   const last = await client.enqueue("ts.followed", {}, { queue: "ts-nobody" });
-  await client.cancel(last.id ?? "");
+  await last.cancel();
   await following;
   assert.equal(seen.at(-1), "cancel");
   assert.ok(seen.slice(0, -1).every((type) => type === "enqueue"));
 });
 
-test("a follower is told of what retention has removed, and begins again from where it says", async () => {
+test("a follower learns that retention has removed events, and can start again", async () => {
   const place = process.env.HOLDFAST_GONE_AFTER;
   assert.ok(place);
-  const gone = await collect(client.follow({ after: place }), 1).then(
+  const gone = await collect(client.events.follow({ after: place }), 1).then(
     () => undefined,
     (error: unknown) => error,
   );
@@ -83,31 +108,36 @@ test("a follower is told of what retention has removed, and begins again from wh
   assert.deepEqual([gone.code, gone.status, gone.through], ["events_gone", 410, Number(process.env.HOLDFAST_GONE_THROUGH)]);
   assert.ok(gone.cursor);
   const made = await client.enqueue("ts.again", {}, { queue: "ts-nobody" });
-  const [first] = await collect(client.follow({ after: gone.cursor, kind: "ts.again" }), 1);
+  const [first] = await collect(client.events.follow({ after: gone.cursor, kind: "ts.again" }), 1);
   assert.equal(first?.job_id, made.id);
-  const [left] = await collect(client.follow({ after: place, gaps: "skip" }), 1);
+  const [left] = await collect(client.events.follow({ after: place, gaps: "skip" }), 1);
   assert.ok(left && left.seq > (gone.through ?? 0));
 });
 
-test("people decide", async () => {
-  const approvals = await collect(client.approvals({ name: "ts-approval" }));
-  assert.equal(approvals.length, 2);
-  const [first, second] = approvals;
-  assert.ok(first && second);
-  assert.equal((await client.approve(first.id, { comment: "fine" })).state, "approved");
-  assert.equal((await client.deny(second.id)).state, "denied");
-  await assert.rejects(client.approve(first.id), (error) => error instanceof HoldfastError && error.code === "already_decided");
+test("approvals are listed, read, approved and denied, also by a token for one decision", async () => {
+  const approvals = await client.approvals.list({ name: "ts-approval" }).all();
+  assert.equal(approvals.length, 3);
+  const [first, second, third] = approvals as [Approval, Approval, Approval];
+  assert.equal((await client.approvals.get(first.id)).approval.summary, "Go on?");
+  assert.equal((await client.approvals.approve(first.id, { comment: "fine" })).state, "approved");
+  assert.equal((await client.approvals.deny(second.id)).state, "denied");
+  await assert.rejects(client.approvals.approve(first.id), (error) => error instanceof HoldfastError && error.code === "already_decided");
+  const issued = await client.approvals.issueToken(third.id, {});
+  const question = await client.approvals.question(issued.token);
+  assert.ok("approval" in question && question.approval.summary === "Go on?");
+  await client.approvals.decide(issued.token, { verdict: "approve", by: "ada" });
+  assert.equal((await client.approvals.get(third.id)).approval.state, "approved");
 });
 
-test("the token is seen nowhere, and another is refused", async () => {
+test("the token is shown nowhere, and another is refused", async () => {
   assert.ok(token.length > 20);
   assert.ok(!inspect(client, { depth: 10, showHidden: true }).includes(token));
   const stranger = new Client({ token: "hf_another" });
-  await assert.rejects(stranger.get("7"), (error) => error instanceof HoldfastError && error.code === "unauthenticated");
+  await assert.rejects(stranger.jobs.get("7"), (error) => error instanceof HoldfastError && error.code === "unauthenticated");
   assert.throws(() => new Client({ url: "jobs.example.com" }), HoldfastError);
 });
 
-// --- servers that no decent one is like ---
+// --- broken servers ---
 
 let broken: Server;
 let asked: { url: string; key: string | undefined }[] = [];
@@ -126,7 +156,7 @@ before(async () => {
     else if (how === "locked") locked(response);
     else if (how === "cut") told(request.headers["last-event-id"], response, () => request.socket.destroy());
     else if (how === "slow") response.writeHead(200).write("{");
-    else response.setHeader("content-type", "application/json").end('{"id": "7", "created": false, "reason": "duplicate_key"}');
+    else response.setHeader("content-type", "application/json").end('{"id": "7", "tenant": "default", "created": false, "reason": "duplicate_key"}');
   });
   await new Promise<void>((resolve) => broken.listen(0, "127.0.0.1", resolve));
 });
@@ -136,7 +166,7 @@ after(() => {
   broken.close();
 });
 
-/** A stream without a word, that says at its head where it begins; the third connection tells where it was asked for. */
+/** A stream that breaks before its first event, and names its start in a header. The third connection has an event. */
 function mute(after: string | string[] | undefined, response: ServerResponse, cut: () => void): void {
   response.writeHead(200, { "content-type": "text/event-stream", "holdfast-cursor": "40" });
   if (asked.length < 3) response.write("re", cut);
@@ -150,7 +180,7 @@ function locked(response: ServerResponse): void {
   response.end(JSON.stringify(first ? problem : { items: [], next: null }));
 }
 
-/** Events 1 to 6; each connection ends in the midst of the third, behind its number. */
+/** Events 1 to 6; each connection breaks within the third event, after its id. */
 function told(after: string | string[] | undefined, response: ServerResponse, cut: () => void): void {
   const begin = Number(after ?? 0) + 1;
   response.writeHead(200, { "content-type": "text/event-stream" });
@@ -170,9 +200,9 @@ function at(how: string, options: { tries?: number; timeout?: number } = {}): Cl
   return new Client({ url: `http://127.0.0.1:${address.port}/${how}`, token, tries: 3, ...options });
 }
 
-test("whoever answers, and however: a clear error, in time, without the token", async () => {
+test("a broken server gives a clear error, in time, without the token", async () => {
   const failed = async (how: string, kind: new (...args: never[]) => HoldfastError, options = {}): Promise<void> => {
-    await assert.rejects(at(how, options).get("7"), (error) => {
+    await assert.rejects(at(how, options).jobs.get("7"), (error) => {
       assert.ok(error instanceof kind, `${how}: ${String(error)}`);
       assert.ok(!inspect(error).includes(token), how);
       return true;
@@ -184,7 +214,7 @@ test("whoever answers, and however: a clear error, in time, without the token", 
   assert.equal(asked.length, 1);
   await failed("slow", Unavailable, { timeout: 300, tries: 1 });
   await assert.rejects(at("slow", { timeout: 300 }).wait("7", { timeout: 100 }), Unavailable);
-  assert.equal(asked.length, 1); // the caller's time is over
+  assert.equal(asked.length, 1); // the caller does not wait any longer
   await failed("half", Unavailable, { tries: 2 });
   assert.equal(asked.length, 2);
   await failed("busy", Unavailable);
@@ -196,30 +226,30 @@ test("a lost connection makes no second job: the key is made once", async () => 
   assert.deepEqual([made.id, made.created, made.reason], ["7", true, null]);
   assert.equal(asked.length, 3);
   assert.equal(new Set(asked.map((each) => each.key)).size, 1);
-  await assert.rejects(at("lost").cancel("7"), Unavailable);
+  await assert.rejects(at("lost").jobs.cancel("7"), Unavailable);
   assert.equal(asked.length, 1);
 });
 
-test("a stream that breaks in the midst of an event goes on with that event", async () => {
-  const seen = await collect(at("cut").follow({ after: "0" }), 6);
+test("a stream that breaks within an event continues with that event", async () => {
+  const seen = await collect(at("cut").events.follow({ after: "0" }), 6);
   assert.deepEqual(seen.map((event) => event.seq), [1, 2, 3, 4, 5, 6]);
   assert.equal(asked.length, 3);
 });
 
-test("a stream that breaks before its first word begins where it began; one that never has a word is given up", async () => {
-  const [first] = await collect(at("mute").follow(), 1);
+test("a stream that breaks before its first event keeps its start; one that never has an event is given up", async () => {
+  const [first] = await collect(at("mute").events.follow(), 1);
   assert.equal(first?.seq, 41);
   assert.equal(asked.length, 3);
-  await assert.rejects(collect(at("mute", { tries: 2 }).follow(), 1), (error) => error instanceof Unavailable && /before anything/.test(error.message));
+  await assert.rejects(collect(at("mute", { tries: 2 }).events.follow(), 1), (error) => error instanceof Unavailable && /before the first event/.test(error.message));
   assert.equal(asked.length, 2);
 });
 
-test("whatever says that the database is away for now is asked again", async () => {
-  assert.deepEqual(await collect(at("locked").list(), 1), []);
+test("a request is repeated while the database is unavailable", async () => {
+  assert.deepEqual(await collect(at("locked").jobs.list(), 1), []);
   assert.equal(asked.length, 2);
 });
 
-test("a stream is not opened again without a pause, whatever the service asks for", () => {
+test("a stream is not opened again without a pause, whatever the server asks for", () => {
   const transport = new Transport({ url: "http://127.0.0.1:1" });
-  assert.deepEqual([undefined, 0, 1, 999_999_999].map((retry) => transport.beforeTheNext({ retry }, 0)), [250, 250, 250, 8_000]);
+  assert.deepEqual([undefined, 0, 1, 999_999_999].map((retry) => transport.reconnectDelay({ retry }, 0)), [250, 250, 250, 8_000]);
 });

@@ -1,4 +1,4 @@
-// A worker to be killed: it takes a job, says how far it is, and never ends.
+// A worker to be killed: it claims a job, saves a checkpoint, and never ends.
 
 import { Client } from "../src/index.js";
 
@@ -13,5 +13,6 @@ const worker = new Client().worker({
   },
   queues: [kind],
   ttl: 4,
+  log: false,
 });
 await worker.run(new AbortController().signal);

@@ -1,4 +1,4 @@
-// A worker over HTTP: completes jobs, renews its lease, loses what is taken from it, and may be killed.
+// The worker: completes jobs, renews its lease, survives outages, logs, stops on SIGTERM, and may be killed.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -7,20 +7,18 @@ import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
-import { Client, type Context, type Handler, JobFailed, Reject, Retry, Snooze } from "../src/index.js";
+import { Client, type Context, type Handler, JobFailed, type LogLine, Reject, Retry, Snooze } from "../src/index.js";
 
 const client = new Client();
 
 async function made(kind: string, payload: unknown = {}, options = {}): Promise<string> {
-  const { id } = await client.enqueue(kind, payload, { queue: kind, ...options });
-  assert.ok(id);
-  return id;
+  return (await client.enqueue(kind, payload, { queue: kind, ...options })).id;
 }
 
 /** A worker for one kind, for the length of the block. */
 async function working<T>(kind: string, handler: Handler, act: () => Promise<T>, options = {}): Promise<T> {
   const stop = new AbortController();
-  const worker = client.worker({ handlers: { [kind]: handler }, queues: [kind], wait: 1, ...options });
+  const worker = client.worker({ handlers: { [kind]: handler }, queues: [kind], wait: 1, log: false, ...options });
   const running = worker.run(stop.signal);
   try {
     return await Promise.race([act(), running.then(() => Promise.reject(new Error("the worker ended")))]);
@@ -63,7 +61,7 @@ describe("a worker", { concurrency: true }, () => {
       assert.deepEqual(await client.wait(five, { timeout: 20_000 }), { doubled: 10 });
     });
     assert.ok(most > 1);
-    const [retried, snoozed] = await Promise.all([client.get(three), client.get(four)]);
+    const [retried, snoozed] = await Promise.all([client.jobs.get(three), client.jobs.get(four)]);
     assert.deepEqual([retried?.retries, snoozed?.retries], [1, 0]);
   });
 
@@ -71,7 +69,7 @@ describe("a worker", { concurrency: true }, () => {
     const kind = "ts.busy";
     const ids = await Promise.all(Array.from({ length: 15 }, () => made(kind)));
     const stop = new AbortController();
-    const worker = client.worker({ handlers: { [kind]: () => sleep(2) }, queues: [kind], wait: 1, concurrency: 1 });
+    const worker = client.worker({ handlers: { [kind]: () => sleep(2) }, queues: [kind], wait: 1, concurrency: 1, log: false });
     const running = worker.run(stop.signal);
     try {
       for (const id of ids) await client.wait(id, { timeout: 30_000 });
@@ -115,10 +113,10 @@ describe("a worker", { concurrency: true }, () => {
     let finish: () => void = () => undefined;
     const over = new Promise<void>((resolve) => (finish = resolve));
     await begun;
-    await client.cancel(id, "enough");
+    await client.jobs.cancel(id, { reason: "enough" });
     await over;
-    assert.match(String(aborted), /no longer this worker's/);
-    assert.equal((await client.get(id))?.state, "cancelled");
+    assert.match(String(aborted), /no longer belongs to this worker/);
+    assert.equal((await client.jobs.get(id))?.state, "cancelled");
   });
 
   it("a worker that is told to stop hands back what it has not done, at no cost", async () => {
@@ -131,12 +129,12 @@ describe("a worker", { concurrency: true }, () => {
         stop.abort();
         await once(signal, "abort");
       };
-      const worker = client.worker({ handlers: { [kind]: handler }, queues: [kind], grace: 50 });
+      const worker = client.worker({ handlers: { [kind]: handler }, queues: [kind], grace: 50, log: false });
       void worker.run(stop.signal).then(resolve);
     });
     const result = await working(kind, () => (first = false), () => client.wait(id, { timeout: 20_000 }));
     assert.deepEqual([result, first], [false, false]);
-    const job = await client.get(id);
+    const job = await client.jobs.get(id);
     assert.deepEqual([job?.attempt, job?.retries, job?.crashes], [2, 0, 0]);
   });
 
@@ -152,12 +150,12 @@ describe("a worker", { concurrency: true }, () => {
     const handler: Handler = (_, { job }) => ({ attempt: job.attempt, ...job.checkpoints });
     const result = await working(kind, handler, () => client.wait(id, { timeout: 30_000 }));
     assert.deepEqual(result, { attempt: 2, rows: 7 });
-    assert.equal((await client.get(id))?.crashes, 1);
+    assert.equal((await client.jobs.get(id))?.crashes, 1);
   });
 
   it("a worker that may not work says so and ends", async () => {
     const stranger = new Client({ token: "hf_another" });
-    const worker = stranger.worker({ handlers: { x: () => undefined } });
+    const worker = stranger.worker({ handlers: { x: () => undefined }, log: false });
     await assert.rejects(worker.run(new AbortController().signal), (error: { code?: string }) => error.code === "unauthenticated");
   });
 
@@ -173,7 +171,7 @@ describe("a worker", { concurrency: true }, () => {
       await sleep(7_000, undefined, { signal: context.signal });
       return context.job.attempt;
     };
-    const running = patient.worker({ handlers: { [kind]: handler }, queues: [kind], ttl: 4, wait: 0 }).run(stop.signal);
+    const running = patient.worker({ handlers: { [kind]: handler }, queues: [kind], ttl: 4, wait: 0, log: false }).run(stop.signal);
     assert.equal(await client.wait(id, { timeout: 30_000 }), 1);
     stop.abort();
     await running;
@@ -192,9 +190,9 @@ describe("a worker", { concurrency: true }, () => {
         throw new TypeError("nobody waits for it");
       },
     });
-    await leaving.worker({ handlers: { [kind]: () => "unheard" }, queues: [kind], wait: 0 }).run(stop.signal);
+    await leaving.worker({ handlers: { [kind]: () => "unheard" }, queues: [kind], wait: 0, log: false }).run(stop.signal);
     assert.equal(await working(kind, () => "heard", () => client.wait(id, { timeout: 20_000 })), "heard");
-    const job = await client.get(id);
+    const job = await client.jobs.get(id);
     assert.deepEqual([job?.attempt, job?.retries, job?.crashes], [2, 0, 0]);
   });
 
@@ -214,12 +212,71 @@ describe("a worker", { concurrency: true }, () => {
       },
     });
     const stop = new AbortController();
-    const worker = deaf.worker({ handlers: { [kind]: (_, { job }) => job.attempt }, queues: [kind], ttl: 4, wait: 1 });
+    const worker = deaf.worker({ handlers: { [kind]: (_, { job }) => job.attempt }, queues: [kind], ttl: 4, wait: 1, log: false });
     const running = worker.run(stop.signal);
     assert.equal(await client.wait(id, { timeout: 30_000 }), 2);
     stop.abort();
     await running;
-    const job = await client.get(id);
+    const job = await client.jobs.get(id);
     assert.deepEqual([lost, job?.retries, job?.crashes], [1, 0, 0]);
+  });
+
+  it("a result survives an outage that is longer than the transport's retries, and is recorded once", async () => {
+    const kind = "ts.outage";
+    const id = await made(kind);
+    let refused = 0;
+    const cut = new Client({
+      tries: 1,
+      fetch: (input, init) => (String(input).endsWith("/settle") && refused++ < 3 ? Promise.reject(new TypeError("cut")) : fetch(input, init)),
+    });
+    const lines: LogLine[] = [];
+    const stop = new AbortController();
+    let runs = 0;
+    const options = { handlers: { [kind]: () => ++runs }, queues: [kind], wait: 1, log: (line: LogLine) => lines.push(line) };
+    const running = cut.worker(options).run(stop.signal);
+    try {
+      assert.equal(await client.wait(id, { timeout: 30_000 }), 1);
+    } finally {
+      stop.abort();
+      await running;
+    }
+    assert.deepEqual([runs, refused, (await client.jobs.get(id)).attempt], [1, 4, 1]);
+    assert.equal(lines.filter((line) => line.message.startsWith("Result not recorded yet")).length, 3);
+  });
+
+  it("a result that the server refuses ends the job instead of running it again", async () => {
+    const kind = "ts.large";
+    const id = await made(kind);
+    const handler: Handler = () => "x".repeat(9 * 1024 * 1024);
+    await working(kind, handler, () => assert.rejects(client.wait(id, { timeout: 30_000 }), /ResultRefused/));
+    assert.equal((await client.jobs.get(id)).attempt, 1);
+  });
+
+  it("log lines are JSON with the fields of the job, and SIGTERM ends the worker cleanly", async () => {
+    const kind = "ts.logged";
+    const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    const id = await made(kind, { fail: false });
+    const traced = await made(kind, { fail: true }, { retry: { max_attempts: 1 }, tags: [`trace:${traceparent}`] }).catch(() => undefined);
+    const child = spawn(process.execPath, [fileURLToPath(new URL("./logging.js", import.meta.url)), kind], { stdio: ["ignore", "inherit", "pipe"] });
+    let text = "";
+    child.stderr.setEncoding("utf8").on("data", (chunk: string) => (text += chunk));
+    const exited = once(child, "exit");
+    await client.wait(id, { timeout: 30_000 });
+    if (traced) await assert.rejects(client.wait(traced, { timeout: 30_000 }), JobFailed);
+    child.kill("SIGTERM");
+    assert.deepEqual(await exited, [0, null]);
+    const lines = text.trim().split("\n").map((line) => JSON.parse(line) as LogLine);
+    const ended = lines.find((line) => line.job === id && line.message === "Job ended: succeeded");
+    assert.ok(ended, text);
+    const { timestamp, duration, ...rest } = ended;
+    assert.ok(!Number.isNaN(Date.parse(timestamp)) && typeof duration === "number");
+    const trace_id = id.replaceAll("-", "");
+    assert.deepEqual(rest, { level: "info", message: "Job ended: succeeded", worker: "ts-logger", trace_id, job: id, kind, queue: kind, tenant: "default", attempt: 1 });
+    assert.ok(lines.some((line) => line.job === id && line.message === "from the handler"));
+    assert.equal(lines.at(-1)?.message, "Worker stopped");
+    if (traced) {
+      const failed = lines.find((line) => line.job === traced && line.level === "warning");
+      assert.deepEqual([failed?.trace_id, failed?.error], ["0af7651916cd43dd8448eb211c80319c", "TypeError"]);
+    }
   });
 });

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.app import App
 from holdfast.integrations import starlette
-from holdfast.integrations.hosting import IDENTITY, by_scope, identity
 from holdfast.integrations.starlette import jobs_of
+from holdfast.integrations.web_host import IDENTITY, by_scope, identity
 from holdfast.server.auth import Identity
 
 __all__ = ["Holdfast", "Identity", "JobsDep", "identity", "jobs_of", "session_jobs"]

@@ -23,7 +23,7 @@ from werkzeug.local import LocalProxy
 
 from holdfast.app import App
 from holdfast.errors import InvalidSetting
-from holdfast.integrations.hosting import IDENTITY, Hosted, background_worker, by_scope, identity
+from holdfast.integrations.web_host import IDENTITY, Hosted, background_worker, by_scope, identity
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

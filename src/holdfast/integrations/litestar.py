@@ -24,7 +24,7 @@ from litestar.types import Receive, Scope, Send
 
 from holdfast.app import App
 from holdfast.errors import InvalidSetting
-from holdfast.integrations.hosting import IDENTITY, Hosted, by_scope, identity
+from holdfast.integrations.web_host import IDENTITY, Hosted, by_scope, identity
 from holdfast.server.auth import Identity
 from holdfast.worker.options import WorkerKeywords
 

@@ -137,6 +137,11 @@ class _DurableModel(Model):
         return _RESPONSE.validate_python(value)
 
     def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
+        if durable_context() is not None:
+            raise UserError(
+                "Runner.run_streamed does not work inside a job, because a stream cannot be recorded. Use Runner.run,"
+                " and follow the run with AgentHooks (Agent(hooks=…))."
+            )
         return self._model.stream_response(*args, **kwargs)
 
     async def close(self) -> None:

@@ -10,35 +10,25 @@ you run inside a handler of your own. Outside a job it does nothing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, Union, Unpack, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar, Union, Unpack
 
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
 from holdfast.context import Context
 from holdfast.engine.outcome import Reject
 from holdfast.engine.units import Duration
-from holdfast.errors import EventTimeout, InvalidPayload, InvalidSetting
+from holdfast.errors import InvalidPayload, InvalidSetting
 from holdfast.features.jobs.handle import Handle
 from holdfast.integrations.agent_steps import (
     MESSAGES,
-    MODEL_RETRY,
-    MODEL_TIMEOUT,
     StepOptions,
-    approve_tool_call,
     check_agent_name,
-    check_budget,
     declare_agent,
-    denial,
-    durable_context,
-    extras,
     first_parameter,
     output_not_json,
-    recorded_call,
-    recorded_model_request,
-    short_name,
 )
+from holdfast.integrations.pydantic_ai_steps import TOOL_RESULT, HoldfastDurability, Price, dollars, tokens
 from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import Asking
 
@@ -46,37 +36,9 @@ try:
     from pydantic import TypeAdapter
     from pydantic_ai import Agent
     from pydantic_ai.agent import EventStreamHandler
-    from pydantic_ai.durable_exec import (
-        JSON_CODEC,
-        BaseDurabilityCapability,
-        BoundDurableOperation,
-        CapabilityOperationId,
-        DurabilityEngineSpec,
-        DurableOperation,
-        DurableOperationBackend,
-        DurableOperationId,
-        ModelCancelSuspendedResponseId,
-        ModelCompactMessagesId,
-        ModelRequestId,
-        ToolsetCallToolId,
-        ToolsetGetInstructionsId,
-        ToolsetGetToolsId,
-        ToolsetValidateToolArgumentsId,
-        conversation_id_from_run_id,
-        durable_unit_scope,
-    )
-    from pydantic_ai.exceptions import ModelRetry, UsageLimitExceeded, UserError
-    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, UserContent
-    from pydantic_ai.models import Model, ModelRequestContext
-    from pydantic_ai.tools import (
-        DeferredToolRequests,
-        DeferredToolResults,
-        RunContext,
-        ToolApproved,
-        ToolDefinition,
-        ToolDenied,
-    )
-    from pydantic_ai.toolsets import ToolsetTool
+    from pydantic_ai.exceptions import UsageLimitExceeded, UserError
+    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent
+    from pydantic_ai.tools import DeferredToolRequests
     from pydantic_ai.usage import UsageLimits
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 except ImportError as missing:
@@ -90,259 +52,6 @@ D = TypeVar("D")
 """Dependencies of an agent."""
 OutputT = TypeVar("OutputT")
 """Output of an agent."""
-ParamsT = TypeVar("ParamsT")
-WireT = TypeVar("WireT")
-ResultT = TypeVar("ResultT")
-
-METADATA = "holdfast"
-"""The key of a tool's metadata: ``metadata={"holdfast": {"timeout": 30, "approval": {"approvers": ["ada"]}}}``."""
-TOOL_RESULT = "agent.tool_result"
-"""The event that brings the result of a tool that another system runs."""
-
-Price = Callable[[ModelResponse], float]
-
-
-def tokens(response: ModelResponse) -> float:
-    """Cost of a model request in tokens: input and output together."""
-    return float(response.usage.total_tokens)
-
-
-def dollars(response: ModelResponse) -> float:
-    """Cost of a model request in US dollars, by the price list that Pydantic AI brings. 0 for an unknown model."""
-    try:
-        return float(response.cost().total_price)
-    except (AssertionError, LookupError, ValueError):
-        return 0.0
-
-
-class HoldfastDurability(BaseDurabilityCapability[D]):
-    """Makes the runs of an agent durable inside a job: ``Agent(…, capabilities=[HoldfastDurability()])``.
-
-    ``model``, ``tool`` and ``mcp`` are the retry policy and timeout of these calls. A tool can have its own in its
-    metadata. ``approval`` are the options of ``ctx.approval`` for every tool that requires approval. ``price`` says
-    what a model request cost, and ``budget`` stops a run that has spent as much. ``external_timeout`` is how long a
-    run waits for the result of a tool that another system runs.
-    """
-
-    engine_spec = DurabilityEngineSpec(
-        engine_name="Holdfast",
-        durable_unit_noun="step",
-        durable_container_noun="job",
-        codec=JSON_CODEC,
-        wrapped_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
-        toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
-        unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
-        tool_config_key=METADATA,
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str | None = None,
-        models: Mapping[str, Model] | None = None,
-        event_stream_handler: EventStreamHandler[D] | None = None,
-        model: StepOptions | None = None,
-        tool: StepOptions | None = None,
-        mcp: StepOptions | None = None,
-        approval: Asking | None = None,
-        price: Price = tokens,
-        budget: float | None = None,
-        external_timeout: Duration | None = None,
-    ) -> None:
-        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
-        self.price = price
-        self.budget = check_budget(budget)
-        self._approval: Asking = approval or {}
-        self._external_timeout = external_timeout
-        self._options: dict[str, StepOptions] = {
-            "model": {"retry": MODEL_RETRY, "timeout": MODEL_TIMEOUT, **(model or {})},
-            "mcp": mcp or {},
-            "tool": tool or {},
-        }
-
-    @property
-    def in_durable_context(self) -> bool:
-        return durable_context() is not None
-
-    def get_durable_operation_backend(self) -> _Steps:
-        return _Steps(self)
-
-    def get_default_run_id(self) -> str | None:
-        context = durable_context()
-        if context is None:
-            return None
-        kept = extras(context)
-        number = kept["agent_runs"] = kept.get("agent_runs", 0) + 1
-        return f"{context.job_id}:{number}"
-
-    def get_default_conversation_id(self, run_id: str) -> str | None:
-        return conversation_id_from_run_id(run_id) if self.in_durable_context else None
-
-    async def before_model_request(
-        self, ctx: RunContext[D], request_context: ModelRequestContext
-    ) -> ModelRequestContext:
-        context = durable_context()
-        if context is not None:
-            # An approval shows a tool's parameters and needs its metadata, and is only given its name.
-            tools = {tool.name: tool for tool in request_context.model_request_parameters.function_tools}
-            extras(context)[f"tools of {self.name}"] = tools
-        return await super().before_model_request(ctx, request_context)
-
-    async def handle_deferred_tool_calls(
-        self, ctx: RunContext[D], *, requests: DeferredToolRequests
-    ) -> DeferredToolResults | None:
-        """Turn calls that require approval into approvals, and wait for the results of external calls."""
-        context = durable_context()
-        if context is None:
-            return None
-        results = DeferredToolResults()
-        for call in requests.approvals:
-            results.approvals[call.tool_call_id] = await self._approved(context, call, requests.metadata)
-        for call in requests.calls:
-            results.calls[call.tool_call_id] = await self._external(context, call)
-        return results
-
-    async def _approved(
-        self, context: Context, call: ToolCallPart, metadata: Mapping[str, Any]
-    ) -> ToolApproved | ToolDenied:
-        tools: dict[str, ToolDefinition] = extras(context).get(f"tools of {self.name}", {})
-        tool = tools.get(call.tool_name)
-        own = _settings(tool).get("approval", {})
-        arguments = call.args_as_dict()
-        about = {"tool_call_id": call.tool_call_id, **metadata.get(call.tool_call_id, {})}
-        decision, allowed = await approve_tool_call(
-            context,
-            self.name,
-            call.tool_name,
-            arguments,
-            None if tool is None else tool.parameters_json_schema,
-            {**self._approval, **own},
-            to_jsonable_python(about),
-        )
-        if not decision.approved:
-            return ToolDenied(denial(decision))
-        return ToolApproved(override_args=None if allowed == arguments else allowed)
-
-    async def _external(self, context: Context, call: ToolCallPart) -> Any:
-        try:
-            event = await context.wait_for_event(
-                TOOL_RESULT, match={"tool_call_id": call.tool_call_id}, timeout=self._external_timeout
-            )
-        except EventTimeout:
-            return ModelRetry(f"{call.tool_name} did not answer in time.")
-        return event.data.get("result")
-
-
-def _settings(tool: ToolDefinition | None) -> dict[str, Any]:
-    """What a tool's metadata says about Holdfast."""
-    found = (tool.metadata or {}).get(METADATA, {}) if tool is not None else {}
-    if not isinstance(found, Mapping) or found.keys() - {"retry", "timeout", "approval"}:
-        raise InvalidSetting(
-            f"the metadata {METADATA!r} of a tool has retry, timeout and approval, not {found!r}",
-            code="invalid_tool_metadata",
-            fix='Write it like this: metadata={"holdfast": {"timeout": 30, "approval": {"approvers": ["ada"]}}}.',
-        )
-    return dict(found)
-
-
-class _Steps(DurableOperationBackend[StepOptions]):
-    """Runs each operation of the framework as one step."""
-
-    def __init__(self, durability: HoldfastDurability[Any]) -> None:
-        self._durability = durability
-
-    def bind(
-        self, operation: DurableOperation[ParamsT, WireT, ResultT]
-    ) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
-        return _BoundStep(operation, self._durability, self._options(operation.operation_id))
-
-    def config_for_tool(
-        self, operation: DurableOperation[ParamsT, WireT, ResultT], *, tool: object | None, tool_name: str
-    ) -> StepOptions | Literal[False]:
-        if not isinstance(tool, ToolsetTool):
-            return self._options(operation.operation_id)
-        if (tool.tool_def.metadata or {}).get(METADATA) is False:
-            return False
-        own = _settings(tool.tool_def)
-        own.pop("approval", None)
-        options: dict[str, Any] = {**self._options(operation.operation_id), **own}
-        return cast(StepOptions, options)
-
-    def registrations(self) -> Sequence[Callable[..., object]]:
-        return ()
-
-    def _options(self, operation_id: DurableOperationId) -> StepOptions:
-        options = self._durability._options
-        match operation_id:
-            case ModelRequestId() | ModelCompactMessagesId() | ModelCancelSuspendedResponseId():
-                return options["model"]
-            case ToolsetGetInstructionsId():
-                return options["mcp"]
-            case ToolsetGetToolsId(kind) | ToolsetCallToolId(kind) if kind == "mcp":
-                return options["mcp"]
-        return options["tool"]
-
-
-@dataclass(frozen=True)
-class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
-    operation_: DurableOperation[ParamsT, WireT, ResultT]
-    durability: HoldfastDurability[Any]
-    options: StepOptions
-
-    @property
-    def operation(self) -> DurableOperation[ParamsT, WireT, ResultT]:
-        return self.operation_
-
-    async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:
-        operation, agent = self.operation_, self.durability.name
-        context = durable_context()
-        if context is None:  # a tool that runs an agent: the tool's step is the unit
-            return await operation.handler(params)
-        options = self.options if config is None else cast(StepOptions, config)
-        name = short_name(_step_name(agent, operation.operation_id, params))
-
-        async def handled() -> tuple[ResultT, Any]:
-            with durable_unit_scope():
-                result = await operation.handler(params)
-            try:
-                return result, operation.result_codec.dump(result)
-            except (PydanticSerializationError, TypeError, ValueError) as error:
-                raise output_not_json(name, str(error)) from error
-
-        async def requested() -> tuple[Any, float]:
-            result, value = await handled()
-            return value, self.durability.price(result) if isinstance(result, ModelResponse) else 0.0
-
-        async def called() -> Any:
-            return (await handled())[1]
-
-        if isinstance(operation.operation_id, ModelRequestId | ModelCompactMessagesId):
-            value = await recorded_model_request(
-                context, agent, name, requested, options=options, budget=self.durability.budget
-            )
-        else:
-            value = await recorded_call(context, name, called, options=options)
-        return operation.result_codec.load(value)
-
-
-def _step_name(agent: str, operation_id: DurableOperationId, params: Any) -> str:
-    """What the step is called in ``holdfast jobs show``. Recorded: a changed name is another step."""
-    match operation_id:
-        case ModelRequestId():
-            return f"{agent}: model request"
-        case ModelCompactMessagesId():
-            return f"{agent}: compact messages"
-        case ToolsetCallToolId():
-            return f"{params.name} {params.ctx.tool_call_id}"
-        case ToolsetValidateToolArgumentsId():
-            return f"check arguments: {params.name} {params.ctx.tool_call_id}"
-        case ToolsetGetToolsId(toolset_id=toolset):
-            return f"list tools: {toolset}"
-        case ToolsetGetInstructionsId(toolset):
-            return f"read instructions: {toolset}"
-        case CapabilityOperationId(capability, operation=operation):
-            return f"{capability}: {operation}"
-    return f"{agent}: {type(operation_id).__name__}"
 
 
 class HoldfastAgent(Generic[D, OutputT]):
@@ -369,6 +78,7 @@ class HoldfastAgent(Generic[D, OutputT]):
         budget: float | None = None,
         usage_limits: UsageLimits | None = None,
         external_timeout: Duration | None = None,
+        event_stream_handler: EventStreamHandler[D] | None = None,
         **options: Unpack[JobOptions],
     ) -> None:
         name = check_agent_name(agent.name)
@@ -378,7 +88,7 @@ class HoldfastAgent(Generic[D, OutputT]):
         self._usage_limits = usage_limits
         attached: HoldfastDurability[Any] | None = HoldfastDurability.from_agent(agent)
         self._durability: HoldfastDurability[D] | None = None
-        settings = (model, tool, mcp, approval, budget, external_timeout)
+        settings = (model, tool, mcp, approval, budget, external_timeout, event_stream_handler)
         if attached is not None and (any(one is not None for one in settings) or price is not tokens):
             raise InvalidSetting(
                 f"agent {agent.name!r} already has a HoldfastDurability",
@@ -394,6 +104,7 @@ class HoldfastAgent(Generic[D, OutputT]):
                 price=price,
                 budget=budget,
                 external_timeout=external_timeout,
+                event_stream_handler=event_stream_handler,
             )
             try:
                 self._durability.for_agent(agent)  # refuses now what every run would be refused for

@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 
 from holdfast.app import App
 from holdfast.errors import InvalidSetting
-from holdfast.integrations.hosting import Hosted, identity
+from holdfast.integrations.web_host import Hosted, identity
 from holdfast.server.auth import Authenticate, Identity
 from holdfast.worker.options import WorkerKeywords
 

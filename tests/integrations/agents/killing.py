@@ -57,13 +57,14 @@ def work(url: str, folder: Path, kill_at: int, framework: str) -> None:
         asyncio.run(serve(app, burst=True))
 
 
-def live(folder: Path, kill_at: int, framework: str) -> dict[str, Any]:
-    """The whole life of one run, with one kill: what was called, and how it ended."""
+def live(url: str, folder: Path, kill_at: int, framework: str, hours: list[int]) -> dict[str, Any]:
+    """The whole life of one run, with one kill: what was called, how it ended. ``hours`` counts how far the clock of
+    the database has been moved."""
     folder.mkdir()
-    url, hours = f"sqlite:///{folder}/agent.db", 0
     with closing(App(url, name="desk")) as app:
         payload = {"input" if framework == "openai" else "prompt": "Refund order 7"}
         job_id = app.enqueue("support", payload, retry=Retry(max_attempts=1, max_crashes=9)).id
+        spent = sum(line.cost for line in app.usage.list())
     for _ in range(20):
         pid = os.fork()
         if pid == 0:
@@ -80,8 +81,8 @@ def live(folder: Path, kill_at: int, framework: str) -> dict[str, Any]:
             for approval in app.approvals.list():
                 app.approvals.approve(approval.id, by="ada", data={"amount": 20})
             if job.state is State.IN_PROGRESS:  # its worker was killed: let the lease run out
-                hours += 1
-                app._session.run(app._session.store.clock.set(timedelta(hours=hours), None))
+                hours.append(1)
+                app._session.run(app._session.store.clock.set(timedelta(hours=len(hours)), None))
     points = (folder / "points").read_text().splitlines()
     with closing(App(url, name="desk")) as app:
         job = app.jobs.get(job_id)
@@ -93,16 +94,17 @@ def live(folder: Path, kill_at: int, framework: str) -> dict[str, Any]:
             "result": app.jobs.result(job_id).value if job.state is State.SUCCEEDED else job.error_message,
             "crashes": job.crashes,
             "calls": (folder / "calls").read_text().splitlines(),
-            "cost": sum(line.cost for line in app.usage.list()),
+            "cost": sum(line.cost for line in app.usage.list()) - spent,
         }
 
 
-def kill_everywhere(folder: str, numbers: Iterable[int], framework: str) -> None:
+def kill_everywhere(url: str, folder: str, numbers: Iterable[int], framework: str) -> None:
     """Write a line per kill to ``lives``; after the first life that ends without one, stop."""
     if framework == "openai":
         importlib.import_module("tests.integrations.agents.refund_desk")  # once, before the forks
+    hours: list[int] = []
     for number in numbers:
-        life = live(Path(folder) / str(number), number, framework)
+        life = live(url, Path(folder) / str(number), number, framework, hours)
         append(Path(folder) / "lives", json.dumps(life))
         if life["killed"] is None:
             return

@@ -11,7 +11,7 @@ from agents import Agent, LocalShellTool, RunConfig, Runner, Usage, function_too
 from agents.testing import ScriptedModel, assistant_message, function_call
 from pydantic import BaseModel
 
-from holdfast import App, Backoff, Retry, State
+from holdfast import App, Backoff, Context, Retry, State
 from holdfast.errors import InvalidInput
 from holdfast.integrations.openai_agents import HoldfastAgent
 from tests.integrations.agents.conftest import later
@@ -149,3 +149,18 @@ def test_what_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
     assert code_of(Agent("")) == "agent_without_name"
     assert code_of(Agent("b"), budget=0) == "invalid_budget"
     assert code_of(Agent("b", tools=[LocalShellTool(executor=lambda request: "")])) == "agent_not_durable"
+
+
+def test_a_stream_in_a_job_is_refused_and_names_what_to_use(app: App) -> None:
+    durable = HoldfastAgent(Agent("clerk", model=scripted([assistant_message("hello")])), app, run_config=QUIET)
+
+    @app.job(retry=AT_ONCE)
+    async def ask(ctx: Context) -> None:
+        run = Runner.run_streamed(durable._agent, "Hello", run_config=QUIET)
+        async for _ in run.stream_events():
+            pass
+
+    handle = ask.enqueue()
+    work_off(app)
+    assert "AgentHooks" in str(handle.get().error_message)
+    assert handle.steps() == []

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, ExternalToolset, RunContext
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import ToolDefinition
@@ -379,3 +381,57 @@ def test_prices(app: App) -> None:
     assert tokens(known) == 1_000_010
     assert dollars(known) > 1
     assert dollars(ModelResponse(parts=[], model_name="nobody-knows-it")) == 0
+
+
+def test_events_are_streamed_to_a_handler_and_not_again_for_what_is_recorded(each_app: App) -> None:
+    app, seen = each_app, list[str]()
+    agent = Agent(TestModel(custom_output_text="shipped"), name="clerk")
+    fails = [True]
+
+    @agent.tool_plain(metadata={"holdfast": {"retry": AT_ONCE}})
+    def look(order: int) -> str:
+        return f"order {order}"
+
+    async def publish(ctx: RunContext[None], events: AsyncIterable[AgentStreamEvent]) -> None:
+        async for event in events:
+            seen.append(event.event_kind)
+            if event.event_kind == "function_tool_result" and fails.pop():
+                fails.append(False)
+                raise ConnectionError("the listener is away")
+
+    durable = HoldfastAgent(agent, app, event_stream_handler=publish, retry=AT_ONCE)
+    handle = durable.enqueue("Where is order 7?")
+    work_off(app)
+    later(app, timedelta(hours=1))
+    work_off(app)
+    assert handle.result(timeout=1) == "shipped"
+    assert seen.count("function_tool_call") == 1, "recorded"
+    assert seen.count("function_tool_result") == 2, "the one that failed was sent again"
+    assert seen.count("final_result") == 1
+    names = [step.name for step in handle.steps()]
+    assert [name for name in names if "event" in name] == ["clerk: event", "clerk: event (2)"]
+    attached = Agent(TestModel(), name="other", capabilities=[HoldfastDurability()])
+    make = partial(HoldfastAgent, attached, app, event_stream_handler=publish)
+    assert code_of(make) == "conflicting_options"
+
+
+def test_a_stream_in_a_handler_is_made_from_the_record(each_app: App) -> None:
+    app, texts = each_app, list[str]()
+    agent = Agent(TestModel(custom_output_text="shipped"), name="clerk", capabilities=[HoldfastDurability()])
+
+    @app.job(retry=AT_ONCE)
+    async def ask(ctx: Context) -> str:
+        async with agent.run_stream("Where is order 7?") as run:
+            async for text in run.stream_text():
+                texts.append(text)
+        if ctx.attempt == 1:
+            raise ConnectionError("after the stream")
+        return texts[-1]
+
+    handle = ask.enqueue()
+    work_off(app)
+    later(app, timedelta(hours=1))
+    work_off(app)
+    assert handle.result(timeout=1) == "shipped"
+    assert texts == ["shipped", "shipped"], "the same text in both attempts"
+    assert [step.tries for step in handle.steps()] == [1], "and one request"

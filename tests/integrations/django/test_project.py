@@ -16,8 +16,8 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client, TestCase, TransactionTestCase, override_settings
 
-from holdfast.integrations.django import checks, dashboard
-from holdfast.integrations.django.database import url_of
+from holdfast.integrations.django import checks, dashboard_view
+from holdfast.integrations.django.orm_connection import url_of
 from holdfast.integrations.django.test import HoldfastMixin
 from tests.integrations.django.shop.models import Order
 from tests.integrations.django.shop.tasks import app, pack, seen, ship
@@ -42,7 +42,7 @@ def project(migrated: Path, new_sqlite_url: str) -> Iterator[str]:
     shutil.copyfile(migrated, new_sqlite_url.removeprefix("sqlite:///"))
     make_default(new_sqlite_url)
     yield new_sqlite_url
-    dashboard.close_bridge()
+    dashboard_view.close_bridge()
     connections.close_all()
     app.session.store.close()
 
@@ -104,7 +104,7 @@ def test_the_url_of_a_server(given: dict[str, Any], url: str, monkeypatch: pytes
     class Wrapper:
         vendor, settings_dict = "postgresql", given
 
-    monkeypatch.setattr("holdfast.integrations.django.database.connections", {"shop": Wrapper()})
+    monkeypatch.setattr("holdfast.integrations.django.orm_connection.connections", {"shop": Wrapper()})
     assert url_of("shop") == f"postgresql://{url}"
 
 

@@ -34,7 +34,7 @@ from holdfast.features.jobs.views import (
     references_of,
     why,
 )
-from holdfast.stores.flow import Flow, Steps, flow, in_thread, run
+from holdfast.stores.flow import Flow, Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.requests import Reschedule
 

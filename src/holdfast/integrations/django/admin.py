@@ -13,7 +13,7 @@ from django.urls import NoReverseMatch, reverse
 
 from holdfast.engine.states import State
 from holdfast.integrations.django.application import DjangoApp, get_app
-from holdfast.integrations.django.dashboard import scopes_for
+from holdfast.integrations.django.dashboard_view import scopes_for
 from holdfast.integrations.django.models import Approval, DeadLetter, Job, Schedule
 from holdfast.stores.requests import JobFilter
 

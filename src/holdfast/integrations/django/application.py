@@ -23,7 +23,7 @@ from holdfast.engine.hooks import RunInfo
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.errors import InvalidArguments, InvalidInput, SchemaMismatch
 from holdfast.features.assembly import open_store
-from holdfast.integrations.django.database import (
+from holdfast.integrations.django.orm_connection import (
     SQLITE,
     HostedStore,
     can_host,

@@ -26,7 +26,7 @@ class HoldfastConfig(AppConfig):
 def create_tables(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
     """Bring the schema up to date before Django's migrations run: those may enqueue jobs themselves."""
     from holdfast.integrations.django.application import get_app
-    from holdfast.integrations.django.database import migrate
+    from holdfast.integrations.django.orm_connection import migrate
 
     app = get_app()
     if using != app.alias:

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidInput
-from holdfast.integrations.django import checks, results, runner
+from holdfast.integrations.django import checks, results, task_run
 from holdfast.integrations.django.application import DjangoApp, get_app, refuse_models
 from holdfast.integrations.django.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
@@ -163,12 +163,12 @@ def _handler(task: Any) -> Any:
     if iscoroutinefunction(task.func):
 
         async def arun(ctx, args, kwargs, backend=DEFAULT_TASK_BACKEND_ALIAS):  # type: ignore[no-untyped-def]
-            return await runner.arun(task, ctx, args, kwargs, backend)
+            return await task_run.arun(task, ctx, args, kwargs, backend)
 
         return arun
 
     def run(ctx, args, kwargs, backend=DEFAULT_TASK_BACKEND_ALIAS):  # type: ignore[no-untyped-def]
-        return runner.run(task, ctx, args, kwargs, backend)
+        return task_run.run(task, ctx, args, kwargs, backend)
 
     return run
 

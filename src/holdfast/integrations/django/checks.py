@@ -13,7 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from holdfast.errors import HoldfastError
 from holdfast.integrations.django.application import SETTINGS, get_app
-from holdfast.integrations.django.database import SQLITE, is_in_memory, url_of
+from holdfast.integrations.django.orm_connection import SQLITE, is_in_memory, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

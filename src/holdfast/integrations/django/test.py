@@ -23,7 +23,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from holdfast.engine.job import EVERY_TENANT, Job
 from holdfast.engine.states import State
 from holdfast.integrations.django.application import DjangoApp, get_app
-from holdfast.integrations.django.database import HostedStore
+from holdfast.integrations.django.orm_connection import HostedStore
 from holdfast.integrations.django.worker import load
 from holdfast.kind import Kind
 from holdfast.stores.ids import new_id

@@ -9,7 +9,8 @@
   const clock = () => new Date().toLocaleTimeString();
   const gentle = () => Math.max(...[...parts()].map((part) => Number(part.dataset.live) || 1)) * 1000;
   const PATIENCE = 40000; // the stream sends something every 15 s
-  let source = null, timer = 0, last = 0, heard = 0, due = false, paused = sessionStorage.getItem("paused") === "yes";
+  const POLL = 10000, EVERY = "Refreshed every 10 s";
+  let source = null, timer = 0, polling = 0, last = 0, heard = 0, due = false, paused = sessionStorage.getItem("paused") === "yes";
 
   const show = (is, text) => { state.dataset.is = is; words.textContent = text; state.hidden = false; };
   const stale = () => { if (!paused && state.dataset.is !== "stale") show("stale", `Stale since ${clock()}`); };
@@ -63,22 +64,34 @@
       else if (was.at >= 0) part.querySelectorAll("button, summary")[was.at]?.focus({ preventScroll: true });
     }
     keep.clear();
+    if (polling && !paused) show("live", EVERY);
   });
   document.addEventListener("htmx:sendError", stale);
 
   const open = () => {
     source = new EventSource(state.dataset.from);
     source.onopen = () => { heard = Date.now(); show("live", "Live"); changed(); };
-    source.onerror = () => { stale(); if (source.readyState === EventSource.CLOSED) setTimeout(again, 5000); };
+    source.onerror = () => { stale(); if (source.readyState === EventSource.CLOSED) refused(); };
     source.addEventListener("changed", () => { heard = Date.now(); if (state.dataset.is === "stale") show("live", "Live"); changed(); });
     source.addEventListener("here", () => { heard = Date.now(); });
   };
-  const again = () => { source?.close(); if (!paused && !document.hidden) open(); };
+  // A server that cannot keep connections open (Django under WSGI) answers 204: then the page asks periodically.
+  const refused = async () => {
+    const probe = new AbortController();
+    let status = 0;
+    try {
+      status = (await fetch(state.dataset.from, { headers: { accept: "text/event-stream" }, signal: probe.signal })).status;
+    } catch { /* unreachable: tried again below */ }
+    probe.abort();
+    if (status !== 204) setTimeout(again, 5000);
+    else if (!paused && !polling) { polling = setInterval(() => { if (!document.hidden) changed(); }, POLL); show("live", EVERY); }
+  };
+  const again = () => { source?.close(); if (polling) changed(); else if (!paused && !document.hidden) open(); };
   const toggle = () => {
     paused = !paused;
     sessionStorage.setItem("paused", paused ? "yes" : "no");
     button.textContent = paused ? "Resume" : "Pause";
-    if (paused) { source?.close(); show("paused", `Paused at ${clock()}`); } else { show("connecting", "Connecting"); open(); }
+    if (paused) { source?.close(); clearInterval(polling); polling = 0; show("paused", `Paused at ${clock()}`); } else { show("connecting", "Connecting"); open(); }
   };
   button.addEventListener("click", toggle);
   document.addEventListener("holdfast:pause", toggle);

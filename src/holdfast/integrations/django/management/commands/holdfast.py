@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
     def _run(self, arguments: list[str], program: str) -> int:
         from holdfast.integrations.django.application import get_app
-        from holdfast.integrations.django.database import is_in_memory, url_of
+        from holdfast.integrations.django.orm_connection import is_in_memory, url_of
 
         try:
             from holdfast.cli.commands import tree_for

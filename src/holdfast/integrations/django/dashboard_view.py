@@ -1,8 +1,9 @@
 """The dashboard below a URL of the project, for people whom Django knows.
 
 The dashboard is an ASGI application. One thread of the process runs it on an event loop of its own, and this view hands
-requests to it, so it works the same under WSGI and ASGI. Live updates need a connection that stays open, which would
-hold a WSGI worker: the stream is answered with 204 there, and pages are as fresh as their last load.
+requests to it, so it works under WSGI and ASGI. Live updates need a connection that stays open. Under ASGI they
+are streamed. Under WSGI they would hold a worker of the web server, so the stream is answered with 204 there, and pages
+refresh themselves periodically.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 VIEW, CHANGE = "holdfast.view_dashboard", "holdfast.change_dashboard"
 TIMEOUT: Final = 60.0
+STREAM_SECONDS: Final = 300.0
+"""A stream ends after this time and the page opens another one, for which Django checks the user again."""
 KEY: Final = "holdfast.identity"
 # These carry a credential of their own: a person may decide an approval by a link in an e-mail.
 OPEN: Final = ("decide/", "static/", "api/v1/decide/")
@@ -59,10 +64,12 @@ def dashboard(request: HttpRequest, path: str = "") -> HttpResponseBase:
         if not scopes:
             raise PermissionDenied(f"The dashboard needs the permission {VIEW}.")
         identity = _identity(str(user.get_username()), scopes)
-    if "text/event-stream" in request.headers.get("accept", ""):
-        return HttpResponse(status=204)
     root = reverse("holdfast:dashboard")[:-1]
-    return bridge().answer(request, root, identity)
+    if "text/event-stream" not in request.headers.get("accept", ""):
+        return bridge().answer(request, root, identity)
+    if not isinstance(request, ASGIRequest):
+        return HttpResponse(status=204)
+    return bridge().stream(request, root, identity)
 
 
 def _identity(actor: str, scopes: frozenset[Scope]) -> Identity:
@@ -79,6 +86,85 @@ class _Answer:
     body: bytearray = field(default_factory=bytearray)
 
 
+class _Stream:
+    """An answer whose body has no end, on the loop of the bridge."""
+
+    def __init__(self) -> None:
+        self.status = 500
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.task: asyncio.Task[None] | None = None
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(100)
+        self._started = asyncio.Event()
+        self._gone = asyncio.Event()
+
+    async def begin(self, service: Callable[..., Awaitable[None]], scope: dict[str, Any]) -> None:
+        """Until the head of the answer is there."""
+        self.task = asyncio.create_task(self._run(service, scope))
+        await self._started.wait()
+
+    async def _run(self, service: Callable[..., Awaitable[None]], scope: dict[str, Any]) -> None:
+        sent = False
+
+        async def receive() -> dict[str, Any]:
+            nonlocal sent
+            if sent:
+                await self._gone.wait()
+                return {"type": "http.disconnect"}
+            sent = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.status, self.headers = message["status"], list(message.get("headers", ()))
+                self._started.set()
+            elif message["type"] == "http.response.body" and message.get("body"):
+                await self._chunks.put(message["body"])
+
+        try:
+            await service(scope, receive, send)
+        finally:
+            self._started.set()
+            self._gone.set()
+
+    async def next(self) -> bytes:
+        """The next bytes; none at the end."""
+        chunk, gone = asyncio.ensure_future(self._chunks.get()), asyncio.ensure_future(self._gone.wait())
+        try:
+            await asyncio.wait({chunk, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return chunk.result() if chunk.done() else b""
+        finally:
+            chunk.cancel()
+            gone.cancel()
+
+    def end(self) -> None:
+        self._gone.set()
+        if self.task is not None:
+            self.task.cancel()
+
+
+class _LiveResponse(StreamingHttpResponse):
+    """Ends its stream when Django is done with it, read or not."""
+
+    def __init__(self, bridge: Bridge, stream: _Stream) -> None:
+        self._bridge, self._stream = bridge, stream
+        super().__init__(self._content(), status=stream.status)
+
+    async def _content(self) -> AsyncIterator[bytes]:
+        end = time.monotonic() + STREAM_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            try:
+                chunk = await asyncio.wait_for(self._bridge.run(self._stream.next()), left)
+            except TimeoutError:
+                return
+            if not chunk:
+                return
+            yield chunk
+
+    def close(self) -> None:
+        self._bridge.end(self._stream)
+        super().close()
+
+
 class Bridge:
     """The service of an app on a loop of its own."""
 
@@ -90,6 +176,7 @@ class Bridge:
         self._loop = asyncio.new_event_loop()
         self._ready: Future[None] = Future()
         self._ending: asyncio.Event | None = None
+        self._streams: set[_Stream] = set()
         self._thread = threading.Thread(target=self._serve, name="holdfast-dashboard", daemon=True)
         self._thread.start()
         self._ready.result(TIMEOUT)
@@ -109,6 +196,13 @@ class Bridge:
         async with self._service.router.lifespan_context(self._service):
             self._ready.set_result(None)
             await self._ending.wait()
+            await self._end_streams()
+
+    async def _end_streams(self) -> None:
+        left = [stream.task for stream in self._streams if stream.task is not None]
+        for stream in tuple(self._streams):
+            stream.end()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def close(self) -> None:
         if self.pid != os.getpid() or self._ending is None:
@@ -127,13 +221,43 @@ class Bridge:
             work.cancel()
             return HttpResponse("The dashboard did not answer in time.", status=504, content_type="text/plain")
         response = HttpResponse(bytes(answer.body), status=answer.status)
-        del response.headers["Content-Type"]
-        for name, value in answer.headers:
-            if name.lower() == b"set-cookie":
-                _set_cookie(response, value.decode("latin-1"))
-            elif name.lower() not in _SKIPPED:
-                response.headers[name.decode("latin-1")] = value.decode("latin-1")
+        _set_headers(response, answer.headers)
         return response
+
+    def stream(self, request: HttpRequest, root: str, identity: Identity | None) -> HttpResponseBase:
+        """An answer that stays open, for a server that speaks ASGI."""
+        scope = _scope(request, root)
+        scope[KEY] = identity
+        work = asyncio.run_coroutine_threadsafe(self._begin(scope), self._loop)
+        try:
+            stream = work.result(TIMEOUT)
+        except TimeoutError:
+            work.cancel()
+            return HttpResponse("The dashboard did not answer in time.", status=504, content_type="text/plain")
+        response = _LiveResponse(self, stream)
+        _set_headers(response, stream.headers)
+        return response
+
+    async def _begin(self, scope: dict[str, Any]) -> _Stream:
+        stream = _Stream()
+        await stream.begin(self._service, scope)
+        assert stream.task is not None
+        self._streams.add(stream)
+        stream.task.add_done_callback(lambda _: self._streams.discard(stream))
+        return stream
+
+    async def run(self, work: Coroutine[Any, Any, bytes]) -> bytes:
+        """On the bridge's loop, for a caller on Django's. Nothing, once the bridge is closed."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            return b""
+        return await asyncio.wrap_future(future)
+
+    def end(self, stream: _Stream) -> None:
+        with contextlib.suppress(RuntimeError):  # the bridge is closed
+            self._loop.call_soon_threadsafe(stream.end)
 
     async def _call(self, scope: dict[str, Any], body: bytes) -> _Answer:
         answer, sent = _Answer(), False
@@ -156,7 +280,16 @@ class Bridge:
         return answer
 
 
-def _set_cookie(response: HttpResponse, header: str) -> None:
+def _set_headers(response: HttpResponseBase, headers: list[tuple[bytes, bytes]]) -> None:
+    del response.headers["Content-Type"]
+    for name, value in headers:
+        if name.lower() == b"set-cookie":
+            _set_cookie(response, value.decode("latin-1"))
+        elif name.lower() not in _SKIPPED:
+            response.headers[name.decode("latin-1")] = value.decode("latin-1")
+
+
+def _set_cookie(response: HttpResponseBase, header: str) -> None:
     from http.cookies import SimpleCookie
 
     response.cookies.load(SimpleCookie(header).output(header="").strip())

@@ -1,0 +1,8 @@
+"""For servers that speak ASGI, with live updates of the dashboard: `uvicorn config.asgi:application`."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+application = get_asgi_application()
