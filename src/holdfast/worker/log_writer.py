@@ -87,8 +87,8 @@ class AttemptLines:
 
     def _part(self, text: str) -> LogPart:
         claim, place = self.claim, f"{self.claim.attempt}/{self._n}"
-        sealed = self._writer.vault.seal(text, what="log", tenant=claim.tenant, job_id=claim.id, place=place)
-        return LogPart(claim.id, claim.attempt, self._n, sealed)
+        packed = self._writer.vault.pack_part(text, what="log", tenant=claim.tenant, job_id=claim.id, place=place)
+        return LogPart(claim.id, claim.attempt, self._n, packed.text)
 
     def settled(self, count: int) -> None:
         """So many of the pending parts are written, or given up."""
