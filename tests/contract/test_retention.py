@@ -385,3 +385,29 @@ def test_a_purge_waits_for_what_is_counted_and_for_nothing_else(store: Store) ->
     assert sum(each.done for each in swept if each.action == "clean") == 4
     (purge,) = [each for each in swept if each.action == "purge"]
     assert (purge.done, purge.held, purge.held_by) == (2, 2, "usage")
+
+
+@pytest.mark.req("DP-16")
+def test_a_purge_leaves_nothing_of_what_an_attempt_said(store: Store, by_hand: ByHand) -> None:
+    """The message of a dead letter is in its job, its ledger and its group; until then nobody takes it out of the
+    group."""
+    forward(store)
+    put_one(store)
+    settle(store, take(store), Failed("broken", "canary-4711 broke", final=True, traceback="line of canary-4711"))
+    assert naming(by_hand, "canary-4711") >= {"event", "job_state", "dead_letter_group"}
+    with pytest.raises(Exception, match="kept by what happens to jobs"):
+        by_hand.execute("update dead_letter_group set error_message = '[purged]'")
+    keep(store, None, "1h", state="dead_letter")
+    forward(store, 4_000)
+    purged = sweep(store)["purge"]
+    put_one(store)  # on SQLite the newest event of all stays until there is another
+    forward(store, 120)
+    assert purged + sweep(store)["purge"] == 1
+    assert naming(by_hand, "canary-4711") == set()
+    assert by_hand.execute("select error_code, error_message, times, open from dead_letter_group") == [
+        ("broken", "[purged]", 1, 0)
+    ]
+    with pytest.raises(Exception, match="kept by what happens to jobs"):
+        by_hand.execute("update dead_letter_group set error_message = '[purged]', times = 9")
+    settle(store, take(store), Failed("broken", "canary-4712 broke", final=True))
+    assert "dead_letter_group" in naming(by_hand, "canary-4712"), "the next sample has its own message"

@@ -58,9 +58,19 @@ begin
     return coalesce(new, old);
 end $$;
 create or replace trigger refuse_delete before delete on dead_letter for each row execute function refuse_recount();
+-- Retention takes the words of a sample that it has purged.
+create or replace function refuse_group_recount() returns trigger language plpgsql set search_path from current as $$
+begin
+    if new.error_message = '[purged]' and to_jsonb(new) - 'error_message' = to_jsonb(old) - 'error_message'
+       and not exists (select from job_state s where s.id = old.sample_job) or pg_trigger_depth() > 1 then
+        return new;
+    end if;
+    raise exception '% is kept by what happens to jobs (% refused)', tg_table_name, lower(tg_op)
+        using errcode = 'ZH002', hint = 'Redrive or discard dead letters; only the note of a group is written.';
+end $$;
 create or replace trigger refuse_recount before update on dead_letter_group for each row
     when (to_jsonb(new) - '{note,noted_by,noted_at}'::text[] <> to_jsonb(old) - '{note,noted_by,noted_at}'::text[])
-    execute function refuse_recount();
+    execute function refuse_group_recount();
 -- A group that nobody has anything open in may be forgotten, as retention does.
 create or replace trigger refuse_delete before delete on dead_letter_group for each row
     when (old.open > 0) execute function refuse_change();

@@ -48,7 +48,11 @@ CREATE TRIGGER judge_dead_letter_group_update BEFORE UPDATE OF tenant, fingerpri
     sample_job, first_at, last_at, times, open, last_job ON dead_letter_group
 WHEN NOT (NEW.tenant = OLD.tenant AND NEW.fingerprint = OLD.fingerprint AND NEW.kind = OLD.kind AND NEW.frame IS OLD.frame
           AND NEW.first_at = OLD.first_at
-          AND CASE WHEN NEW.open = OLD.open + 1 THEN
+          -- Retention takes the words of a sample that it has purged.
+          AND CASE WHEN NEW.error_message = '[purged]' AND NEW.open = OLD.open AND NEW.times = OLD.times THEN
+                   (NEW.error_code, NEW.sample_job, NEW.last_at, NEW.last_job) = (OLD.error_code, OLD.sample_job, OLD.last_at, OLD.last_job)
+                   AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.sample_job)
+              WHEN NEW.open = OLD.open + 1 THEN
                    NEW.times = OLD.times + 1 AND NEW.sample_job = NEW.last_job
                    AND NOT EXISTS (SELECT 1 FROM dead_letter l WHERE l.job_id = NEW.last_job)
                    AND EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.last_job AND s.tenant = NEW.tenant AND s.kind = NEW.kind AND s.state = 'dead_letter')

@@ -239,6 +239,7 @@ begin
      where (t.tenant, t.tag, t.job_id) = (g.tenant, g.tag, g.id);
     delete from job_state s where s.id = any (p_jobs);
     delete from job j where j.id = any (p_jobs);
+    update dead_letter_group g set error_message = '[purged]' where g.sample_job = any (p_jobs) and g.error_message <> '[purged]';
     perform record_removed(p_jobs);   -- the seals over the ledger hold without them
     delete from event e where e.job_id = any (p_jobs);
     delete from result r where r.job_id = any (p_jobs);

@@ -247,6 +247,9 @@ _KEYS = (
     f" (SELECT j.tenant, t.value, j.id FROM job j, json_each(j.tags) t WHERE j.id {_THESE} AND j.tags <> '[]')",
 )
 _OTHERS = ("occupied_slot", "delivery", "redriven_as", "reference", "resealed", "quarantine")
+_FORGET_MESSAGES = (
+    f"UPDATE dead_letter_group SET error_message = '[purged]' WHERE sample_job {_THESE} AND error_message <> '[purged]'"
+)
 _PURGING_FIRES = (
     "SELECT f.schedule_id, f.due_at, f.manual FROM made_from m JOIN fire f ON f.schedule_id = m.schedule_id"
     f" AND f.due_at = m.due_at AND f.job_id = m.job_id WHERE m.job_id {_THESE}"
@@ -281,6 +284,7 @@ def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
         yield Statement(text, these)
     yield Statement(f"DELETE FROM job_state WHERE id {_THESE}", these)
     yield Statement(f"DELETE FROM job WHERE id {_THESE}", these)
+    yield Statement(_FORGET_MESSAGES, these)
     yield from record_removed(jobs)  # the seals over the ledger hold without them
     yield Statement(f"DELETE FROM event WHERE job_id {_THESE}", these)
     for table in (*_CARRIED, *_OTHERS):

@@ -1106,7 +1106,7 @@ create table dead_letter_group (
     fingerprint   text        not null,
     kind          text        not null,
     error_code    text        not null,
-    error_message text        not null,   -- of the sample
+    error_message text        not null,   -- of the sample; '[purged]' when that is purged
     frame         text,                   -- where in the user's code: module:function
     sample_job    uuid        not null,   -- the one that was buried last
     first_at      timestamptz not null,
@@ -1124,6 +1124,7 @@ create table dead_letter_group (
 );
 create index dead_letter_group_newest on dead_letter_group (tenant, last_at desc, fingerprint desc) where open > 0;
 create index dead_letter_group_largest on dead_letter_group (tenant, open desc, fingerprint desc);
+create index dead_letter_group_by_sample on dead_letter_group (sample_job);
 create index dead_letter_group_all on dead_letter_group (tenant, last_at desc, fingerprint desc);
 
 -- Open dead letters, and the group of each.

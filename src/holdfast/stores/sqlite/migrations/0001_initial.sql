@@ -1049,7 +1049,7 @@ CREATE TABLE dead_letter_group (
     fingerprint   TEXT    NOT NULL,
     kind          TEXT    NOT NULL,
     error_code    TEXT    NOT NULL,
-    error_message TEXT    NOT NULL,   -- of the sample
+    error_message TEXT    NOT NULL,   -- of the sample; '[purged]' when that is purged
     frame         TEXT,               -- where in the user's code: module:function
     sample_job    TEXT    NOT NULL,   -- the one that was buried last
     first_at      INTEGER NOT NULL,
@@ -1067,6 +1067,7 @@ CREATE TABLE dead_letter_group (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dead_letter_group_newest ON dead_letter_group (tenant, last_at DESC, fingerprint DESC) WHERE open > 0;
 CREATE INDEX dead_letter_group_largest ON dead_letter_group (tenant, open DESC, fingerprint DESC);
+CREATE INDEX dead_letter_group_by_sample ON dead_letter_group (sample_job);
 CREATE INDEX dead_letter_group_all ON dead_letter_group (tenant, last_at DESC, fingerprint DESC);
 
 -- Open dead letters, and the group of each.
