@@ -18,7 +18,7 @@ from holdfast.features.assembly import open_store
 from holdfast.stores.requests import JobFilter
 from tests.faults.load import AT_ONCE
 from tests.support.binaries import debian_bin
-from tests.support.servers import PostgresServer
+from tests.support.debian_server import MISSING, DebianServer
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
@@ -29,13 +29,6 @@ UNGUARDED = """
      where p.pronamespace = 'holdfast'::regnamespace and p.proconfig::text like '%enable_%'
        and not 'jit=off' = any (p.proconfig)
 """
-STOCK = {"listen_addresses": "127.0.0.1"}
-PLANS = {
-    "session_preload_libraries": "auto_explain",
-    "auto_explain.log_min_duration": "0",
-    "auto_explain.log_analyze": "on",
-    "auto_explain.log_timing": "off",
-}
 PLAN = re.compile(r"plan:\n(?P<plan>(?:\t.*\n)+)")
 READS_A_TABLE = re.compile(r"(?:Seq|Index|Index Only|Bitmap Heap) Scan .*\bon (?!pg_)")
 
@@ -49,14 +42,19 @@ def test_every_function_that_bends_the_planner_turns_jit_off(postgres_url: str) 
 
 
 @pytest.fixture(scope="session")
-def debian() -> Iterator[PostgresServer]:
-    """The PostgreSQL that Debian and Ubuntu package: built with LLVM, unlike the servers from the wheel, and with stock
-    settings. Its log has the plan of every statement, those inside functions included."""
-    programs = debian_bin()
-    if programs is None:
-        pytest.skip("no PostgreSQL server with LLVM is installed (Debian: apt-get install postgresql)")
-    server = PostgresServer(programs=programs, in_memory=True, settings=PLANS)
-    server._settings = STOCK | PLANS
+def debian() -> Iterator[DebianServer]:
+    """Its log has the plan of every statement, those inside functions included."""
+    if debian_bin() is None:
+        pytest.skip(MISSING)
+    server = DebianServer(
+        in_memory=True,
+        settings={
+            "session_preload_libraries": "auto_explain",
+            "auto_explain.log_min_duration": "0",
+            "auto_explain.log_analyze": "on",
+            "auto_explain.log_timing": "off",
+        },
+    )
     try:
         server.start()
         yield server
@@ -65,7 +63,7 @@ def debian() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def stock_url(debian: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+def stock_url(debian: DebianServer, request: pytest.FixtureRequest) -> Iterator[str]:
     name = f"jit_{abs(hash(request.node.name)):x}"
     url = debian.create_database(name)
     with closing(open_store(url)) as store:
@@ -77,7 +75,7 @@ def stock_url(debian: PostgresServer, request: pytest.FixtureRequest) -> Iterato
 class Compiled:
     """The plans that the server has compiled since this was made."""
 
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(self, server: DebianServer) -> None:
         self._server = server
         self._seen = len(server.log())
 
@@ -94,7 +92,7 @@ def set_for(url: str, **settings: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_server_compiles_what_is_not_guarded(debian: PostgresServer, stock_url: str) -> None:
+def test_the_server_compiles_what_is_not_guarded(debian: DebianServer, stock_url: str) -> None:
     """Or the tests below would prove nothing."""
     compiled = Compiled(debian)
     with psycopg.connect(stock_url, autocommit=True) as connection:
@@ -105,7 +103,7 @@ def test_the_server_compiles_what_is_not_guarded(debian: PostgresServer, stock_u
 
 
 @pytest.mark.slow
-def test_nothing_a_worker_does_is_compiled(debian: PostgresServer, stock_url: str) -> None:
+def test_nothing_a_worker_does_is_compiled(debian: DebianServer, stock_url: str) -> None:
     set_for(stock_url, **{"auto_explain.log_nested_statements": "on"})
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
 
@@ -137,7 +135,7 @@ def transactions(url: str) -> int:
 
 
 @pytest.mark.slow
-def test_no_read_is_compiled_however_dear_its_plan(debian: PostgresServer, stock_url: str) -> None:
+def test_no_read_is_compiled_however_dear_its_plan(debian: DebianServer, stock_url: str) -> None:
     """With this threshold every plan is dear, as on tables with millions of rows."""
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
 
