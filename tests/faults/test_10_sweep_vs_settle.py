@@ -35,9 +35,9 @@ def sweep(store: Store) -> list[str]:
 
 @pytest.mark.slow
 def test_on_a_barrier(store: Store, choice: random.Random) -> None:
-    """Ten rounds: one lease of thirty jobs lapses; two reapers and three settlements are let go together."""
+    """Five rounds: one lease of thirty jobs lapses; two reapers and three settlements are let go together."""
     ids: list[str] = []
-    for number in range(10):
+    for number in range(5):
         forward(store)
         ids += put(store, *(spec(retry=tries(5, crashes=100)) for _ in range(30)))
         claims = claim(store, open_lease(store, f"w-{number}", ttl=10), 1000)
