@@ -139,7 +139,7 @@ def test_the_story_as_json(holdfast: Holdfast, store: Store) -> None:
         "approval",
         "made_from",
     }
-    keys |= {"parents", "chain", "group", "remade", "references"}
+    keys |= {"parents", "chain", "group", "remade", "references", "liveness"}
     assert set(told) == keys
     assert (told["job"]["id"], told["job"]["state"], told["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
     assert [event["type"] for event in told["history"]] == ["enqueue", "take", "fail", "bury"]
