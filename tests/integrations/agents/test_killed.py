@@ -62,7 +62,7 @@ def test_a_run_killed_between_two_parallel_tools_repeats_nothing_that_was_record
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)  # twenty-five lives of several processes each
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 @pytest.mark.parametrize("framework", ["pydantic", "openai"])
 def test_a_run_killed_at_every_step_boundary_in_turn_ends_the_same(

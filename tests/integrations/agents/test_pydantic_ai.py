@@ -392,7 +392,7 @@ def test_events_are_streamed_to_a_handler_and_not_again_for_what_is_recorded(eac
     def look(order: int) -> str:
         return f"order {order}"
 
-    async def publish(ctx: RunContext[None], events: AsyncIterable[AgentStreamEvent]) -> None:
+    async def publish(ctx: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
         async for event in events:
             seen.append(event.event_kind)
             if event.event_kind == "function_tool_result" and fails.pop():

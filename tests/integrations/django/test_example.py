@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.req("HF-8"), pytest.mark.slow]
+pytestmark = [pytest.mark.req("HF-8"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROJECT = Path(__file__).parents[3] / "examples" / "django_project"
 
