@@ -57,6 +57,8 @@ _CLAIMABLE = (
     "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
     " AND (s.deadline_at IS NULL OR s.deadline_at > :now)"
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
+    # Read once a statement, and only if a job names an executor.
+    " AND (s.executor IS NULL OR s.executor = (SELECT l.name FROM lease l WHERE l.id = :lease))"
     " AND (:any OR s.tenant = :tenant)"
     " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
     f" AND s.id {PASSED_OVER}"

@@ -138,7 +138,8 @@ _NOTE = (
 )
 SAME = (
     "tenant, kind, payload, deadline_at, max_crashes, backoff, idempotency_key, content_key, tags, agent,"
-    " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, uses, retry_as, depth"
+    " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, uses, retry_as, depth,"
+    " executor"
 )
 # What was counted is carried over by the trigger that makes its state.
 _SUCCEED = (

@@ -54,7 +54,8 @@ create table job (
     -- subscriptions lie behind it. All three are null for nearly every job, and take no space.
     retry_as         text,
     retry_of         uuid,
-    depth            smallint
+    depth            smallint,
+    executor         text         -- only workers with this label may run it; null: every worker
 );
 create index job_by_external_ref on job (tenant, external_ref) where external_ref is not null;
 -- Ascending, though lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index
@@ -62,6 +63,7 @@ create index job_by_external_ref on job (tenant, external_ref) where external_re
 create index job_by_kind on job (tenant, kind, id);
 create index job_by_queue on job (tenant, queue, id);
 create index job_by_agent on job (tenant, agent, id) where agent is not null;
+create index job_by_executor on job (tenant, executor, id) where executor is not null;
 create index job_by_correlation on job (tenant, correlation_id, id) where correlation_id is not null;
 create index job_by_parent on job (tenant, parent_id, id) where parent_id is not null;
 create index job_by_workflow on job (tenant, workflow_id, id) where workflow_id is not null;
@@ -103,7 +105,8 @@ create table job_state (
     note           jsonb,        -- the context of the last transition, copied into its event
     agent          text,         -- a claim must know it before it reads `job`; null takes no space
     workflow_id    uuid,         -- of jobs of workflows: the trigger that sees a job end must know without a look
-    held_by        text          -- the full limit that a parked job waits for: see `bucket`
+    held_by        text,         -- the full limit that a parked job waits for: see `bucket`
+    executor       text          -- of the job: a claim must know it before it reads `job`
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index claimable on job_state (queue, priority desc, position, id) where state = 'queued' and due_at is null;
 create index not_yet_due on job_state (due_at) where due_at is not null and state in ('queued', 'retry_waiting');
@@ -113,6 +116,9 @@ create index by_state on job_state (tenant, state, id) where state not in ('leas
 create index held on job_state (lease) where state in ('leased', 'in_progress');
 create index waiting_by_agent on job_state (tenant, agent, due_at, id)
     where agent is not null and state in ('queued', 'retry_waiting');
+-- Health reads which labels waiting jobs name.
+create index claimable_by_executor on job_state (executor, tenant)
+    where executor is not null and state = 'queued' and due_at is null;
 create index past_deadline on job_state (deadline_at)
     where deadline_at is not null and state in ('queued', 'retry_waiting', 'waiting_for_approval');
 -- The positions of jobs that wait and are not due. Those that are due have theirs in `claimable`; moving a job reads

@@ -31,7 +31,8 @@ begin
                    v_state, o.state, n.state, v_lease, o.lease, n.lease, n.settled_by, n.finished_at, n.attempt - o.attempt,
                    o.tenant = n.tenant and o.kind = n.kind and o.max_crashes = n.max_crashes and o.max_retries = n.max_retries
                        and o.retries = n.retries and o.crashes = n.crashes and o.priority = n.priority and o.position = n.position
-                       and o.queue = n.queue and o.deadline_at is not distinct from n.deadline_at, n.retries, n.max_retries,
+                       and o.queue = n.queue and o.deadline_at is not distinct from n.deadline_at
+                       and o.executor is not distinct from n.executor, n.retries, n.max_retries,
                    n.crashes, n.max_crashes, num_nonnulls(n.note, o.agent, n.agent, o.workflow_id, n.workflow_id))) as plain,
                (select not (d.limited or d.capped) from dispatch d) as free, exists (select from watch) as watched,
                -- Who takes a job shows a live lease.
@@ -89,7 +90,7 @@ begin
              or n.attempt <> o.attempt + (case when n.state = 'in_progress' and o.state <> 'in_progress' then 1 else 0 end)
              or n.lease <> o.lease or o.tenant <> n.tenant or o.kind <> n.kind or o.max_crashes <> n.max_crashes
              or o.agent is distinct from n.agent or o.workflow_id is distinct from n.workflow_id or o.queue <> n.queue
-             or o.deadline_at is distinct from n.deadline_at
+             or o.deadline_at is distinct from n.deadline_at or o.executor is distinct from n.executor
              or broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
                              n.due_at is not null, n.approval_id is not null, n.lease is not null, n.settled_by is not null,
                              n.retries, n.max_retries, n.crashes, n.max_crashes) is not null

@@ -47,6 +47,8 @@ CREATE TABLE job (
     retry_as         TEXT CHECK (retry_as = 'new_job'),
     retry_of         TEXT,
     depth            INTEGER CHECK (depth BETWEEN 1 AND 1000),
+    -- Only workers with this label may run it; null: every worker.
+    executor         TEXT CONSTRAINT executor_named CHECK (executor >= '!' AND length(executor) <= 100 AND executor <> '*'),
     -- A name begins with something to see: '!' is the first character after the space.
     CONSTRAINT kind_named          CHECK (kind >= '!' AND length(kind) <= 100),
     CONSTRAINT queue_named         CHECK (queue >= '!' AND length(queue) <= 100),
@@ -64,6 +66,7 @@ CREATE INDEX job_by_external_ref ON job (tenant, external_ref) WHERE external_re
 CREATE INDEX job_by_kind ON job (tenant, kind, id);
 CREATE INDEX job_by_queue ON job (tenant, queue, id);
 CREATE INDEX job_by_agent ON job (tenant, agent, id) WHERE agent IS NOT NULL;
+CREATE INDEX job_by_executor ON job (tenant, executor, id) WHERE executor IS NOT NULL;
 CREATE INDEX job_by_correlation ON job (tenant, correlation_id, id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX job_by_parent ON job (tenant, parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX job_by_workflow ON job (tenant, workflow_id, id) WHERE workflow_id IS NOT NULL;
@@ -105,6 +108,7 @@ CREATE TABLE job_state (
     agent          TEXT,      -- a claim must know it before it reads `job`
     workflow_id    TEXT,      -- of jobs of workflows: the trigger that sees a job end must know without a look
     held_by        TEXT,      -- the full limit that a parked job waits for: [tenant, scope, name] as JSON
+    executor       TEXT,      -- of the job: a claim must know it before it reads `job`
     CONSTRAINT finished_iff_terminal CHECK (
         (state = 'succeeded' OR state = 'failed' OR state = 'dead_letter' OR state = 'cancelled' OR state = 'cleaned')
         = (finished_at IS NOT NULL)),
@@ -126,6 +130,9 @@ CREATE INDEX by_state ON job_state (tenant, state, id) WHERE state NOT IN ('leas
 CREATE INDEX held ON job_state (lease) WHERE state IN ('leased', 'in_progress');
 CREATE INDEX waiting_by_agent ON job_state (tenant, agent, due_at)
     WHERE agent IS NOT NULL AND state IN ('queued', 'retry_waiting');
+-- Health reads which labels waiting jobs name.
+CREATE INDEX claimable_by_executor ON job_state (executor, tenant)
+    WHERE executor IS NOT NULL AND state = 'queued' AND due_at IS NULL;
 CREATE INDEX past_deadline ON job_state (deadline_at)
     WHERE deadline_at IS NOT NULL AND state IN ('queued', 'retry_waiting', 'waiting_for_approval');
 -- The positions of jobs that wait and are not due. Those that are due have theirs in `claimable`; moving a job reads

@@ -64,7 +64,7 @@ BEGIN
            finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
       FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
     INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
-                           workflow_id, note, retries, crashes)
+                           workflow_id, note, retries, crashes, executor)
     VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_retries, NEW.max_crashes,
             CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN 9223372036854775807
@@ -74,7 +74,7 @@ BEGIN
             CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN '{"held": "parents"}' END,
             CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = NEW.retry_of) END,
-            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = NEW.retry_of) END);
+            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = NEW.retry_of) END, NEW.executor);
     INSERT INTO event (job_id, tenant, kind, type, to_state, attempt, at, actor)
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
 END;
@@ -119,7 +119,7 @@ BEGIN
         THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
         END FROM dispatch d WHERE d.id = 1 AND d.ruled;
     INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
-                           workflow_id, note, retries, crashes)
+                           workflow_id, note, retries, crashes, executor)
     SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,
            CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN 9223372036854775807
@@ -128,7 +128,7 @@ BEGIN
            CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN '{"held": "parents"}' END,
            CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = j.retry_of) END,
-           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = j.retry_of) END
+           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = j.retry_of) END, j.executor
       FROM job j
      WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
      ORDER BY j.n;
