@@ -173,4 +173,4 @@ def test_jobs_name_their_executor_wherever_they_name_their_queue(app: App) -> No
     assert waiting == {("elsewhere", "gpu-1"), ("train", "gpu-3"), ("follow", "gpu-2")}
     for bad in ("", "*", 7, "x" * 101):
         with pytest.raises(HoldfastError):
-            plain.using(executor=bad).enqueue()  # type: ignore[typeddict-item]
+            plain.using(executor=bad).enqueue()  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ FEATURES = (
     "schedules",
     "events",
     "tenants",
+    "registry",
     "tokens",
     "workflows",
     "audit",

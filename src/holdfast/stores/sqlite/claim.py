@@ -49,6 +49,7 @@ _END = (
 )
 _LIVE = (
     "SELECT name, NOT EXISTS (SELECT 1 FROM executor WHERE label > '')"
+    " AND NOT (SELECT listed_only FROM dispatch WHERE id = 1)"
     " OR EXISTS (SELECT 1 FROM executor e WHERE e.label = lease.name AND e.role = 'executor')"
     " FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 )

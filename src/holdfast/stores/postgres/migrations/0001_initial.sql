@@ -246,6 +246,14 @@ create table dispatch (
     capped     boolean not null default false,   -- some tenant has a cap: transitions are counted
     fair       text[],                           -- queues that tenants share fairly; '*' is all; null is none
     registered boolean not null default false,   -- only registered tenants may have jobs
+    -- Policies of the deployment (features/registry): what becomes of names that nobody registered, who may run jobs while
+    -- no executor is listed, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
+    unknown_kinds   text    not null default 'accept' check (unknown_kinds in ('accept', 'warn', 'refuse')),
+    unknown_agents  text    not null default 'accept' check (unknown_agents in ('accept', 'warn', 'refuse')),
+    unknown_events  text    not null default 'accept' check (unknown_events in ('accept', 'warn', 'refuse')),
+    listed_only     boolean not null default false,
+    tenant_required boolean not null default false,
+    running_counts  boolean not null default false,
     -- Any login of the database may LISTEN: notifications are hashes with this key (notify.sql).
     signal_key text    not null default gen_random_uuid()::text
 );
@@ -399,7 +407,41 @@ create table agent (
     constraint reason_given       check (disabled_reason ~ '\S')
 );
 
--- Labels of workers that may take jobs. Empty: every worker may. One list for all tenants.
+-- Registries, for all tenants: the kinds of jobs and the types of events that a deployment knows.
+create table registered_kind (
+    name        text        not null primary key,
+    tenant      text        not null default '*',
+    description text,
+    set_by      text        not null,
+    set_at      timestamptz not null,
+    constraint name_named          check (ascii(name) > 32 and length(name) <= 100),
+    constraint of_all              check (tenant = '*'),
+    constraint description_bounded check (length(description) <= 1000)
+);
+create table event_type (
+    name        text        not null primary key,
+    tenant      text        not null default '*',
+    domain      text,
+    schema      jsonb,
+    description text,
+    set_by      text        not null,
+    set_at      timestamptz not null,
+    constraint name_named          check (ascii(name) > 32 and length(name) <= 255),
+    constraint of_all              check (tenant = '*'),
+    constraint domain_named        check (ascii(domain) > 32 and length(domain) <= 100),
+    constraint schema_object       check (jsonb_typeof(schema) = 'object'),
+    constraint description_bounded check (length(description) <= 1000)
+);
+-- Names that were accepted with a warning, each once.
+create table unregistered_name (
+    tenant   text        not null,
+    registry text        not null check (registry in ('kind', 'agent', 'event type')),
+    name     text        not null,
+    first_at timestamptz not null,
+    primary key (tenant, registry, name)
+);
+
+-- Labels of workers that may take jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
 create table executor (
     label    text        not null primary key,
     tenant   text        not null default '*',

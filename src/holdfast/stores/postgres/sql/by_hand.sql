@@ -13,7 +13,9 @@ language sql immutable set search_path from current as $$
         when 'ZH033' then 'generator_only'      when 'ZH041' then 'executor_refused'
         when 'ZH050' then 'payload_forbidden'   when 'ZH051' then 'payload_over_limit'
         when 'ZH057' then 'tenant_full'         when 'ZH060' then 'paused'
-        when 'ZH067' then 'tenant_unregistered' when 'ZH091' then 'payload_too_deep'
+        when 'ZH067' then 'tenant_unregistered' when 'ZH068' then 'kind_unregistered'
+        when 'ZH069' then 'agent_unregistered'  when 'ZH072' then 'tenant_required'
+        when 'ZH091' then 'payload_too_deep'
         when '23514' then 'broken_invariant'    when '23502' then 'broken_invariant'
     end;
 $$;

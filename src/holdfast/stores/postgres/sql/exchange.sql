@@ -49,7 +49,8 @@ begin
     perform from lock_dispatch where false for share;
     select d.limited, d.fair, l.holder, l.name, l.ended_at is null and l.until > v_now,
            -- executes(l.name), without the call.
-           not exists (select from executor) or exists (select from executor e where e.label = l.name and e.role = 'executor'),
+           not d.listed_only and not exists (select from executor)
+               or exists (select from executor e where e.label = l.name and e.role = 'executor'),
            (select array_agg(q.job_id) from quarantine q where q.until > v_now)
       into v_limited, v_fair, v_holder, v_label, live, v_may, v_aside
       from dispatch d left join lease l on l.id = exchange.lease and l.tenant = v_scope;

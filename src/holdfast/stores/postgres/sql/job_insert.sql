@@ -36,6 +36,7 @@ begin
     end if;
     if v_ruled then
         perform registration_on_insert(array(select a.id from added a));
+        perform registry_on_insert(array(select a.id from added a), v_now);
         perform pauses_on_insert(array(select a.id from added a), v_now);
     end if;
     if v_special then

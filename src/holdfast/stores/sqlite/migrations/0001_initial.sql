@@ -243,7 +243,15 @@ CREATE TABLE dispatch (
     -- Whether an enqueue has to look at more than its own row: payload rules, caps of tenants, pauses.
     ruled      INTEGER NOT NULL DEFAULT 0,
     fair       TEXT,                           -- queues that tenants share fairly, as JSON; ["*"] is all; null is none
-    registered INTEGER NOT NULL DEFAULT 0      -- only registered tenants may have jobs
+    registered INTEGER NOT NULL DEFAULT 0,     -- only registered tenants may have jobs
+    -- Policies of the deployment (features/registry): what becomes of names that nobody registered, who may run jobs while
+    -- no executor is listed, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
+    unknown_kinds   TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_kinds IN ('accept', 'warn', 'refuse')),
+    unknown_agents  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_agents IN ('accept', 'warn', 'refuse')),
+    unknown_events  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_events IN ('accept', 'warn', 'refuse')),
+    listed_only     INTEGER NOT NULL DEFAULT 0 CHECK (listed_only IN (0, 1)),
+    tenant_required INTEGER NOT NULL DEFAULT 0 CHECK (tenant_required IN (0, 1)),
+    running_counts  INTEGER NOT NULL DEFAULT 0 CHECK (running_counts IN (0, 1))
 ) STRICT;
 INSERT INTO dispatch (id) VALUES (1);
 
@@ -368,7 +376,41 @@ CREATE TABLE agent (
     CONSTRAINT reason_given      CHECK (trim(disabled_reason, char(9, 10, 11, 12, 13, 32)) <> '')
 ) STRICT, WITHOUT ROWID;
 
--- Labels of workers that may take jobs. Empty: every worker may. One list for all tenants.
+-- Registries, for all tenants: the kinds of jobs and the types of events that a deployment knows.
+CREATE TABLE registered_kind (
+    name        TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL DEFAULT '*',
+    description TEXT,
+    set_by      TEXT    NOT NULL,
+    set_at      INTEGER NOT NULL,
+    CONSTRAINT name_named          CHECK (name >= '!' AND length(name) <= 100),
+    CONSTRAINT of_all              CHECK (tenant = '*'),
+    CONSTRAINT description_bounded CHECK (length(description) <= 1000)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE event_type (
+    name        TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL DEFAULT '*',
+    domain      TEXT,
+    schema      TEXT,
+    description TEXT,
+    set_by      TEXT    NOT NULL,
+    set_at      INTEGER NOT NULL,
+    CONSTRAINT name_named          CHECK (name >= '!' AND length(name) <= 255),
+    CONSTRAINT of_all              CHECK (tenant = '*'),
+    CONSTRAINT domain_named        CHECK (domain >= '!' AND length(domain) <= 100),
+    CONSTRAINT schema_object       CHECK (json_type(schema) = 'object'),
+    CONSTRAINT description_bounded CHECK (length(description) <= 1000)
+) STRICT, WITHOUT ROWID;
+-- Names that were accepted with a warning, each once.
+CREATE TABLE unregistered_name (
+    tenant   TEXT    NOT NULL,
+    registry TEXT    NOT NULL CHECK (registry IN ('kind', 'agent', 'event type')),
+    name     TEXT    NOT NULL,
+    first_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, registry, name)
+) STRICT, WITHOUT ROWID;
+
+-- Labels of workers that may take jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
 CREATE TABLE executor (
     label    TEXT    NOT NULL PRIMARY KEY,
     tenant   TEXT    NOT NULL DEFAULT '*',

@@ -39,6 +39,12 @@ BEGIN
              AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
                  SELECT 1 FROM approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
         THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        WHEN d.tenant_required AND NEW.tenant = 'default' AND NEW.retry_of IS NULL
+        THEN RAISE(ABORT, 'tenant required: the tenant `default` stands for none')
+        WHEN d.unknown_kinds = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'kind')
+        THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
+        WHEN d.unknown_agents = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'agent')
+        THEN RAISE(ABORT, 'agent unregistered: only registered agents may have jobs')
         WHEN EXISTS (
             SELECT 1 FROM payload_rule r WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*')
                AND length(CAST(NEW.payload AS BLOB)) > r.max_bytes AND NEW.retry_of IS NULL)
@@ -49,6 +55,10 @@ BEGIN
                AND typeof(t.key) = 'text' AND lower(t.key) = f.value AND NEW.retry_of IS NULL)
         THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
         END FROM dispatch d WHERE d.id = 1 AND d.ruled;
+    INSERT OR IGNORE INTO unregistered_name (tenant, registry, name, first_at)
+    SELECT u.tenant, u.registry, u.name, (SELECT now FROM present) FROM unregistered_job u
+     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND u.n = NEW.n
+       AND (SELECT count(*) FROM unregistered_name k WHERE k.tenant = u.tenant AND k.registry = u.registry) < 1000;
     -- The operations ask before (operations/pending.py), from a number that is kept; here they are counted.
     SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
@@ -108,6 +118,15 @@ BEGIN
                AND NOT (j.source_system = 'holdfast' AND EXISTS (
                    SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
         THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        WHEN d.tenant_required AND EXISTS (
+            SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
+        THEN RAISE(ABORT, 'tenant required: the tenant `default` stands for none')
+        WHEN d.unknown_kinds = 'refuse' AND EXISTS (
+            SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'kind')
+        THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
+        WHEN d.unknown_agents = 'refuse' AND EXISTS (
+            SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'agent')
+        THEN RAISE(ABORT, 'agent unregistered: only registered agents may have jobs')
         WHEN EXISTS (
             SELECT 1 FROM job j, payload_rule r WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
                AND (r.kind = j.kind OR r.kind = '*') AND length(CAST(j.payload AS BLOB)) > r.max_bytes)
