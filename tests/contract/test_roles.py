@@ -22,7 +22,17 @@ KEYS = {"migration": "name", "recall": "lease", "mutex": "n", "owed": "job_id"} 
 KEYS |= dict.fromkeys(("lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" for n in range(8))), "held")
 
 READS = {
-    *("refusal_reason", "get_job", "list_jobs", "history", "health", "events_after", "events_gone", "app_events_after"),
+    *(
+        "policies",
+        "refusal_reason",
+        "get_job",
+        "list_jobs",
+        "history",
+        "health",
+        "events_after",
+        "events_gone",
+        "app_events_after",
+    ),
     *("chain", "circumstances"),
     "worker_standings",
     *("active_subscriptions", "fair_queues", "turn_of", "registered_only", "hides", "withheld"),
@@ -61,6 +71,7 @@ RESOLVES = {
     *("set_limit", "remove_limit", "set_aging"),
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor", "request_stop"),
+    *("register_kinds", "remove_kind", "set_event_type", "remove_event_type", "set_policies"),
     *("pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal", "sealed_parts", "reseal_part"),
     *("set_tenant", "remove_tenant", "set_fair", "set_registered_only", "find_leftovers"),

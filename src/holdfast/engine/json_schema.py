@@ -2,7 +2,7 @@
 
 ``type``, ``enum``, ``const``, bounds of numbers, texts and lists, ``pattern``, ``properties``, ``required``,
 ``additionalProperties``, ``items``, ``anyOf``, ``oneOf``, ``allOf``, and ``$ref`` within the schema. Anything else, and
-what makes no sense, is passed over. PostgreSQL has the same, without ``pattern``, as ``fits_form``; a test compares.
+what makes no sense, is passed over. The SQL function ``fits_form`` has the same rules, without ``pattern``.
 """
 
 from __future__ import annotations

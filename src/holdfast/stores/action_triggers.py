@@ -45,7 +45,7 @@ RECORDED = (
     Recorded("pause", "pause", "scope name", "reason refuse_enqueue set_by until"),
     Recorded("executor", "executor", "label", "role"),
     Recorded("registered_kind", "kind", "name", "description"),
-    Recorded("event_type", "event_type", "name", "domain description", "schema"),
+    Recorded("registered_event", "event_type", "name", "domain description", "schema"),
     Recorded("lease", "worker", "holder", "stop_request", by_hand=False),
     Recorded("retention", "retention", "kind state", "clean_after purge_after declared"),
     Recorded(

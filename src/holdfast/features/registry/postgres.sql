@@ -63,16 +63,16 @@ begin
 end $$;
 
 -- Why an event is refused, or null. With the policy `warn` it is accepted, and the name kept.
-create or replace function event_refusal(p_tenant text, p_name text, p_data jsonb, p_now timestamptz, out reason text, out detail text)
+create or replace function registry_on_event(p_tenant text, p_name text, p_data jsonb, p_now timestamptz, out reason text, out detail text)
 language plpgsql set search_path from current as $$
 declare
     v_policy text := (select d.unknown_events from dispatch d);
-    v_type   event_type;
+    v_type   registered_event;
 begin
     if v_policy = 'accept' then
         return;
     end if;
-    select t.* into v_type from event_type t where t.name = p_name;
+    select t.* into v_type from registered_event t where t.name = p_name;
     if not found then
         if v_policy = 'warn' then
             perform not_registered(p_tenant, 'event type', p_name, v_policy, p_now);
@@ -128,7 +128,7 @@ end $$;
 
 create or replace function set_event_type(name text, domain text default null, schema jsonb default null, description text default null,
                                           actor text default null)
-returns setof event_type
+returns setof registered_event
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 begin
@@ -136,14 +136,14 @@ begin
     if jsonb_typeof(set_event_type.schema) <> 'object' then
         raise exception 'the schema of an event type must be a JSON object' using errcode = 'ZH010';
     end if;
-    insert into event_type as t (name, domain, schema, description, set_by, set_at)
+    insert into registered_event as t (name, domain, schema, description, set_by, set_at)
     values (set_event_type.name, set_event_type.domain, set_event_type.schema, set_event_type.description, actor(), clock_now())
     on conflict (name) do update
        set domain = excluded.domain, schema = excluded.schema, description = excluded.description, set_by = excluded.set_by,
            set_at = excluded.set_at
      where (t.domain, t.schema, t.description) is distinct from (excluded.domain, excluded.schema, excluded.description);
     delete from unregistered_name u where u.registry = 'event type' and u.name = set_event_type.name;
-    return query select t.* from event_type t where t.name = set_event_type.name;
+    return query select t.* from registered_event t where t.name = set_event_type.name;
 end $$;
 
 create or replace function remove_event_type(name text, actor text default null) returns boolean
@@ -151,7 +151,7 @@ language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 begin
     perform enter('*', nullif(remove_event_type.actor, ''));
-    delete from event_type t where t.name = remove_event_type.name;
+    delete from registered_event t where t.name = remove_event_type.name;
     return found;
 end $$;
 
@@ -205,5 +205,5 @@ end $$;
 -- What everybody is held to is no tenant's secret (tenancy.sql).
 drop policy if exists everybodys on registered_kind;
 create policy everybodys on registered_kind for select using (tenant = '*' and (select scope()) is not null);
-drop policy if exists everybodys on event_type;
-create policy everybodys on event_type for select using (tenant = '*' and (select scope()) is not null);
+drop policy if exists everybodys on registered_event;
+create policy everybodys on registered_event for select using (tenant = '*' and (select scope()) is not null);

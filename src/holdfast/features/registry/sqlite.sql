@@ -22,9 +22,9 @@ WHEN (SELECT unknown_events FROM dispatch WHERE id = 1) = 'refuse'
      AND NEW.name NOT LIKE 'job.%' AND NEW.name <> 'schedule.missed' AND NEW.name <> 'endpoint.disabled'
 BEGIN
     SELECT RAISE(ABORT, 'event type unregistered: only registered types of events are accepted')
-     WHERE NOT EXISTS (SELECT 1 FROM event_type t WHERE t.name = NEW.name);
+     WHERE NOT EXISTS (SELECT 1 FROM registered_event t WHERE t.name = NEW.name);
     SELECT RAISE(ABORT, 'event data invalid: a key that the schema of this event type requires is missing')
-     WHERE EXISTS (SELECT 1 FROM event_type t, json_each(t.schema, '$.required') r
+     WHERE EXISTS (SELECT 1 FROM registered_event t, json_each(t.schema, '$.required') r
                     WHERE t.name = NEW.name AND t.schema IS NOT NULL
                       AND NOT EXISTS (SELECT 1 FROM json_each(NEW.data) d WHERE d.key = r.value));
 END;

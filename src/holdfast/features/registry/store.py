@@ -77,14 +77,14 @@ class KindReads(Reader):
 class EventTypeReads(Reader):
     @flow(writes=False)
     def get(self, name: str, tenant: str) -> Steps[EventType | None]:
-        text = f"select {Record.columns(EventType)} from {{event_type}} where name = :name"
+        text = f"select {Record.columns(EventType)} from {{registered_event}} where name = :name"
         rows = yield from self._ask(tenant, text, name=name)
         return Record.decoder(EventType, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
     def list(self, domain: str | None, tenant: str) -> Steps[list[EventType]]:
         only = "" if domain is None else " where domain = :domain"
-        text = f"select {Record.columns(EventType)} from {{event_type}}{only} order by name"
+        text = f"select {Record.columns(EventType)} from {{registered_event}}{only} order by name"
         decode = Record.decoder(EventType, self.dialect.codec)
         return [decode(row) for row in (yield from self._ask(tenant, text, domain=domain))]
 
@@ -155,7 +155,7 @@ class SqliteKinds(SqlitePart, KindReads):
 
 
 _SET = (
-    "INSERT INTO event_type (name, domain, schema, description, set_by, set_at) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT INTO registered_event (name, domain, schema, description, set_by, set_at) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (name) DO UPDATE SET domain = excluded.domain, schema = excluded.schema,"
     " description = excluded.description, set_by = excluded.set_by, set_at = excluded.set_at"
     " WHERE (domain, schema, description) IS NOT (excluded.domain, excluded.schema, excluded.description)"
@@ -168,14 +168,16 @@ class SqliteEventTypes(SqlitePart, EventTypeReads):
         now = yield from sign(actor)
         yield Statement(_SET, (draft.name, draft.domain, draft.schema, draft.description, actor, now))
         yield Statement(_KNOWN_NOW, ("event type", draft.name))
-        rows = yield Statement(f"SELECT {Record.columns(EventType)} FROM event_type WHERE name = ?", (draft.name,))
+        rows = yield Statement(
+            f"SELECT {Record.columns(EventType)} FROM registered_event WHERE name = ?", (draft.name,)
+        )
         yield from unsign()
         return Record.decoder(EventType, SqliteCodec())(rows[0])
 
     @flow()
     def remove(self, name: str, actor: str) -> Steps[bool]:
         yield from sign(actor)
-        rows = yield Statement("DELETE FROM event_type WHERE name = ? RETURNING 1", (name,))
+        rows = yield Statement("DELETE FROM registered_event WHERE name = ? RETURNING 1", (name,))
         yield from unsign()
         return bool(rows)
 

@@ -30,7 +30,7 @@ _POLICIES = Statement("SELECT unknown_kinds, unknown_agents, tenant_required FRO
 _KINDS = "SELECT name FROM registered_kind WHERE name IN (SELECT value FROM json_each(:names))"
 _AGENTS = "SELECT id FROM agent WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:names))"
 _EVENTS = Statement("SELECT unknown_events FROM dispatch WHERE id = 1")
-_TYPE = "SELECT schema FROM event_type WHERE name = ?"
+_TYPE = "SELECT schema FROM registered_event WHERE name = ?"
 _KEEP = (
     "INSERT INTO unregistered_name (tenant, registry, name, first_at) SELECT :tenant, :registry, :name, :now"
     " WHERE (SELECT count(*) FROM unregistered_name WHERE tenant = :tenant AND registry = :registry) < 1000"

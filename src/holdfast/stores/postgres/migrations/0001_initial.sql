@@ -418,7 +418,7 @@ create table registered_kind (
     constraint of_all              check (tenant = '*'),
     constraint description_bounded check (length(description) <= 1000)
 );
-create table event_type (
+create table registered_event (
     name        text        not null primary key,
     tenant      text        not null default '*',
     domain      text,

@@ -291,7 +291,7 @@ begin
         raise exception 'events named job.…, schedule.missed and endpoint.disabled are reserved for Holdfast'
             using errcode = 'ZH010';
     end if;
-    select * into v_why from event_refusal(v_tenant, send_event.name, v_data, v_now);
+    select * into v_why from registry_on_event(v_tenant, send_event.name, v_data, v_now);
     if v_why.reason is not null
        and not exists (select from app_event e where e.tenant = v_tenant
                           and (e.id = send_event.event or e.name = send_event.name and e.key = send_event.key)) then

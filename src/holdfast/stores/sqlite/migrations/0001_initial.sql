@@ -387,7 +387,7 @@ CREATE TABLE registered_kind (
     CONSTRAINT of_all              CHECK (tenant = '*'),
     CONSTRAINT description_bounded CHECK (length(description) <= 1000)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE event_type (
+CREATE TABLE registered_event (
     name        TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL DEFAULT '*',
     domain      TEXT,
