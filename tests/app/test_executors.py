@@ -133,6 +133,29 @@ def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_la
     assert (first.state(), later.state()) == ("succeeded", "queued")
 
 
+@pytest.mark.req("DP-25")
+def test_the_kinds_of_an_app_are_registered_in_one_call_and_built_in_kinds_have_aliases(app: App) -> None:
+    @app.job()
+    def known() -> None:
+        """Do what is known.
+
+        And more."""
+
+    app._store.migrate()
+    assert (app.kinds.register(), app.kinds.register()) == (1, 0)
+    assert [(each.name, each.description) for each in app.kinds.list()] == [("known", "Do what is known.")]
+    app.policies.set(unknown_kinds="refuse")
+    known.enqueue()
+    with pytest.raises(Refused) as refused:
+        app.enqueue_many([known.prepare(), app.prepare("typo")])
+    assert code(refused) == "kind_unregistered"
+    request = app.enqueue("connector.http.request", {"method": "GET", "url": "https://a.example/"})
+    assert request.get().kind == "http.request"
+    with pytest.raises(InvalidSetting) as wrong:
+        app.policies.set(unknown_kinds="sometimes")  # type: ignore[arg-type]
+    assert code(wrong) == "invalid_policy"
+
+
 @pytest.mark.req("DP-23")
 def test_jobs_name_their_executor_wherever_they_name_their_queue(app: App) -> None:
     @app.job(executor="gpu-1")

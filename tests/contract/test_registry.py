@@ -215,6 +215,25 @@ def test_a_job_without_a_tenant_is_refused_where_the_deployment_says_so(store: S
     assert {each.tenant for each in store.run(store.jobs.list(JobFilter(tenant="*")))} == {"acme"}
 
 
+@pytest.mark.req("JF-12")
+def test_running_jobs_count_against_the_cap_where_the_deployment_says_so(store: Store, by_hand: ByHand) -> None:
+    store.run(store.tenants.set("default", {"max_pending": 2}, "ada"))
+    put(store, spec(), spec())
+    held = claims(store)
+    put(store, spec())
+    policy(store, pending_includes_running=True)
+    assert refused(store, spec()) == "tenant_full"
+    assert by_hand.refusal("insert into job (tenant, kind) values ('default', 'x')")
+    settle(store, held[:1])
+    assert refused(store, spec()) == "tenant_full", "one runs and one waits"
+    settle(store, held[1:])
+    put(store, spec())
+    claims(store)
+    assert refused(store, spec()) == "tenant_full", "what was taken still counts"
+    policy(store, pending_includes_running=False)
+    put(store, spec(), spec())
+
+
 def test_wrong_policies_are_refused_and_changes_are_recorded(store: Store) -> None:
     assert store.run(store.policies.get()) == Policies()
     for what in ({"unknown_kinds": "maybe"}, {"tenant_required": "yes"}, {"unknown_moods": "warn"}, {"other": True}):

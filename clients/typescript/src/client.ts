@@ -31,6 +31,8 @@ export interface JobOptions {
   causation_id?: string;
   external_ref?: string;
   agent?: string;
+  /** The label of the workers that may run it. */
+  executor?: string;
   limit_key?: string;
   resources?: string[];
   retry?: string | { max_attempts?: number; max_crashes?: number; backoff?: string | Record<string, unknown> };
@@ -49,6 +51,7 @@ export interface JobsWanted {
   kind?: string;
   queue?: string;
   agent?: string;
+  executor?: string;
   tag?: string;
   correlation_id?: string;
   parent_id?: string;

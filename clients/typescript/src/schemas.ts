@@ -48,6 +48,7 @@ export const jobSchema = z.object({
   parent_id: z.string().nullable(),
   workflow_id: z.string().nullable(),
   external_ref: z.string().nullable(),
+  executor: z.string().nullish(),
   enqueued_by: z.string(),
   updated_at: time.nullish(),
   last_error_at: time.nullish(),

@@ -56,7 +56,7 @@ begin
 
     -- What there is to do, in one look. A maintenance task that found nothing comes here too, and must not cost a
     -- transaction id and a write.
-    select n.*, o.*, d.limited, d.capped, exists (select from watch) as watched,
+    select n.*, o.*, d.limited, d.capped, d.running_counts, exists (select from watch) as watched,
            -- As clock_now() says: here without a call.
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now into v_seen
       from (select count(*) as rows, bool_or(n.workflow_id is not null) as flowing, bool_or(n.finished_at is not null) as finished,
@@ -151,8 +151,9 @@ begin
     end if;
     if v_seen.capped then
         perform tenants_on_transition(array_agg(c.tenant), array_agg(c.change)) from (
-            select n.tenant, sum(waits(n.state)::integer - waits(o.state)::integer)::integer as change
-              from new_rows n join old_rows o on o.id = n.id where waits(n.state) <> waits(o.state)
+            select n.tenant, sum(pends(n.state, v_seen.running_counts)::integer - pends(o.state, v_seen.running_counts)::integer)::integer as change
+              from new_rows n join old_rows o on o.id = n.id
+             where pends(n.state, v_seen.running_counts) <> pends(o.state, v_seen.running_counts)
              group by n.tenant) c where c.change <> 0;
     end if;
     if v_seen.limited then

@@ -139,9 +139,9 @@ return was = now_is or case was
     else false
 end;
 
--- Whether a job of that state waits to be run.
-create or replace function waits(p_state state) returns boolean language sql immutable
-return p_state in ('queued', 'retry_waiting');
+-- Whether it counts against its tenant's `max_pending`.
+create or replace function pends(p_state state, p_running boolean) returns boolean language sql immutable
+return p_state in ('queued', 'retry_waiting') or p_running and p_state in ('leased', 'in_progress');
 
 -- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
 create or replace function unfenced(was state, now_is state, held_by uuid, shown uuid, error_code text)

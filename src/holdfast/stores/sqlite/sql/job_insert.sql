@@ -63,7 +63,9 @@ BEGIN
     SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
                <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
-                      AND s.state NOT IN ('leased', 'in_progress')));
+                      AND s.state NOT IN ('leased', 'in_progress'))
+                  + (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('leased', 'in_progress')
+                        AND (SELECT running_counts FROM dispatch WHERE id = 1)));
     SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
     INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
