@@ -15,8 +15,11 @@ from holdfast.features.audit.store import ActionFilter
 from holdfast.features.registry.model import BUILT_IN, EventTypeDraft, Policies
 from holdfast.stores.requests import ClaimRequest, JobFilter, SendEvent
 from tests.support.by_hand import ByHand
+from tests.support.people import asks
+from tests.support.schedules import add, decided, firing
 from tests.support.stores import (
     BROKEN,
+    apply,
     enqueue,
     forward,
     job,
@@ -118,6 +121,19 @@ def test_a_successor_of_a_job_of_a_removed_kind_is_made(store: Store) -> None:
     settle(store, take(store), BROKEN)
     (new,) = [each for each in store.run(store.jobs.list(JobFilter(tenant="*"))) if each.id != old]
     assert new.retry_of == old
+
+
+def test_a_schedule_says_what_was_refused_and_a_question_to_people_is_asked(store: Store) -> None:
+    schedule = add(store, "default")
+    register(store, "mail.send")
+    put_one(store)
+    policy(store, unknown_kinds="refuse")
+    assert store.run(store.schedules.fire([decided(schedule, firing())], "*")) == 1
+    (fire,) = store.run(store.schedules.fires(schedule.id, "default"))
+    assert (fire.status, fire.error_code) == ("failed", "kind_unregistered")
+    taken = take(store)
+    assert apply(store, taken.lease, asks(taken, new_id(), notify="tell")) == []
+    assert [each.kind for each in store.run(store.jobs.list(JobFilter(tenant="*")))] == ["tell", "mail.send"]
 
 
 def test_unknown_agents(store: Store, caplog: pytest.LogCaptureFixture) -> None:
