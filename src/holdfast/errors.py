@@ -96,6 +96,12 @@ FIXES: Final = {
     "migration_failed": "Read the database's message. If another program has tables there, use another schema or file.",
     "artifacts_away": "Check that the folder or bucket exists and that this user may write to it.",
     "redirected": "Use the address of the redirect.",
+    "tenant_full": "Enqueue again later, or raise the limit: holdfast tenants set NAME --max-pending N",
+    "kind_unregistered": "Register it: holdfast kinds add NAME; or all of an app: holdfast kinds register MODULE:APP",
+    "agent_unregistered": "Register it: holdfast agents register NAME",
+    "event_type_unregistered": "Register it: holdfast event-types add NAME",
+    "event_data_invalid": "Send data that fits the schema: holdfast event-types show NAME",
+    "tenant_required": "Name a tenant: App(tenant=…), using(tenant=…), --tenant. The tenant `default` stands for none.",
     "sealing_blocked": "End that transaction: select pg_terminate_backend(<process>).",
 }
 

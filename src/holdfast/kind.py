@@ -39,9 +39,9 @@ RetryAs = Literal["new_job"]
 
 class Options(TypedDict, total=False):
     """What ``using`` takes. ``dedupe`` is by content: "skip" while an equal job is active, "coalesce" while one
-    has not been started. With ``retry_as="new_job"`` each retry is a job of its own. ``trace`` is a W3C traceparent in
-    place of the current one; what is malformed is none. ``connection`` is the caller's own: the job exists if the
-    transaction there commits."""
+    has not been started. ``executor`` is the label of the workers that may run it. With ``retry_as="new_job"`` each
+    retry is a job of its own. ``trace`` is a W3C traceparent in place of the current one; what is malformed is none.
+    ``connection`` is the caller's own: the job exists if the transaction there commits."""
 
     delay: Duration
     run_at: datetime
@@ -58,6 +58,7 @@ class Options(TypedDict, total=False):
     workflow_id: str
     external_ref: str
     agent: str
+    executor: str
     limit_key: str | None
     resources: Sequence[str]
     retry: Retry | str
@@ -208,6 +209,7 @@ def make_spec(
         dedupe=dedupe,
         tags=_traced(_tags(options.get("tags", ())), options.get("trace")),
         agent=_text(options.get("agent"), "agent"),
+        executor=None if options.get("executor") is None else check_name(options.get("executor"), "executor"),
         correlation_id=_text(options.get("correlation_id"), "correlation_id"),
         causation_id=_text(options.get("causation_id"), "causation_id"),
         parent_id=None if parent_id is None else parse_id(parent_id),

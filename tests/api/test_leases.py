@@ -51,6 +51,21 @@ async def settle(work: httpx2.AsyncClient, lease: str, job: dict[str, object], *
     return await work.post(f"{lease}/settle", json={"job": job["id"], "attempt": job["attempt"], **said})
 
 
+@pytest.mark.req("DP-23")
+async def test_a_lease_takes_jobs_for_its_label_and_for_every_one(app: App, work: httpx2.AsyncClient) -> None:
+    async with client_of(app, role="producer") as producer:
+        made = await producer.post("/api/v1/jobs", json={"kind": "train", "executor": "gpu-1"})
+        assert made.status_code == 201, made.text
+        found = (await producer.get("/api/v1/jobs", params={"executor": "gpu-1"})).json()["items"]
+        assert [(each["id"], each["executor"]) for each in found] == [(made.json()["id"], "gpu-1")]
+        assert (await producer.get("/api/v1/jobs", params={"q": "executor:gpu-2"})).json()["items"] == []
+        bad = await producer.post("/api/v1/jobs", json={"kind": "train", "executor": "*"})
+        assert (bad.status_code, bad.json()["code"]) == (422, "invalid_name")
+    assert await claim(work, await lease_of(work)) == []
+    (taken,) = await claim(work, await lease_of(work, name="gpu-1"))
+    assert taken["id"] == made.json()["id"]
+
+
 async def test_a_job_from_claim_to_end(app: App, work: httpx2.AsyncClient) -> None:
     handle = await app.aenqueue("mail", {"to": "ada"}, tags=["a"])
     lease = await lease_of(work, name="node", kinds=["mail"], queues=["default"], slots=4)

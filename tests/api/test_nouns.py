@@ -293,3 +293,31 @@ async def test_nothing_of_another_tenant_is_reached_by_its_name_or_id(app: App) 
             assert answer.status_code == 404, (method, path, answer.text)
         for noun in ("jobs", "workflows", "operations", "templates", "schedules", "agents", "approvals", "events"):
             assert (await http.get(f"{API}/{noun}")).json()["items"] == [], noun
+
+
+@pytest.mark.req("DP-25", "JF-14")
+async def test_registries_and_policies(app: App, asking: Asking) -> None:
+    assert (await asking("PUT", "/kinds/mail.send", {"description": "Send it."}))["description"] == "Send it."
+    assert [each["name"] for each in (await asking("GET", "/kinds"))["items"]] == ["mail.send"]
+    assert (await asking("GET", "/kinds/mail.send"))["name"] == "mail.send"
+    schema = {"type": "object", "required": ["order"]}
+    made = await asking("PUT", "/event-types/order.paid", {"domain": "billing", "schema": schema})
+    assert (made["domain"], made["schema"]) == ("billing", schema)
+    assert (await asking("GET", "/event-types", domain="other"))["items"] == []
+    assert (await asking("GET", "/policies"))["unknown_kinds"] == "accept"
+    everything = {"unknown_kinds": "refuse", "unknown_agents": "warn", "unknown_event_types": "refuse"}
+    assert (await asking("PUT", "/policies", everything))["unknown_agents"] == "warn"
+    refused = await asking("POST", "/jobs", {"kind": "typo"}, 422)
+    assert (refused["code"], bool(refused["fix"])) == ("kind_unregistered", True)
+    await asking("POST", "/jobs", {"kind": "mail.send", "agent": "stranger"}, 201)
+    (seen,) = (await asking("GET", "/policies/unregistered"))["items"]
+    assert (seen["registry"], seen["name"]) == ("agent", "stranger")
+    assert (await asking("POST", "/events", {"name": "order.paid"}, 422))["code"] == "event_data_invalid"
+    assert (await asking("POST", "/events", {"name": "other"}, 422))["code"] == "event_type_unregistered"
+    await asking("PUT", "/policies", {"unknown_kinds": "maybe"}, 422)
+    for path in ("/kinds/mail.send", "/event-types/order.paid"):
+        await asking("DELETE", path, status=204)
+        await asking("GET", path, status=404)
+    async with client_of(app, role="operator") as operator:
+        for path, body in (("/kinds/x", {}), ("/event-types/x", {}), ("/policies", {"unknown_kinds": "accept"})):
+            assert (await operator.put(API + path, json=body)).status_code == 403

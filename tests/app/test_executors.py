@@ -1,4 +1,4 @@
-"""Who may execute: a list that the database keeps, and refuses by (DP-6)."""
+"""Who may execute: a list that the database keeps, and refuses by (DP-6); jobs that name their executor (DP-23)."""
 
 from __future__ import annotations
 
@@ -131,3 +131,69 @@ def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_la
         later = removal.result(20)
     assert (turn.claims, turn.stale) == ([], [])
     assert (first.state(), later.state()) == ("succeeded", "queued")
+
+
+@pytest.mark.req("DP-25")
+def test_the_kinds_of_an_app_are_registered_in_one_call_and_built_in_kinds_have_aliases(app: App) -> None:
+    @app.job()
+    def known() -> None:
+        """Do what is known.
+
+        And more."""
+
+    app._store.migrate()
+    assert (app.kinds.register(), app.kinds.register()) == (1, 0)
+    assert [(each.name, each.description) for each in app.kinds.list()] == [("known", "Do what is known.")]
+    app.policies.set(unknown_kinds="refuse")
+    known.enqueue()
+    with pytest.raises(Refused) as refused:
+        app.enqueue_many([known.prepare(), app.prepare("typo")])
+    assert code(refused) == "kind_unregistered"
+    request = app.enqueue("connector.http.request", {"method": "GET", "url": "https://a.example/"})
+    assert request.get().kind == "http.request"
+    with pytest.raises(InvalidSetting) as wrong:
+        app.policies.set(unknown_kinds="sometimes")  # type: ignore[arg-type]
+    assert code(wrong) == "invalid_policy"
+
+
+@pytest.mark.req("DP-23")
+def test_jobs_name_their_executor_wherever_they_name_their_queue(app: App) -> None:
+    @app.job(executor="gpu-1")
+    def train(n: int = 0) -> None: ...
+
+    @app.job()
+    def plain() -> None: ...
+
+    @app.on("started")
+    @app.job(executor="gpu-2")
+    def follow(event: dict[str, object]) -> None: ...
+
+    app._store.migrate()
+    work_off(app)  # writes down what is declared
+    app.templates.set("t", "plain", executor="gpu-1")
+    app.schedules.add("s", "every 1h", kind="plain", executor="gpu-1")
+    flow = app.workflow("w")
+    flow.add(plain.using(executor="gpu-1"))
+    flow.add(plain)
+    flow.start()
+    app.send_event("started")
+    named = [
+        train.enqueue(),
+        plain.using(executor="gpu-1").enqueue(),
+        app.enqueue("elsewhere", {}, executor="gpu-1"),
+        app.templates.enqueue("t"),
+    ]
+    fired = app.schedules.run("s")
+    many = [train.prepare(n) for n in range(3)] + [train.using(executor="gpu-3").prepare(9)]
+    bulk = app.enqueue_many(many)
+    assert [handle.get().executor for handle in bulk] == ["gpu-1"] * 3 + ["gpu-3"]
+    assert {app.jobs.get(each).executor for each in (fired, *(handle.id for handle in named))} == {"gpu-1"}
+    assert len(app.jobs.list(executor="gpu-1")) == 5 + 3 + 1
+    work_off(app)
+    assert {job.executor for job in app.jobs.list(state="succeeded")} == {None}
+    work_off(app, executor="gpu-1")
+    waiting = {(job.kind, job.executor) for job in app.jobs.list(state="queued")}
+    assert waiting == {("elsewhere", "gpu-1"), ("train", "gpu-3"), ("follow", "gpu-2")}
+    for bad in ("", "*", 7, "x" * 101):
+        with pytest.raises(HoldfastError):
+            plain.using(executor=bad).enqueue()  # type: ignore[arg-type]

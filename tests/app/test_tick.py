@@ -25,7 +25,7 @@ def test_it_runs_at_most_so_many_and_says_what_happened(shop: App) -> None:
     handles = [shop.enqueue("add", {"a": n}) for n in range(3)]
     handles += [shop.enqueue("blocking", {"number": n}) for n in range(2)]
     first = shop.tick(limit=4)
-    assert (first.taken, first.succeeded, first.more) == (4, 4, True)
+    assert (first.taken, first.succeeded, first.more, first.ok) == (4, 4, True, True)
     assert list(first.ids) == [handle.id for handle in handles[:4]]
     second = shop.tick(limit=4)
     assert (second.taken, second.succeeded, second.more, second.ids) == (1, 1, False, (handles[4].id,))

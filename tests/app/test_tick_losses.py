@@ -90,7 +90,7 @@ def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) ->
     beside.start()
     done = shop.tick(lease=3)
     beside.join()
-    assert (done.taken, done.lost, done.handed_back) == (1, 1, 0)
+    assert (done.taken, done.lost, done.handed_back, done.ok) == (1, 1, 0, False)
     assert (handle.get().state, handle.get().crashes) == (State.IN_PROGRESS, 0)
     assert Counter(event.type for event in handle.history())["snooze"] == 0
 

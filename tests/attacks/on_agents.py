@@ -39,7 +39,10 @@ AGENTS = [
     both(
         "put a job off an agent's name",
         "update job_state set agent = 'nobody' where id = :queued",
-        says=("number, id, tenant, kind, agent and crash limit", "id, tenant, kind, agent and crash limit"),
+        says=(
+            "number, id, tenant, kind, agent, executor and crash limit",
+            "id, tenant, kind, agent, executor and crash limit",
+        ),
     ),
     both("delete an agent", "delete from agent where id = 'shut'", says="an agent is disabled, never deleted"),
     only_postgres("truncate the agents", "truncate agent", says="an agent is disabled, never deleted"),

@@ -7,8 +7,8 @@ from tests.attacks.attack import NOW, STATE, both, only_postgres, only_sqlite
 _BORN = ("immutable: job_state is written by triggers only", "job_state is written by triggers only")
 _TWICE = ("already exists: there is a job with this id", "job_state is written by triggers only")
 _IDENTITY = (
-    "immutable: number, id, tenant, kind, agent and crash limit never change",
-    "id, tenant, kind, agent and crash limit",
+    "immutable: number, id, tenant, kind, agent, executor and crash limit never change",
+    "id, tenant, kind, agent, executor and crash limit",
 )
 
 # -- the row itself (CX-1) -----------------------------------------------------------------------------------
@@ -70,6 +70,7 @@ ROWS = [
     both("move a state to another tenant", "update job_state set tenant = 'acme' where id = :queued", says=_IDENTITY),
     both("make a job another kind", "update job_state set kind = 'evil' where id = :queued", says=_IDENTITY),
     both("give a state another id", "update job_state set id = :unknown where id = :queued", says=_IDENTITY),
+    both("send a job to another executor", "update job_state set executor = 'mine' where id = :queued", says=_IDENTITY),
     both("allow more crashes", "update job_state set max_crashes = 100 where id = :running", says=_IDENTITY),
     only_sqlite(
         "put a state in another's place",

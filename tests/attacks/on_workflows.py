@@ -76,7 +76,10 @@ WORKFLOWS = [
     both(
         "take a job out of its workflow",
         "update job_state set workflow_id = null where id = :child",
-        says=("number, id, tenant, kind, agent and crash limit", "id, tenant, kind, agent and crash limit"),
+        says=(
+            "number, id, tenant, kind, agent, executor and crash limit",
+            "id, tenant, kind, agent, executor and crash limit",
+        ),
     ),
     both(
         "wait for oneself",

@@ -29,15 +29,20 @@ def made(store: Store, result: Result) -> Job:
     return job(store, result.stdout.strip())
 
 
-@pytest.mark.req("DP-9", "CX-17")
+@pytest.mark.req("DP-9", "CX-17", "DP-23")
 def test_every_option_reaches_the_job(holdfast: Holdfast, store: Store) -> None:
     result = holdfast(
         *("enqueue", "mail.send", '{"to": "a@b.c"}', "--queue", "mail", "--priority", "7", "--delay", "5m"),
         *("--key", "k-1", "--tag", "red", "--tag", "blue", "--tenant", "acme"),
+        *("--executor", "gpu-1"),
     )
     found = made(store, result)
     assert (found.kind, found.payload, found.queue, found.priority) == ("mail.send", {"to": "a@b.c"}, "mail", 7)
     assert (found.idempotency_key, found.tags, found.tenant) == ("k-1", ("red", "blue"), "acme")
+    assert found.executor == "gpu-1"
+    for label, ids in (("gpu-1", [found.id]), ("gpu-2", [])):
+        listed = holdfast("jobs", "list", "--executor", label, "--tenant", "acme", "--json")
+        assert [each["id"] for each in document(listed)] == ids
     assert found.due_at is not None
     assert timedelta(minutes=4) < found.due_at - found.created_at <= timedelta(minutes=5)
 

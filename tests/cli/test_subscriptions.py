@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from holdfast.features.assembly import Store
@@ -104,3 +107,41 @@ def test_why_and_the_chain_from_the_shell(holdfast: Holdfast, store: Store) -> N
     missing = holdfast("why", "01a1de74-eb8c-70f1-843b-cac5f6817387", "--json")
     assert (missing.exit_code, error_of(missing)["code"]) == (3, "not_found")
     assert holdfast("why", "nonsense").exit_code == 2
+
+
+@pytest.mark.req("DP-25", "DP-6")
+def test_registries_and_policies_from_the_shell(holdfast: Holdfast, store: Store, shop: Path) -> None:
+    sys.path.insert(0, str(shop))
+    try:
+        assert document(holdfast("kinds", "register", "shop:app", "--json")) == {"kinds": 3, "changed": 3}
+    finally:
+        sys.path.remove(str(shop))
+        sys.modules.pop("shop", None)
+    assert holdfast("kinds", "add", "mail.send", "--description", "Send it.").exit_code == 0
+    assert [each["name"] for each in document(holdfast("kinds", "list", "--json"))] == [
+        "add",
+        "mail.send",
+        "nap",
+        "stuck",
+    ]
+    assert "Send it." in holdfast("kinds", "show", "mail.send").stdout
+    assert holdfast("kinds", "remove", "mail.send").exit_code == 0
+    assert error_of(holdfast("kinds", "show", "mail.send", "--json"))["code"] == "kind_not_found"
+    added = ("event-types", "add", "order.paid", "--domain", "billing", "--data-schema", '{"required": ["order"]}')
+    assert document(holdfast(*added, "--json"))["schema"] == {"required": ["order"]}
+    assert "billing" in holdfast("event-types", "list", "--domain", "billing").stdout
+    assert "required" in holdfast("event-types", "show", "order.paid").stdout
+    found = document(holdfast("policies", "set", "unknown_kinds=refuse", "unknown_event_types=refuse", "--json"))
+    assert (found["unknown_kinds"], found["unknown_agents"]) == ("refuse", "accept")
+    refused = holdfast("enqueue", "mail.send", "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (4, "kind_unregistered")
+    assert holdfast("enqueue", "add", '{"a": 1}').exit_code == 0
+    assert error_of(holdfast("send-event", "order.paid", "{}", "--json"))["code"] == "event_data_invalid"
+    assert holdfast("event-types", "remove", "order.paid").exit_code == 0
+    assert error_of(holdfast("send-event", "order.paid", "{}", "--json"))["code"] == "event_type_unregistered"
+    for wrong in ("unknown_kinds=maybe", "tenant_required=yes", "moods=warn"):
+        assert holdfast("policies", "set", wrong).exit_code == 2
+    assert holdfast("policies", "set", "unknown_kinds=warn").exit_code == 0
+    assert holdfast("enqueue", "typo").exit_code == 0
+    assert [each["name"] for each in document(holdfast("policies", "unregistered", "--json"))] == ["typo"]
+    assert "unknown_kinds" in holdfast("policies", "show").stdout

@@ -36,7 +36,7 @@ NOT_RECORDED = {
     *("action", "seal"),
     *("retention_pass", "event_partition", "usage", "usage_place", "upkeep", "leftover"),
     *("dead_letter", "redriven_as"),
-    *("webhook_delivery", "quarantine"),
+    *("webhook_delivery", "quarantine", "unregistered_name"),
     *("unsure_wait", "owed", "mutex", "lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" for n in range(8))),
 }
 

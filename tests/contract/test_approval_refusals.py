@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine.json_schema import violations
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
-from holdfast.features.approvals.forms import violations
 from holdfast.features.approvals.model import Approval, Ballot, Token, refusal
 from holdfast.features.assembly import Store
 from tests.support.by_hand import ByHand, PostgresByHand

@@ -331,6 +331,20 @@ def test_references_causation_and_the_filters_of_list_jobs(shell: Shell) -> None
         assert len(found) == expected, only
 
 
+@pytest.mark.req("DP-23", "DP-24")
+def test_enqueue_names_an_executor_and_claim_takes_only_its_jobs(shell: Shell) -> None:
+    made = shell.ask("select * from holdfast.enqueue('train', executor => 'gpu-1')")
+    assert shell.ask("select * from holdfast.get_job(%s)", made["id"])["executor"] == "gpu-1"
+    (listed,) = shell.connection.execute("select * from holdfast.list_jobs(for_executor => 'gpu-1')").fetchall()
+    assert listed["id"] == made["id"]
+    assert shell.claim()["reason"] == "nothing_to_do"
+    taken = shell.ask("select * from holdfast.claim('default', 'me', executor => 'gpu-1')")
+    assert (taken["id"], taken["refused"]) == (made["id"], False)
+    for blank in ("", "*", "x" * 101):
+        answer = shell.ask("select * from holdfast.enqueue('train', executor => %s)", blank)
+        assert (answer["refused"], answer["reason"]) == (True, "broken_invariant")
+
+
 @pytest.mark.req("DP-26")
 def test_redrive_by_sql_takes_a_time(shell: Shell) -> None:
     job_id = shell.enqueue()

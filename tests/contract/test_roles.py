@@ -28,6 +28,7 @@ KEYS |= dict.fromkeys(("lock_dispatch", "lock_seal", *(f"lock_subscription_{n}" 
 READS = {
     *("refusal_reason", "get_job", "list_jobs", "history", "health", "events_after", "events_gone", "app_events_after"),
     *("chain", "circumstances", "liveness"),
+    "policies",
     "worker_standings",
     *("active_subscriptions", "fair_queues", "pinned_tenant", "turn_of", "registered_only", "hides", "withheld"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "event_type", "uuid7", "watch_job", "list_limits"),
@@ -66,6 +67,7 @@ RESOLVES = {
     *("set_limit", "remove_limit", "set_aging"),
     *("pause_subscription", "resume_subscription", "delete_subscription", "reset_consumer", "remove_consumer"),
     *("add_executor", "remove_executor", "request_stop"),
+    *("register_kinds", "remove_kind", "set_event_type", "remove_event_type", "set_policies"),
     *("pause", "resume"),
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal", "sealed_parts", "reseal_part"),
     *("set_tenant", "remove_tenant", "pin_login", "unpin_login", "set_fair", "set_registered_only", "find_leftovers"),

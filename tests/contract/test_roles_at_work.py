@@ -29,6 +29,7 @@ from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Pausing, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.payloads.store import SealedPart
+from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import RetentionRule
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.workflows.model import EdgeSpec, NodeSpec
@@ -90,6 +91,7 @@ READS = {
         "jobs.liveness",
         "executors.list",
     ),
+    *("kinds.get", "kinds.list", "kinds.unregistered", "event_types.get", "event_types.list", "policies.get"),
     "audit.recent_events",
     *(
         "consumers.list",
@@ -179,6 +181,7 @@ EXECUTES = {
 DECIDES = {"approvals.decide", "approvals.token_hashes", "approvals.token", "approvals.save_token"}
 GOVERNS = {
     *("subscriptions.pause", "subscriptions.resume", "subscriptions.remove", "consumers.reset", "consumers.remove"),
+    *("kinds.register", "kinds.remove", "event_types.set", "event_types.remove", "policies.set"),
     *("executors.add", "leases.request_stop", "executors.remove", "pauses.set", "pauses.remove"),
     *(
         "payload_rules.set",
@@ -413,6 +416,17 @@ def calls(
         "jobs.beginning_with": lambda: run(store.jobs.beginning_with(job, job, tenant)),
         "jobs.liveness": lambda: run(store.jobs.liveness(job, tenant)),
         "jobs.circumstances": lambda: run(store.jobs.circumstances(job, tenant)),
+        "kinds.get": lambda: run(store.kinds.get("mail.send", tenant)),
+        "kinds.list": lambda: run(store.kinds.list(tenant)),
+        "kinds.unregistered": lambda: run(store.kinds.unregistered(tenant)),
+        "kinds.register": lambda: run(store.kinds.register({"mail.send": None}, "ada")),
+        "kinds.remove": lambda: run(store.kinds.remove("mail.send", "ada")),
+        "event_types.get": lambda: run(store.event_types.get("paid", tenant)),
+        "event_types.list": lambda: run(store.event_types.list(None, tenant)),
+        "event_types.set": lambda: run(store.event_types.set(EventTypeDraft("paid"), "ada")),
+        "event_types.remove": lambda: run(store.event_types.remove("paid", "ada")),
+        "policies.get": lambda: run(store.policies.get()),
+        "policies.set": lambda: run(store.policies.set({"unknown_kinds": "accept"}, "ada")),
         "executors.list": lambda: run(store.executors.list()),
         "executors.add": lambda: run(store.executors.add("worker", "executor", "ada")),
         "executors.remove": lambda: run(store.executors.remove("worker")),

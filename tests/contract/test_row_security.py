@@ -26,8 +26,9 @@ from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.postgres import PostgresStore
+from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import Leftover, RetentionRule
-from holdfast.stores.requests import JobFilter
+from holdfast.stores.requests import JobFilter, SendEvent
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
 from tests.support.endpoints import endpoint, sent
@@ -53,6 +54,7 @@ LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n
 WITHOUT_TENANT = LOCKS | {
     *("clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep", "owed"),
     *("event_partition", "event_rest"),  # `event_rest` is empty: there is a partition for these jobs
+    *("registered_kind", "registered_event"),
 }
 # Nobody but the owner may look at these at all.
 UNSEEN = {
@@ -145,10 +147,14 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             (patient,) = claim(store, lease, 1, queues=("patient",), tenant=tenant)
             apply(store, lease, waits(patient, "never sent"), tenant=tenant)
             store.run(store.tokens.issue(issuing(), "ada", tenant))
+            store.run(store.policies.set({"unknown_event_types": "warn"}, "ada"))
+            store.run(store.ledger.send(SendEvent(new_id(), "unknown", "{}"), "ada", tenant))
             lost = Leftover(tenant, OLD, f"artifact://{tenant}/{OLD}/{'a' * 64}")
             assert store.run(store.retention.find_orphans([lost], tenant)) == 1
         store.run(store.usage.count(begin=True))
         store.run(store.executors.add("worker", "executor", "ada"))
+        store.run(store.kinds.register({"mail.send": None}, "ada"))
+        store.run(store.event_types.set(EventTypeDraft("paid"), "ada"))
         store.run(store.audit.seal("tests"))
         found = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
@@ -219,6 +225,17 @@ def test_the_list_of_executors_is_seen_but_not_touched(place: Place) -> None:
         assert "row-level security policy" in (by_hand.refusal(insert) or "")
     with closing(place.as_("owner", None)) as by_hand:
         assert by_hand.execute("select label from executor") == []
+
+
+@pytest.mark.req("DP-25")
+@pytest.mark.parametrize("table", ["registered_kind", "registered_event"])
+def test_the_registries_are_seen_but_not_touched(place: Place, table: str) -> None:
+    with closing(place.as_("owner", "acme")) as by_hand:
+        assert len(by_hand.execute(f"select name from {table}")) == 1
+        for statement in (f"update {table} set set_by = 'eve'", f"delete from {table}"):
+            assert by_hand.connection.execute(statement.encode()).rowcount == 0
+        insert = f"insert into {table} (name, set_by, set_at) values ('x', 'eve', now())"
+        assert "row-level security policy" in (by_hand.refusal(insert) or "")
 
 
 @pytest.mark.req("HF-4")

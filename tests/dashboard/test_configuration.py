@@ -95,7 +95,12 @@ async def test_the_configuration_is_listed_and_changed(app: App, http: httpx2.As
     assert await post(http, "/payload-rules", kind="part", restricted="yes", max_bytes="1KB") == 303
     assert await post(http, "/retention", kind="part", state="succeeded", clean_after="30d") == 303
     assert await post(http, "/subscriptions", name="after", do="pause") == 303
+    app.kinds.set("part", HOSTILE)
+    app.event_types.set("order.paid", domain="billing")
+    app.policies.set(unknown_agents="warn")
+    app.enqueue("part", {"n": 2}, agent="stranger")
     pages = {
+        "/registry": ("order.paid", "billing", "part", "unknown_agents", "warn", "stranger"),
         "/agents": ("planner", "disabled"),
         "/executors": ("gpu",),
         "/connectors": ("a.example, b.example", "disabled"),

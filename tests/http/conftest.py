@@ -48,9 +48,9 @@ def serving(inner: Any) -> Iterator[str]:
         thread.join(10)
 
 
-def service_of(app: App, *, roles: tuple[str, ...] = ("admin",)) -> Starlette:
+def service_of(app: App, *, roles: tuple[str, ...] = ("admin",), tenant: str = "default") -> Starlette:
     """Mounted below a path, as in somebody's own application; it knows one token."""
-    known = Identity("a tester", "default", scopes_of(roles))
+    known = Identity("a tester", tenant, scopes_of(roles))
 
     def authenticate(request: Request) -> Identity | None:
         return known if request.headers.get("authorization") == f"Bearer {TOKEN}" else None

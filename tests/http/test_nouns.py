@@ -12,7 +12,7 @@ import pytest
 from holdfast import App, Context, Retry, errors
 from holdfast.errors import NotFound
 from tests.app.conftest import NewApp
-from tests.http.conftest import Driver
+from tests.http.conftest import BELOW, Driver, service_of, serving
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -281,3 +281,21 @@ def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
     assert client.do(lambda c: c.connectors.get("http.request")).timeout == 5.0
     client.do(lambda c: c.connectors.remove("http.request"))
     assert worker.connectors.list() == []
+
+
+@here
+@pytest.mark.req("DP-25")
+def test_the_registries_through_a_token_for_every_tenant(app: App, drive: Drive, worker: App) -> None:
+    with serving(service_of(app, tenant="*")) as origin:
+        client = drive(origin + BELOW)
+        assert client.do(lambda c: c.kinds.set("fetch", "Fetch it.")) == worker.kinds.get("fetch")
+        assert client.do(lambda c: c.kinds.list()) == [client.do(lambda c: c.kinds.get("fetch"))]
+        paid = client.do(lambda c: c.event_types.set("paid", domain="billing", schema={"required": ["order"]}))
+        assert paid == worker.event_types.get("paid") == client.do(lambda c: c.event_types.get("paid"))
+        assert client.do(lambda c: c.event_types.list(domain="billing")) == [paid]
+        assert client.do(lambda c: c.policies.set(unknown_event_types="refuse")) == worker.policies.get()
+        assert client.do(lambda c: c.policies.get()) == worker.policies.get()
+        assert client.do(lambda c: c.policies.unregistered()) == []
+        client.do(lambda c: c.event_types.remove("paid"))
+        client.do(lambda c: c.kinds.remove("fetch"))
+        assert client.do(lambda c: c.kinds.list()) == worker.event_types.list() == []

@@ -7,8 +7,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from holdfast.engine.json_schema import violations
 from holdfast.features.approvals.forms import Field as FormField
-from holdfast.features.approvals.forms import as_json, fields, violations
+from holdfast.features.approvals.forms import as_json, fields
 
 pytestmark = pytest.mark.req("CX-7")
 

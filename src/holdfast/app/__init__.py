@@ -28,6 +28,7 @@ from holdfast.features.health.operations import HealthChecks
 from holdfast.features.jobs.operations import Jobs
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
 from holdfast.features.payloads.operations import PayloadRules
+from holdfast.features.registry.operations import DeploymentPolicies, EventTypes, Kinds
 from holdfast.features.retention.operations import RetentionPolicies, UsageReport
 from holdfast.features.schedules.operations import Schedules
 from holdfast.features.schedules.runs import Scheduler
@@ -82,6 +83,12 @@ class App(Running):
     """Named owners of jobs."""
     executors: Executors
     """Labels that may execute jobs."""
+    kinds: Kinds
+    """The registry of kinds."""
+    event_types: EventTypes
+    """The registry of event types, with their schemas."""
+    policies: DeploymentPolicies
+    """What becomes of unknown names, and other rules of the whole deployment."""
     tenants: Tenants
     """Limits and fair shares of tenants."""
     tokens: Tokens
@@ -165,6 +172,8 @@ class App(Running):
         self.limits, self.pauses = Limits(session), Pauses(session)
         self.reservations, self.queues = Reservations(session), Queues(session)
         self.agents, self.executors = Agents(session), Executors(session)
+        self.kinds = Kinds(session, lambda: {name: each.description for name, each in self._kinds.items()})
+        self.event_types, self.policies = EventTypes(session), DeploymentPolicies(session)
         self.tenants, self.tokens = Tenants(session), Tokens(session, new_id)
         self.connectors, self.webhooks = Connectors(session), Webhooks(session)
         self.payload_rules = PayloadRules(session, session.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from holdfast.features.connectors.http_request import REQUEST, check_request, requester
 from holdfast.features.connectors.outbound import Outbound
@@ -12,6 +12,9 @@ from holdfast.features.webhooks.delivery import deliverer
 from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
 from holdfast.kind import Options
 from holdfast.steps.signature import CheckedSignature, Signature
+
+ALIASES: Final = {f"connector.{name}": name for name in (DELIVER, REQUEST, GENERATE)}
+"""Other names of the built-in kinds. A job that is enqueued under one has the kind it stands for."""
 
 Made = tuple[str, Callable[..., Any], Signature, Options]
 

@@ -56,6 +56,7 @@ class Timed(TypedDict, total=False):
     priority: int
     tags: Sequence[str]
     agent: str
+    executor: str
     retry: Retry | str
     deadline: Duration
     correlation_id: str
@@ -137,7 +138,8 @@ S = TypeVar("S", bound=Source)
 class JobOptions(TypedDict, total=False):
     """Options of ``@app.job``.
 
-    ``queue``, ``priority``, ``tags``, ``retry`` and ``retry_as`` are defaults that ``using`` can replace. With
+    ``queue``, ``executor``, ``priority``, ``tags``, ``retry`` and ``retry_as`` are defaults that ``using`` can replace.
+    ``executor`` is the label of the workers that may run its jobs. With
     ``retry_as="new_job"`` a failed job does not run again: each retry is a job of its own.
     ``timeout`` ends an attempt that takes longer.
     ``limit_key`` and ``resources`` are what its jobs count against (``app.limits``).
@@ -153,6 +155,7 @@ class JobOptions(TypedDict, total=False):
     """
 
     queue: str
+    executor: str | None
     priority: int
     retry: Retry | str | None
     retry_as: RetryAs | None
@@ -237,6 +240,8 @@ class Declaring:
             defaults |= Options(limit_key=limit_key, resources=resources)
         if retry_as is not None:
             defaults["retry_as"] = retry_as
+        if (executor := options.get("executor")) is not None:
+            defaults["executor"] = check_name(executor, "executor")
         timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
         limit = None if timeout is None else seconds(timeout, "timeout")
         way = as_process(options.get("process", False))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
 from holdfast.app import enqueue_many
+from holdfast.app.built_in import ALIASES
 from holdfast.app.handlers import Declared
 from holdfast.context import current
 from holdfast.engine.job import JobSpec
@@ -64,6 +65,8 @@ class Enqueuing(StoreNamespace):
 
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
         name = check_name(kind, "kind")
+        if name not in self._kinds:
+            name = ALIASES.get(name, name)
         known = self._all_kinds.get(name)
         text, rule = self._payload(name, payload)
         decode: Callable[[Any], Any] = as_it_is

@@ -27,6 +27,7 @@ from holdfast.errors import Conflict, HoldfastError
 from holdfast.features.attempts.model import LOG_LIMIT
 from holdfast.features.connectors.command_runner import Program, command_caller
 from holdfast.features.payloads.model import HIDDEN, Effective
+from holdfast.features.registry.model import TEXT_LIMIT
 from holdfast.features.workflows.run import result_value
 from holdfast.kind import Kind, Prepared
 from holdfast.steps.approvals import Asking
@@ -84,6 +85,12 @@ class Declared:
     timeout: float | None = None
     way: RunMode | None = None
     cost: float | None = None
+
+    @property
+    def description(self) -> str | None:
+        """The first line of the handler's docstring, for the registry of kinds."""
+        lines = (inspect.getdoc(self.kind.function) or "").splitlines()
+        return lines[0][:TEXT_LIMIT] if lines else None
 
     def handler(self, means: HandlerTools) -> Handler:
         """What runs in a process of its own keeps its timeout itself: it counts from when the process is ready."""

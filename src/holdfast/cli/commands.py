@@ -27,6 +27,7 @@ from holdfast.features.jobs import commands as jobs
 from holdfast.features.jobs import operator_commands
 from holdfast.features.limits import commands as limits
 from holdfast.features.payloads import commands as payloads
+from holdfast.features.registry import commands as registry
 from holdfast.features.retention import commands as retention
 from holdfast.features.schedules import commands as schedules
 from holdfast.features.schedules import template_commands
@@ -225,6 +226,9 @@ GROUPS = (
     ("endpoints", webhooks.commands),
     ("connectors", connectors.commands),
     ("executors", agents.executor_commands),
+    ("kinds", registry.kind_commands),
+    ("event-types", registry.event_type_commands),
+    ("policies", registry.policy_commands),
     ("rules", payloads.commands),
     ("keys", payloads.key_commands),
     ("tenants", tenants.commands),

@@ -248,6 +248,9 @@ class Which:
     kind: Kind = None
     queue: Queue = None
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only jobs of this agent.")] = None
+    executor: Annotated[
+        str | None, typer.Option("--executor", metavar="LABEL", help="Only jobs for this executor label.")
+    ] = None
     tag: Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="Only jobs with this tag.")] = None
     newer: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Enqueued since: 1h, or a time.")] = None
     older: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")] = None
@@ -258,6 +261,7 @@ class Which:
             "kind": self.kind,
             "queue": self.queue,
             "agent": self.agent,
+            "executor": self.executor,
             "tag": self.tag,
             "since": since(self.newer, "--since", lambda: now),
             "until": since(self.older, "--until", lambda: now),

@@ -78,6 +78,8 @@ class JobSpec:
     """``new_job``: each retry is a job of its own, which names the one before."""
     depth: int | None = None
     """Number of subscriptions in the chain that created it; None without one."""
+    executor: str | None = None
+    """Only workers with this label may run it; None: every worker."""
     references: References | None = None
     alike: object = None
     """The same object in jobs that differ in nothing but id and payload, and have no key and no parent."""
@@ -226,6 +228,8 @@ class Job:
     """The job that this one retries."""
     depth: int | None = None
     """Number of subscriptions in the chain that created it; None without one."""
+    executor: str | None = None
+    """Only workers with this label may run it; None: every worker."""
     updated_at: datetime | None = None
     """When it last changed its state: the time of its newest ledger event."""
     last_error_at: datetime | None = None

@@ -12,7 +12,17 @@ from holdfast.engine.retry import DEFAULT_MAX_ATTEMPTS, PATIENT, Backoff, Retry,
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidSetting
 
-OPTIONS: Final = ("queue", "priority", "tags", "agent", "retry", "deadline", "correlation_id", "external_ref")
+OPTIONS: Final = (
+    "queue",
+    "priority",
+    "tags",
+    "agent",
+    "executor",
+    "retry",
+    "deadline",
+    "correlation_id",
+    "external_ref",
+)
 """``deadline`` is a duration here: how long after its due time a job may still start."""
 
 
@@ -34,7 +44,7 @@ def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 raise InvalidSetting("tags must be a list of text", code="invalid_name")
             kept[name] = [check_name(tag, "tag") for tag in value]
         else:
-            kept[name] = check_name(value, name, limit=100 if name == "queue" else 255)
+            kept[name] = check_name(value, name, limit=100 if name in ("queue", "executor") else 255)
     return kept
 
 

@@ -11,6 +11,7 @@ FEATURES = (
     "schedules",
     "events",
     "tenants",
+    "registry",
     "tokens",
     "workflows",
     "audit",

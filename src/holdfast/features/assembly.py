@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.features.health.store import HealthStore
     from holdfast.features.limits.store import LimitStore, PauseStore, QueueStore, ReservationStore
     from holdfast.features.payloads.store import PayloadRuleStore
+    from holdfast.features.registry.store import EventTypeStore, KindStore, PolicyStore
     from holdfast.features.retention.store import RetentionStore, UsageStore
     from holdfast.features.schedules.store import ScheduleStore, TemplateStore
     from holdfast.features.tenants.store import TenantStore
@@ -57,6 +58,12 @@ class Store(Database, Protocol):
     def agents(self) -> AgentStore: ...
     @property
     def executors(self) -> ExecutorStore: ...
+    @property
+    def kinds(self) -> KindStore: ...
+    @property
+    def event_types(self) -> EventTypeStore: ...
+    @property
+    def policies(self) -> PolicyStore: ...
     @property
     def limits(self) -> LimitStore: ...
     @property

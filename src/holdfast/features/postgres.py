@@ -13,6 +13,7 @@ from holdfast.features.events.store import PostgresConsumers, PostgresSubscripti
 from holdfast.features.health.activity import PostgresHealth
 from holdfast.features.limits.store import PostgresLimits, PostgresPauses, PostgresQueues, PostgresReservations
 from holdfast.features.payloads.store import PostgresPayloadRules
+from holdfast.features.registry.store import PostgresEventTypes, PostgresKinds, PostgresPolicies
 from holdfast.features.retention.store import PostgresRetention, PostgresUsage
 from holdfast.features.schedules.store import PostgresSchedules, PostgresTemplates
 from holdfast.features.tenants.store import PostgresTenants
@@ -52,6 +53,9 @@ class PostgresStore(PostgresDatabase):
         self.tenants = PostgresTenants(schema)
         self.agents = PostgresAgents(schema)
         self.executors = PostgresExecutors(schema)
+        self.kinds = PostgresKinds(schema)
+        self.event_types = PostgresEventTypes(schema)
+        self.policies = PostgresPolicies(schema)
         self.approvals = PostgresApprovals(schema)
         self.workflows = PostgresWorkflows(schema)
         self.dead_letters = PostgresDeadLetters(schema)

@@ -13,6 +13,7 @@ from holdfast.features.events.sqlite import SqliteConsumers, SqliteSubscriptions
 from holdfast.features.health.activity import SqliteHealth
 from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues, SqliteReservations
 from holdfast.features.payloads.store import SqlitePayloadRules
+from holdfast.features.registry.store import SqliteEventTypes, SqliteKinds, SqlitePolicies
 from holdfast.features.retention.sqlite import SqliteRetention, SqliteUsage
 from holdfast.features.schedules.sqlite import SqliteSchedules, SqliteTemplates
 from holdfast.features.tenants.store import SqliteTenants
@@ -48,6 +49,9 @@ class SqliteStore(SqliteDatabase):
         self.tenants = SqliteTenants()
         self.agents = SqliteAgents()
         self.executors = SqliteExecutors()
+        self.kinds = SqliteKinds()
+        self.event_types = SqliteEventTypes()
+        self.policies = SqlitePolicies()
         self.approvals = SqliteApprovals()
         self.workflows = SqliteWorkflows(self.jobs)
         self.dead_letters = SqliteDeadLetters()

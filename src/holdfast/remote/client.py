@@ -33,6 +33,7 @@ from holdfast.remote.jobs import Jobs
 from holdfast.remote.leases import Leases
 from holdfast.remote.limits import Pauses, Queues, Reservations
 from holdfast.remote.link import Base, Link, Retrying
+from holdfast.remote.registry import DeploymentPolicies, EventTypes, Kinds
 from holdfast.remote.responses import unreadable
 from holdfast.remote.runners import RemoteNamespace, Runner
 from holdfast.remote.schedules import Schedules, Templates, WorkflowPlan, Workflows, new_plan
@@ -123,6 +124,8 @@ class Client(RemoteNamespace):
         self.limits = Limits(runner)
         self.tenants = Tenants(runner)
         self.executors = Executors(runner)
+        self.kinds, self.event_types = Kinds(runner), EventTypes(runner)
+        self.policies = DeploymentPolicies(runner)
         self.tokens = Tokens(runner)
         self.payload_rules = PayloadRules(runner)
         self.retention = RetentionPolicies(runner)

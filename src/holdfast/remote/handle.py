@@ -43,6 +43,7 @@ class JobOptions(TypedDict, total=False):
     causation_id: str
     external_ref: str
     agent: str
+    executor: str
     limit_key: str
     resources: Sequence[str]
     retry: Retry | str

@@ -43,6 +43,7 @@ class JobsWanted(TypedDict, total=False):
     kind: str
     queue: str
     agent: str
+    executor: str
     tag: str
     correlation_id: str
     parent_id: str

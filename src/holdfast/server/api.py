@@ -16,6 +16,7 @@ from holdfast.features.jobs import read_routes
 from holdfast.features.jobs import routes as jobs
 from holdfast.features.limits import routes as limits
 from holdfast.features.payloads import routes as payloads
+from holdfast.features.registry import routes as registry
 from holdfast.features.retention import routes as retention
 from holdfast.features.schedules import routes as schedules
 from holdfast.features.tenants import routes as tenants
@@ -49,6 +50,9 @@ ROUTES = (
     *(
         agents.router,
         agents.executor_router,
+        registry.kind_router,
+        registry.event_type_router,
+        registry.policy_router,
         limits.router,
         retention.router,
         payloads.router,

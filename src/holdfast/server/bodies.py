@@ -120,6 +120,7 @@ class JobOptions(Fields):
     causation_id: Text | None = None
     external_ref: Text | None = None
     agent: Text | None = None
+    executor: Text | None = Field(default=None, description="Label of the workers that may run it.")
     limit_key: Text | None = None
     resources: list[Text] | None = Field(default=None, max_length=50)
     retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None

@@ -23,6 +23,7 @@ from holdfast.features.jobs import job_page
 from holdfast.features.jobs import pages as jobs
 from holdfast.features.limits import pages as limits
 from holdfast.features.payloads import pages as payloads
+from holdfast.features.registry import pages as registry
 from holdfast.features.retention import pages as retention
 from holdfast.features.schedules import pages as schedules
 from holdfast.features.tenants import pages as tenants
@@ -58,6 +59,7 @@ PAGES = (
         connectors.routes,
         events.routes,
         payloads.routes,
+        registry.routes,
         retention.routes,
         tenants.routes,
         audit.routes,

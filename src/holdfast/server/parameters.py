@@ -173,6 +173,7 @@ async def _sought(
     kind: Word = None,
     queue: Word = None,
     agent: Word = None,
+    executor: Word = None,
     tag: Word = None,
     correlation_id: Word = None,
     parent_id: Word = None,
@@ -180,7 +181,8 @@ async def _sought(
     since: Word = None,
     until: Word = None,
 ) -> Search:
-    named = {"kind": kind, "queue": queue, "agent": agent, "tag": tag, "correlation_id": correlation_id}
+    named = {"kind": kind, "queue": queue, "agent": agent, "executor": executor, "tag": tag}
+    named["correlation_id"] = correlation_id
     return await the_search(app, q=q, state=state, group=group, parent_id=parent_id, since=since, until=until, **named)
 
 

@@ -38,6 +38,10 @@ BY_CODE = {
     "generator_only": 403,
     "executor_refused": 403,
     "tenant_unregistered": 403,
+    "kind_unregistered": 422,
+    "agent_unregistered": 422,
+    "event_type_unregistered": 422,
+    "event_data_invalid": 422,
     # What was asked for is there no more, or never was.
     "token_used": 410,
     "token_expired": 410,

@@ -96,6 +96,7 @@ TABS: tuple[tuple[str, str], ...] = (
     ("/system", "Health"),
     ("/agents", "Agents"),
     ("/executors", "Executors"),
+    ("/registry", "Registry"),
     ("/templates", "Templates"),
     ("/subscriptions", "Subscriptions"),
     ("/endpoints", "Webhooks"),

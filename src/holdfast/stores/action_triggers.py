@@ -46,6 +46,8 @@ RECORDED = (
     Recorded("reservation", "reservation", "scope name", "state holder reason ended_by ended_why", ends=True),
     Recorded("pause", "pause", "scope name", "reason refuse_enqueue set_by until"),
     Recorded("executor", "executor", "label", "role"),
+    Recorded("registered_kind", "kind", "name", "description"),
+    Recorded("registered_event", "event_type", "name", "domain description", "schema"),
     Recorded("lease", "worker", "holder", "stop_request", by_hand=False),
     Recorded("retention", "retention", "kind state", "clean_after purge_after declared"),
     Recorded(

@@ -101,7 +101,7 @@ class Record:
     documents: ClassVar[frozenset[str]] = frozenset(
         {
             *("payload", "options", "backoff", "meta", "value", "error", "data", "form", "match", "job_options"),
-            *("refusals", "changed", "headers"),
+            *("refusals", "changed", "headers", "schema"),
         }
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text

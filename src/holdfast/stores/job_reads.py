@@ -31,7 +31,7 @@ from holdfast.stores.requests import Counted, JobFilter
 MOST = 1000
 HELD_MOST = 100_000
 
-FACTS = frozenset({"kind", "queue", "agent", "correlation_id", "parent_id"})
+FACTS = frozenset({"kind", "queue", "agent", "executor", "correlation_id", "parent_id"})
 OWN = {
     "job": FACTS,
     "job_state": frozenset({"state", "kind", "queue"}),
@@ -109,6 +109,7 @@ def _equal(wanted: JobFilter) -> dict[str, Any]:
         "kind": wanted.kind,
         "queue": wanted.queue,
         "agent": wanted.agent,
+        "executor": wanted.executor,
         "correlation_id": wanted.correlation_id,
         "parent_id": None if wanted.parent_id is None else parse_id(wanted.parent_id),
         "tag": wanted.tag,

@@ -61,6 +61,7 @@ class JobFilter:
     kind: str | None = None
     queue: str | None = None
     agent: str | None = None
+    executor: str | None = None
     tag: str | None = None
     correlation_id: str | None = None
     parent_id: str | None = None

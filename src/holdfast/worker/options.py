@@ -74,7 +74,7 @@ class TickSummary:
     ``paused`` wait for a time, an event or people, ``retried`` will be tried again later, ``dead`` are dead letters
     now, ``crashed`` lost a process of their own and
     are either, ``handed_back`` ran out of time, ``cancelled`` were cancelled while they ran, ``lost`` went to somebody
-    else. ``more``: call again at once, there is work.
+    else. ``more``: call again at once, there is work. ``ok``: none of its jobs is dead, failed, crashed or lost.
     """
 
     taken: int
@@ -91,6 +91,7 @@ class TickSummary:
     handed_back: int = 0
     cancelled: int = 0
     lost: int = 0
+    ok: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,10 @@ class Tick:
             raise asyncio.CancelledError
         more = await self._is_more()
         duration = time.monotonic() - self._began
-        return TickSummary(taken=len(self._taken), ids=tuple(self._taken), duration=duration, more=more, **self._counts)
+        counts = self._counts
+        ok = not any(counts[name] for name in ("dead", "failed", "crashed", "lost") if name in counts)
+        taken = tuple(self._taken)
+        return TickSummary(taken=len(taken), ids=taken, duration=duration, more=more, ok=ok, **counts)
 
     async def _attend(self) -> None:
         """Each duty once, one batch of it: a large backlog of them is shared by many ticks. One that fails is told and

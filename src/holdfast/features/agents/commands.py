@@ -187,7 +187,10 @@ Label = Annotated[str, typer.Argument(metavar="LABEL", help="The label a worker 
 
 @executor_commands.add("list", "holdfast executors list")
 def list_executors(session: NoTenant) -> None:
-    """List the allowed executor labels. An empty list allows every executor."""
+    """List the allowed executor labels.
+
+    While the list is empty, every label may run jobs, or none: holdfast policies set empty_executors=nobody
+    """
     with session.connect() as client:
         found = Executors(client).list()
     session.print_list(
@@ -198,7 +201,7 @@ def list_executors(session: NoTenant) -> None:
             "added by": lambda each: line(each.added_by),
             "added": lambda each: moment(each.added_at),
         },
-        none="The list is empty: every label may execute.",
+        none="The list is empty: every label may execute, unless the policy empty_executors is nobody.",
     )
 
 

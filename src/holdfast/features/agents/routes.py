@@ -91,7 +91,7 @@ class As(Body):
 
 @executor_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Executor])
 async def list_executors(app: TheApp) -> Page[Executor]:
-    """List the allowed executor labels. An empty list allows every label."""
+    """List the allowed executor labels. While the list is empty, the policy `empty_executors` decides."""
     return Page(items=await app.executors.alist())
 
 

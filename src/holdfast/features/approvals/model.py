@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from holdfast.engine.ids import parse_id
+from holdfast.engine.json_schema import violations
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import canonical
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.features.approvals.forms import violations
 
 VerdictWord = Literal["approve", "deny"]
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]

@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.json_schema import referred
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.features.approvals.forms import referred
 from holdfast.features.approvals.model import COMMENT_LIMIT, Approval, ApprovalState, Ballot, VerdictWord, Vote, refusal
 from holdfast.features.approvals.operations import REASONS, ApprovalByToken, ApprovalRequest
 from holdfast.features.tokens.model import Scope

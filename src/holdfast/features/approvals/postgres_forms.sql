@@ -1,4 +1,4 @@
--- Whether data fits a form: the part of JSON Schema that features/approvals/forms.py knows, said once more for those who
+-- Whether data fits a form: the part of JSON Schema that engine/json_schema.py knows, said once more for those who
 -- approve by SQL; a test compares the two. `pattern` is left out: every language has its own regular expressions, and what one
 -- of them takes another may refuse. What is not known, or makes no sense, is passed over.
 

@@ -60,6 +60,7 @@ class Chosen(TypedDict, total=False):
     kind: str
     queue: str
     agent: str
+    executor: str
     tag: str
     correlation_id: str
     parent_id: str
@@ -215,6 +216,7 @@ class Wanted(TypedDict, total=False):
     kind: str
     queue: str
     agent: str
+    executor: str
     tag: str
     correlation_id: str
     parent_id: str

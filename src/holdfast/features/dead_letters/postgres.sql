@@ -151,6 +151,7 @@ begin
            and (p_wanted ->> 'kind' is null or j.kind = p_wanted ->> 'kind')
            and (p_wanted ->> 'queue' is null or j.queue = p_wanted ->> 'queue')
            and (p_wanted ->> 'agent' is null or j.agent = p_wanted ->> 'agent')
+           and (p_wanted ->> 'executor' is null or j.executor = p_wanted ->> 'executor')
            and (p_wanted ->> 'correlation_id' is null or j.correlation_id = p_wanted ->> 'correlation_id')
            and (p_wanted ->> 'parent_id' is null or j.parent_id = (p_wanted ->> 'parent_id')::uuid)
            and (p_wanted ->> 'since' is null or j.id >= first_id((p_wanted ->> 'since')::timestamptz))

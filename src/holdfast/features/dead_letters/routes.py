@@ -125,6 +125,7 @@ class Which(Body):
     kind: Text | None = None
     queue: Text | None = None
     agent: Text | None = None
+    executor: Text | None = None
     tag: Text | None = None
     correlation_id: Text | None = None
     parent_id: Text | None = None

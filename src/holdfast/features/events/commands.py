@@ -138,6 +138,9 @@ def create(
         ),
     ] = None,
     queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Queue for the jobs.")] = None,
+    executor: Annotated[
+        str | None, typer.Option("--executor", metavar="LABEL", help="Label of the workers that may run the jobs.")
+    ] = None,
     priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Priority of the jobs.")] = None,
     delay: Annotated[
         str | None, typer.Option("--delay", metavar="SPAN", help="Delay before a job may start: 90, 5m, 1h30m.")
@@ -155,7 +158,7 @@ def create(
 ) -> None:
     """Create a subscription: each matching event creates one job. With --all-tenants, for the events of every
     tenant."""
-    how: dict[str, Any] = {"queue": queue, "priority": priority, "template": template}
+    how: dict[str, Any] = {"queue": queue, "executor": executor, "priority": priority, "template": template}
     how["delay"] = None if delay is None else duration(delay, "--delay")
     how["payload"] = None if payload is None else document(payload)
     given = JobOptions(**{name: value for name, value in how.items() if value is not None})  # type: ignore[typeddict-item]

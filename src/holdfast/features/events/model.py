@@ -79,6 +79,7 @@ class JobOptions(TypedDict, total=False):
     priority: int
     tags: Sequence[str]
     agent: str
+    executor: str
     retry: Retry | str
     retry_as: Literal["new_job"]
     delay: Duration
@@ -368,6 +369,7 @@ def job_of(
             retry_as=options.get("retry_as"),
             tags=(*options.get("tags", ()), *behind.trace),
             agent=options.get("agent"),
+            executor=options.get("executor"),
             deadline_at=options.get("deadline"),
             external_ref=options.get("external_ref"),
             correlation_id=options.get("correlation_id", behind.correlation_id),
@@ -399,8 +401,10 @@ def stored_options(options: JobOptions) -> dict[str, Any]:
     """Checked, and as JSON."""
     check_options(options, JobOptions.__annotations__)
     stored: dict[str, Any] = {}
-    if "queue" in options:
-        stored["queue"] = check_name(options["queue"], "queue")
+    named: Mapping[str, Any] = options
+    for name, what in (("queue", "queue"), ("executor", "executor"), ("of_queue", "queue"), ("template", "template")):
+        if name in named:
+            stored[name] = check_name(named[name], what)
     if "priority" in options:
         stored["priority"] = check_priority(options["priority"])
     if options.get("tags"):
@@ -417,10 +421,6 @@ def stored_options(options: JobOptions) -> dict[str, Any]:
         policy = as_stored_policy(options["retry"])
         stored |= {"max_attempts": policy.max_attempts, "max_crashes": policy.max_crashes}
         stored["backoff"] = policy.backoff.to_json()
-    if "of_queue" in options:
-        stored["of_queue"] = check_name(options["of_queue"], "queue")
-    if "template" in options:
-        stored["template"] = check_name(options["template"], "template")
     if "payload" in options:
         if not isinstance(options["payload"], dict):
             raise InvalidSetting("the payload must be a JSON object", code="invalid_subscription")

@@ -232,7 +232,7 @@ class Declarations:
             caller.run(caller.store.subscriptions.set(new, new_id(), caller.actor, scope))
 
 
-_INHERITED = frozenset({"queue", "priority", "tags", "retry", "retry_as"})
+_INHERITED = frozenset({"queue", "executor", "priority", "tags", "retry", "retry_as"})
 
 
 class Events(StoreNamespace):

@@ -225,6 +225,7 @@ class Subscribe(Body):
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
     tags: list[Text] | None = Field(default=None, max_length=50)
     agent: Text | None = None
+    executor: Text | None = None
     retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
     retry_as: Literal["new_job"] | None = None
     delay: Span | None = None

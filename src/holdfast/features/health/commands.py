@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NO_ALARM = frozenset(
     {
         *("dead_letters", "paused", "unserved_kinds", "limits_hold_many", "approvals_overdue", "schedules_late"),
-        *("consumers_behind", "backlog", "clock_skew", "oldest_waits", "no_worker"),
+        *("unserved_executors", "consumers_behind", "backlog", "clock_skew", "oldest_waits", "no_worker"),
     }
 )
 # Said of a role that owns the tables: sound for one tenant, so no reason to fail unless asked to be strict.

@@ -122,6 +122,8 @@ class Health:
     """Queues and kinds with waiting jobs that no live worker serves."""
     unserved_queues: tuple[str, ...] = ()
     """Queues where jobs wait and that no running worker serves, whatever the kind."""
+    unserved_executors: tuple[str, ...] = ()
+    """Executor labels that waiting jobs name and that no running worker has."""
     parked: int = 0
     """Jobs that limits, reservations and pauses hold back."""
     paused: tuple[str, ...] = ()
@@ -198,6 +200,17 @@ def _unserved(found: Health, when: Thresholds) -> Concern | None:
     if not kinds:
         fix = f"Start one: holdfast worker MODULE:APP --queues {','.join(found.unserved_queues[:10])}"
     return Concern("unserved_kinds", "warn", f"jobs wait, and {' and '.join(said)}", fix)
+
+
+def _no_executor(found: Health, when: Thresholds) -> Concern | None:
+    if not found.unserved_executors or not found.lease_active:
+        return None
+    return Concern(
+        "unserved_executors",
+        "warn",
+        f"jobs wait for executors that no running worker has as its label: {', '.join(found.unserved_executors[:10])}",
+        f"Start one: holdfast worker MODULE:APP --executor {found.unserved_executors[0]}",
+    )
 
 
 def _dead(found: Health, when: Thresholds) -> Concern | None:
@@ -285,7 +298,7 @@ def _retained(found: Health, when: Thresholds) -> Concern | None:
 
 
 _LOOKS: Final = (
-    *(_no_worker, _oldest, _backlog, _unserved, _dead, _paused),
+    *(_no_worker, _oldest, _backlog, _unserved, _no_executor, _dead, _paused),
     *(_parked, _approvals, _schedules, _behind, _unsealed, _retained),
 )
 

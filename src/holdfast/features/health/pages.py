@@ -62,6 +62,7 @@ LEADS = {
     "oldest_waits": "/jobs?state=queued",
     "backlog": "/jobs?state=queued",
     "unserved_kinds": "/workers",
+    "unserved_executors": "/workers",
     "dead_letters": "/dead-letters",
     "paused": "/limits",
     "limits_hold_many": "/limits",

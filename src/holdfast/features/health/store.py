@@ -82,6 +82,13 @@ _QUEUES = (
     " and s.due_at is null) from q where q.queue is not null)"
 )
 
+_CLAIMABLE_FOR = "s.executor is not null and s.state = 'queued' and s.due_at is null"
+_EXECUTORS = (
+    f"with recursive x(label) as (select min(s.executor) from {{job_state}} s where {_CLAIMABLE_FOR} union all"
+    f" select (select min(s.executor) from {{job_state}} s where s.executor > x.label and {_CLAIMABLE_FOR})"
+    " from x where x.label is not null)"
+)
+
 _DEAD = (
     "(select count(*) from (select 1 from {job_state} s where s.tenant = WHOSE and s.state = 'dead_letter'"
     f" and {_NOT_HELD} limit :cap) d)"
@@ -106,10 +113,10 @@ class HealthReads(Reader):
         now = yield from self._present()
         counted = (self._waiting(tenant), self._dead(tenant), self._smaller(tenant, now))
         seen = (self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when))
-        more = (self._laggards(tenant, when), self._kept(tenant))
+        more = (self._laggards(tenant, when), self._kept(tenant), self._executors(tenant))
         told = yield from read_together(*counted, *seen, *more)
         (backlog, scheduled), dead, (approvals, first_asked, overdue, parked, running) = told[:3]
-        pauses, (alive, serving), late, behind, (unsealed, holders) = told[3:]
+        pauses, (serving, labels), late, behind, (unsealed, holders), wanted = told[3:]
         shut = closed_queues(pauses, tenant)
         oldest: Any = None
         pairs: list[tuple[str, str]] = []
@@ -121,7 +128,7 @@ class HealthReads(Reader):
             running,
             dead,
             self._age(now, oldest),
-            alive,
+            len(serving),
             tuple(sorted({kind for _, kind in pairs})),
             "ok",
             approvals_open=approvals,
@@ -131,6 +138,7 @@ class HealthReads(Reader):
             unserved_queues=tuple(
                 sorted({queue for queue, _ in pairs if not any(_serves(each, queue) for each in serving)})
             ),
+            unserved_executors=tuple(label for label in wanted if label not in labels),
             parked=parked,
             paused=tuple(pause.says for pause in pauses),
             approvals_overdue=overdue,
@@ -216,17 +224,25 @@ class HealthReads(Reader):
         rows = yield from self._ask(tenant, text, queue=queue, head=HEAD)
         return [(queue, str(row[0])) for row in rows]
 
-    def _leases(self, tenant: str, now: Any) -> Steps[tuple[int, list[tuple[Any, Any]]]]:
-        """How many are live, and what those take that said so; one that did not say may take anything."""
+    def _executors(self, tenant: str) -> Steps[list[str]]:
+        """The labels that claimable jobs name."""
+        theirs = f"s.executor = x.label and s.tenant = :tenant and {_CLAIMABLE_FOR}"
+        own = "1 = 1" if tenant == EVERY_TENANT else f"exists (select 1 from {{job_state}} s where {theirs})"
+        text = f"{_EXECUTORS} select x.label from x where x.label is not null and {own} limit :most"
+        rows = yield from self._ask(tenant, text, most=HEAD)
+        return [str(row[0]) for row in rows]
+
+    def _leases(self, tenant: str, now: Any) -> Steps[tuple[list[tuple[Any, Any]], frozenset[str]]]:
+        """What the live ones take, if they said so (one that did not may take anything), and their labels."""
         own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
         text = (
-            "select l.kinds, l.queues from {lease} l where l.ended_at is null and l.until > :now"
+            "select l.kinds, l.queues, l.name from {lease} l where l.ended_at is null and l.until > :now"
             f" and {own} limit {LEASES}"
         )
         rows = yield from self._ask(tenant, text, now=now)
         tags = self.dialect.codec.tags
-        serving = [tuple(None if names is None else frozenset(tags(names)) for names in row) for row in rows]
-        return len(rows), serving  # type: ignore[return-value]
+        serving = [tuple(None if names is None else frozenset(tags(names)) for names in row[:2]) for row in rows]
+        return serving, frozenset(row[2] for row in rows)  # type: ignore[return-value]
 
     def _smaller(self, tenant: str, now: Any) -> Steps[tuple[int, Any, int, int, int]]:
         approvals = (

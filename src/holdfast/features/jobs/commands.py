@@ -388,6 +388,7 @@ def _print_facts(found: Story) -> None:
             ("key", job.idempotency_key),
             ("tags", ", ".join(plain_tags(job.tags))),
             ("trace", job.trace.traceparent),
+            ("executor", job.executor),
             ("agent", job.agent),
             ("agent disabled", disabled_since(found.agent)),
             ("correlation", job.correlation_id),
@@ -429,6 +430,9 @@ def enqueue(
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Idempotency key: one job per key.")] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that owns the job.")] = None,
+    executor: Annotated[
+        str | None, typer.Option("--executor", metavar="LABEL", help="Label of the workers that may run the job.")
+    ] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="A tag; repeatable.")] = None,
     dedupe: Annotated[
         Dedupe | None,
@@ -462,6 +466,8 @@ def enqueue(
         chosen["key"] = key
     if agent is not None:
         chosen["agent"] = agent
+    if executor is not None:
+        chosen["executor"] = executor
     if tag:
         chosen["tags"] = tag
     if dedupe is not None:

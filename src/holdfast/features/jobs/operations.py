@@ -100,6 +100,7 @@ class JobsWanted(TypedDict, total=False):
     kind: str | None
     queue: str | None
     agent: str | None
+    executor: str | None
     tag: str | None
     correlation_id: str | None
     parent_id: str | None

@@ -35,6 +35,7 @@ NAMES: Final[Mapping[str, str]] = {
     "kind": "kind",
     "queue": "queue",
     "agent": "agent",
+    "executor": "executor",
     "tag": "tag",
     "correlation": "correlation_id",
     "parent": "parent_id",

@@ -119,12 +119,40 @@ def no_worker_for_queue(scene: Scene) -> Reason | None:
 def no_worker_for_kind(scene: Scene) -> Reason | None:
     job = scene.job
     there = [worker for worker in scene.fitting if worker.queues is None or job.queue in worker.queues]
-    if job.state not in WAITING or not there or scene.taking():
+    if job.state not in WAITING or not there or scene.able:
         return None
     says = f"{_workers(there)} for its queue, and none has a handler for {job.kind}"
     return Reason(
         "no_worker_for_kind", says, f"Start a worker of the program that declares {job.kind}.", {"kind": job.kind}
     )
+
+
+def no_worker_for_executor(scene: Scene) -> Reason | None:
+    job = scene.job
+    if job.state not in WAITING or job.executor is None or not scene.around.workers or scene.taking():
+        return None
+    labelled = [worker for worker in scene.fitting if worker.label == job.executor]
+    if labelled and not scene.able:  # the reasons for its queue and its kind say so already
+        return None
+    facts = {"executor": job.executor}
+    if labelled:
+        says = f"it waits for executor {job.executor}, and {_workers(labelled)} with that label: none takes its kind"
+        return Reason("no_worker_for_executor", f"{says} from its queue", _START.format(job=job), facts)
+    says = f"it waits for executor {job.executor}, and no living worker has that label"
+    return Reason("no_worker_for_executor", says, _START.format(job=job), facts)
+
+
+_START: Final = "holdfast worker MODULE:APP --queues {job.queue} --executor {job.executor}"
+
+
+def generator_only(scene: Scene) -> Reason | None:
+    job = scene.job
+    if job.state not in WAITING or job.executor is None:
+        return None
+    if not any(each.label == job.executor and each.role == "generator" for each in scene.executors):
+        return None
+    says = f"it waits for executor {job.executor}, which is registered as a generator and executes nothing"
+    return Reason("generator_only", says, f"holdfast executors add {job.executor}", {"executor": job.executor})
 
 
 def refused_executors(scene: Scene) -> Reason | None:
@@ -306,6 +334,8 @@ REASONS: Final[tuple[Callable[[Scene], Reason | list[Reason] | None], ...]] = (
     no_worker,
     no_worker_for_queue,
     no_worker_for_kind,
+    no_worker_for_executor,
+    generator_only,
     refused_executors,
     all_busy,
     jobs_ahead,

@@ -81,7 +81,12 @@ class Scene:
         return 0 if self.turn is None else max(0, self.turn.tenants - 1)
 
     def taking(self) -> list[WorkerSeen]:
-        """Those that would take it: of its tenant, its queue and its kind."""
+        """Those that would take it: of its tenant, its queue, its kind and its executor."""
+        return [worker for worker in self.able if self.job.executor in (None, worker.label)]
+
+    @property
+    def able(self) -> list[WorkerSeen]:
+        """Those of its tenant, its queue and its kind, whatever their labels are."""
         return [
             worker
             for worker in self.fitting

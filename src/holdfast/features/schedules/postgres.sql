@@ -228,10 +228,9 @@ declare
 begin
     begin
         select e.* into v_answer from enqueue_many(json_build_array(p_job), p_schedule.tenant, v_actor) e;
-    exception when sqlstate 'ZH057' or sqlstate 'ZH067' then
-        -- Its tenant is full, or not registered: said here, and the schedules of others go on.
-        select null::uuid as id, false as created, case sqlstate when 'ZH057' then 'tenant_full' else 'tenant_unregistered' end as reason,
-               sqlerrm as detail into v_answer;
+    exception when sqlstate 'ZH057' or sqlstate 'ZH067' or sqlstate 'ZH068' or sqlstate 'ZH069' or sqlstate 'ZH072' then
+        -- Its tenant is full, or something is not registered: said here, and the schedules of others go on.
+        select null::uuid as id, false as created, refusal_reason(sqlstate) as reason, sqlerrm as detail into v_answer;
     end;
     if v_answer.id is null or not v_answer.created then
         status := 'failed';

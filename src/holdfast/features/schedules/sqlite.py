@@ -22,6 +22,7 @@ from holdfast.stores.sqlite.admission import halted
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.enqueue import add
 from holdfast.stores.sqlite.insert_checks import no_room
+from holdfast.stores.sqlite.registry_checks import unregistered
 
 _ADD = (
     "INSERT INTO template (tenant, name, version, kind, payload, options, removed, created_by, created_at)"
@@ -269,6 +270,8 @@ def _make(
     """Make the job of one time, and say what became of it: the status, the job, and why there is none."""
     assert firing.job is not None
     full = yield from no_room(1, firing.job.kind, schedule.tenant, now)
+    if full is None:
+        full = yield from unregistered([firing.job], schedule.tenant, now)
     if full is None:
         answer = (yield from add([firing.job], schedule.tenant, now))[0]
     else:  # said here, and the schedules of others go on

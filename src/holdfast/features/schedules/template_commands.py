@@ -85,6 +85,9 @@ class Made:
     ] = None
     priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Priority; higher runs first.")] = None
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent that owns its jobs.")] = None
+    executor: Annotated[
+        str | None, typer.Option("--executor", metavar="LABEL", help="Label of the workers that may run its jobs.")
+    ] = None
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="A tag; repeatable.")] = None
     max_attempts: Annotated[
         int | None, typer.Option("--max-attempts", metavar="N", min=1, max=101, help="Maximum attempts of a job.")
@@ -103,6 +106,7 @@ class Made:
             "queue": self.queue,
             "priority": self.priority,
             "agent": self.agent,
+            "executor": self.executor,
             "tags": list(self.tag) if self.tag else None,
             "retry": None if self.max_attempts is None else Retry(max_attempts=self.max_attempts),
             "deadline": None if self.deadline is None else duration(self.deadline, "--deadline"),

@@ -47,7 +47,7 @@ class Templates(StoreNamespace):
         definition again changes nothing.
 
         ``payload`` has default arguments, not necessarily all. Options are ``queue``, ``priority``, ``tags``,
-        ``agent``, ``retry``, ``correlation_id``, ``external_ref``, and ``deadline`` as a duration.
+        ``agent``, ``executor``, ``retry``, ``correlation_id``, ``external_ref``, and ``deadline`` as a duration.
         """
         draft = TemplateDraft.of(name, kind, payload, options)
         self._counter.fits(draft.kind, payload or {})

@@ -1,4 +1,5 @@
--- How many jobs of a tenant may wait (JF-12). Waiting is queued or retry_waiting, whatever it waits for there.
+-- How many jobs of a tenant may wait (JF-12). Waiting is queued or retry_waiting, whatever it waits for there. Where the policy
+-- `pending_includes_running` says so, jobs that a worker holds count too.
 --
 -- Only for tenants with a cap is anything counted. The number is kept in `tenant_load`: whoever enqueues holds its row,
 -- which puts those who enqueue for one tenant in line, so that two cannot both take the last place. Steps of jobs must not
@@ -11,7 +12,10 @@ begin
     -- In one statement: a step that has been made is in the count, and its change is gone; or neither.
     with gone as (delete from pending_change c where c.tenant = p_tenant returning 1)
     select (select count(*) from job_state s where s.tenant = p_tenant and s.state in ('queued', 'retry_waiting')
-               and s.state not in ('leased', 'in_progress')),   -- which is what the index says
+               and s.state not in ('leased', 'in_progress'))   -- which is what the index says
+           + case when (select d.running_counts from dispatch d)
+                  then (select count(*) from job_state s where s.tenant = p_tenant and s.state in ('leased', 'in_progress'))
+                  else 0 end,
            (select count(*) from gone)
       into pending, changes;
 end $$;

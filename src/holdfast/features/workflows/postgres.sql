@@ -238,13 +238,13 @@ begin
      where a.id = any (p_jobs)
     on conflict (job_id) do nothing;
     insert into job_state (id, tenant, kind, queue, state, priority, position,
-                           max_retries, max_crashes, due_at, deadline_at, agent, workflow_id, note)
+                           max_retries, max_crashes, due_at, deadline_at, agent, workflow_id, note, executor)
     select a.id, a.tenant, a.kind, a.queue, 'queued', a.priority, nextval('position_seq') * 100,
            a.max_retries, a.max_crashes,
            case when n.unmet > 0 or n.standing = 'skipped' then 'infinity'::timestamptz
                 when a.run_at > p_now then a.run_at end,
            a.deadline_at, a.agent, n.workflow_id,
-           case when n.unmet > 0 or n.standing = 'skipped' then '{"held": "parents"}'::jsonb end
+           case when n.unmet > 0 or n.standing = 'skipped' then '{"held": "parents"}'::jsonb end, a.executor
       from unnest(p_jobs) with ordinality as o(id, ord) join job a on a.id = o.id   -- in the order in which they were sent
       left join node n on n.job_id = a.id and n.tenant = a.tenant and n.workflow_id = a.workflow_id
      order by o.ord;

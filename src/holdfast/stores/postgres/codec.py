@@ -74,6 +74,7 @@ _OPTIONAL = (
     "external_ref",
     "retry_as",
     "payload_hash",
+    "executor",
 )
 
 
@@ -112,6 +113,7 @@ def is_bare(s: JobSpec) -> bool:
         and s.external_ref is None
         and s.retry_as is None
         and s.depth is None
+        and s.executor is None
         and s.delay is None
         and s.run_at is None
         and s.deadline_at is None

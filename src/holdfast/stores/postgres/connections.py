@@ -26,6 +26,10 @@ from holdfast.stores.postgres.pipeline import PipelinedReads
 
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext, Buffer
+    from psycopg.errors import Diagnostic
+
+
+log = logging.getLogger("holdfast.store")
 
 
 class TimeLoader(Loader):
@@ -183,3 +187,10 @@ def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> No
     connection.adapters.register_loader("uuid", TextLoader)
     connection.adapters.register_loader("timestamptz", TimeLoader)
     set_json_loads(look_at, connection)
+    connection.add_notice_handler(_log_warning)
+
+
+def _log_warning(notice: Diagnostic) -> None:
+    """Names that a policy of the deployment warns about (features/registry)."""
+    if notice.sqlstate == "ZH071":
+        log.warning("Accepted: %s", notice.message_primary)

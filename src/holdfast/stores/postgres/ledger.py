@@ -6,7 +6,7 @@ import re
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, Refused
 from holdfast.features.events.model import (
     SentEvent,
 )
@@ -62,7 +62,10 @@ class PostgresLedger(Calls, LedgerReads):
         job = None if event.job_id is None else parse_id(event.job_id)
         facts = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
         rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *facts)
-        return SentResult(str(rows[0][0]), rows[0][1], rows[0][2])
+        sent, created, woke, refused, reason, detail = rows[0]
+        if refused:
+            raise Refused(detail, code=reason)
+        return SentResult(str(sent), created, woke)
 
 
 def _check(cursor: str | None) -> None:

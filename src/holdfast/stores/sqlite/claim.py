@@ -50,6 +50,7 @@ _END = (
 )
 _LIVE = (
     "SELECT name, NOT EXISTS (SELECT 1 FROM executor WHERE label > '')"
+    " AND NOT (SELECT listed_only FROM dispatch WHERE id = 1)"
     " OR EXISTS (SELECT 1 FROM executor e WHERE e.label = lease.name AND e.role = 'executor')"
     " FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 )
@@ -58,6 +59,8 @@ _CLAIMABLE = (
     "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
     " AND (s.deadline_at IS NULL OR s.deadline_at > :now)"
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
+    # Read once a statement, and only if a job names an executor.
+    " AND (s.executor IS NULL OR s.executor = (SELECT l.name FROM lease l WHERE l.id = :lease))"
     " AND (:any OR s.tenant = :tenant)"
     " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
     f" AND s.id {PASSED_OVER}"

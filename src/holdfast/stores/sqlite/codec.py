@@ -43,7 +43,7 @@ def _backoff(retry: Retry) -> str | None:
 USUAL = "id, tenant, kind, queue, payload, priority, max_retries, max_crashes, enqueued_by, source_system, created_at"
 SPECIAL = (
     "run_at, deadline_at, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id,"
-    " parent_id, workflow_id, external_ref, uses, retry_as, depth"
+    " parent_id, workflow_id, external_ref, uses, retry_as, depth, executor"
 )
 
 
@@ -77,7 +77,7 @@ def _insert(columns: str) -> str:
 
 _INSERT_USUAL = _insert(USUAL)
 _INSERT_ALL = _insert(f"{USUAL}, {SPECIAL}")
-_NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", None, None, None, None, None, None, None, None, None)
+_NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", *[None] * 10)
 
 
 def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
@@ -100,6 +100,7 @@ def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
         json.dumps(spec.uses) if spec.uses else None,
         spec.retry_as if spec.workflow_id is None else None,  # others wait for that very job: it is retried in place
         spec.depth,
+        spec.executor,
     )
     return _NOTHING if values == _NOTHING else values
 

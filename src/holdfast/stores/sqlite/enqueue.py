@@ -19,6 +19,7 @@ from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.insert_checks import agents_of, hold_to_cap, is_ruled, judge_payloads, refuse_paused
+from holdfast.stores.sqlite.registry_checks import refuse_unregistered
 
 _ADD_KEY = (
     "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
@@ -70,6 +71,7 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
             answers.append(Enqueued(spec.id, True))
     if new:
         if ruled or (ruled is None and (yield from is_ruled())):
+            yield from refuse_unregistered(new, tenant, now)
             yield from refuse_paused(new, tenant, now)
             yield from judge_payloads(new, tenant)
         yield from hold_to_cap(new, tenant, now)
@@ -138,7 +140,8 @@ _NOTE = (
 )
 SAME = (
     "tenant, kind, payload, deadline_at, max_crashes, backoff, idempotency_key, content_key, tags, agent,"
-    " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, uses, retry_as, depth"
+    " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, uses, retry_as, depth,"
+    " executor"
 )
 # What was counted is carried over by the trigger that makes its state.
 _SUCCEED = (

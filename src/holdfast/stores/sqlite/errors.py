@@ -60,6 +60,16 @@ def translate(error: sqlite3.Error) -> Exception:
         return Refused(message, code="payload_over_limit")
     if message.startswith("tenant unregistered"):
         return Refused(message, code="tenant_unregistered")
+    if message.startswith("kind unregistered"):
+        return Refused(message, code="kind_unregistered")
+    if message.startswith("agent unregistered"):
+        return Refused(message, code="agent_unregistered")
+    if message.startswith("event type unregistered"):
+        return Refused(message, code="event_type_unregistered")
+    if message.startswith("event data invalid"):
+        return Refused(message, code="event_data_invalid")
+    if message.startswith("tenant required"):
+        return Refused(message, code="tenant_required")
     if message.startswith("tenant full"):
         return Refused(message, code="tenant_full")
     if message.startswith("secret in settings"):

@@ -1,7 +1,8 @@
 """What is checked when jobs are inserted: pauses that refuse, payload rules, agents, and how many jobs of a tenant may
 wait.
 
-Waiting is queued or retry_waiting, whatever it waits for there. Only for tenants with a cap is anything counted. There
+Waiting is queued or retry_waiting, whatever it waits for there; with the policy ``pending_includes_running`` also
+leased or in_progress. Only for tenants with a cap is anything counted. There
 is one writer at a time, so what is counted stays so. The number is kept with a place in the ledger, and what happened
 since is read from there: steps of jobs cost nothing for it. Once a minute they are counted one by one, by index: the
 ledger of jobs that were purged is gone.
@@ -21,7 +22,7 @@ from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 ANEW = 60_000_000
-_RULED = "SELECT ruled, registered FROM dispatch WHERE id = 1"
+_RULED = "SELECT ruled, registered, running_counts FROM dispatch WHERE id = 1"
 _KNOWN = "SELECT 1 FROM tenant WHERE tenant = ?"
 _CAP = "SELECT max_pending FROM tenant WHERE tenant = ? AND max_pending IS NOT NULL"
 _LOAD = "SELECT pending, seq, counted_at FROM tenant_load WHERE tenant = ?"
@@ -31,10 +32,13 @@ _COUNT = (
     "SELECT count(*) FROM job_state INDEXED BY by_state WHERE tenant = ? AND state IN ('queued', 'retry_waiting')"
     " AND state NOT IN ('leased', 'in_progress')"
 )
+_HELD = "SELECT count(*) FROM job_state WHERE tenant = ? AND state IN ('leased', 'in_progress')"
 _SINCE = (
-    "SELECT coalesce(sum((to_state IN ('queued', 'retry_waiting')) - (coalesce(from_state, '') IN ('queued',"
-    " 'retry_waiting'))), 0) FROM event WHERE seq > ? AND +tenant = ?"
+    "SELECT coalesce(sum((to_state IN (STATES)) - (coalesce(from_state, '') IN (STATES))), 0)"
+    " FROM event WHERE seq > ? AND +tenant = ?"
 )
+_SINCE_WAITING = _SINCE.replace("STATES", "'queued', 'retry_waiting'")
+_SINCE_PENDING = _SINCE.replace("STATES", "'queued', 'retry_waiting', 'leased', 'in_progress'")
 _KEEP = (
     "INSERT INTO tenant_load (tenant, pending, seq, counted_at) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO UPDATE"
     " SET pending = excluded.pending, seq = excluded.seq, counted_at = excluded.counted_at"
@@ -51,7 +55,7 @@ def hold_to_cap(new: Sequence[JobSpec], tenant: str, now: int) -> Steps[None]:
 
 
 def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None]:
-    ((ruled, registered),) = yield Statement(_RULED)
+    ((ruled, registered, running),) = yield Statement(_RULED)
     if registered and not (yield Statement(_KNOWN, (tenant,))):
         return Refused(
             f"tenant {tenant} is not registered: job of kind {kind} refused",
@@ -61,7 +65,7 @@ def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None
     caps = (yield Statement(_CAP, (tenant,))) if ruled else []
     if not caps:
         return None
-    pending = yield from pending_of(tenant, now)
+    pending = yield from pending_of(tenant, now, bool(running))
     ((coming,),) = yield Statement(_COMING, (tenant,))
     if pending + coming + jobs <= caps[0][0]:
         return None
@@ -72,15 +76,18 @@ def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None
     )
 
 
-def pending_of(tenant: str, now: int) -> Steps[int]:
+def pending_of(tenant: str, now: int, running: bool) -> Steps[int]:
     kept = yield Statement(_LOAD, (tenant,))
     ((last,),) = yield Statement(_LAST)
     pending, seq, counted_at = kept[0] if kept else (0, 0, 0)
     if not kept or not now - ANEW <= counted_at <= now or last - seq > pending + 1000:
         ((pending,),) = yield Statement(_COUNT, (tenant,))
+        if running:
+            ((held,),) = yield Statement(_HELD, (tenant,))
+            pending += held
         counted_at = now
     else:
-        ((change,),) = yield Statement(_SINCE, (seq, tenant))
+        ((change,),) = yield Statement(_SINCE_PENDING if running else _SINCE_WAITING, (seq, tenant))
         pending += change
     yield Statement(_KEEP, (tenant, pending, last, counted_at))
     return int(pending)

@@ -18,6 +18,7 @@ from holdfast.stores.job_reads import StepReads
 from holdfast.stores.requests import SendEvent, SentResult
 from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, sign, unsign
 from holdfast.stores.sqlite.claim import SqliteProgress, uploaded
+from holdfast.stores.sqlite.registry_checks import refuse_event
 
 _HELD = (
     "SELECT id, attempt FROM job_state"
@@ -118,6 +119,7 @@ class SqliteSending:
         if before:
             yield from unsign()
             return SentResult(before[0][0], False, 0)
+        yield from refuse_event(event, tenant, now)
         facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
         yield Statement(_TELL, facts | {"actor": actor, "now": now, "cause": event.cause_id})
         value = _event(event.id, name, event.data, actor, now)

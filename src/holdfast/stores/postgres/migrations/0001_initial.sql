@@ -55,7 +55,8 @@ create table job (
     -- subscriptions lie behind it. All three are null for nearly every job, and take no space.
     retry_as         text,
     retry_of         uuid,
-    depth            smallint
+    depth            smallint,
+    executor         text         -- only workers with this label may run it; null: every worker
 );
 create index job_by_external_ref on job (tenant, external_ref) where external_ref is not null;
 -- Ascending, though lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index
@@ -63,6 +64,7 @@ create index job_by_external_ref on job (tenant, external_ref) where external_re
 create index job_by_kind on job (tenant, kind, id);
 create index job_by_queue on job (tenant, queue, id);
 create index job_by_agent on job (tenant, agent, id) where agent is not null;
+create index job_by_executor on job (tenant, executor, id) where executor is not null;
 create index job_by_correlation on job (tenant, correlation_id, id) where correlation_id is not null;
 create index job_by_parent on job (tenant, parent_id, id) where parent_id is not null;
 create index job_by_workflow on job (tenant, workflow_id, id) where workflow_id is not null;
@@ -105,6 +107,7 @@ create table job_state (
     agent          text,         -- a claim must know it before it reads `job`; null takes no space
     workflow_id    uuid,         -- of jobs of workflows: the trigger that sees a job end must know without a look
     held_by        text,         -- the full limit that a parked job waits for: see `bucket`
+    executor       text,         -- of the job: a claim must know it before it reads `job`
     constraint finished_iff_terminal check (
         (finished_at is not null) = (state in ('succeeded', 'failed', 'dead_letter', 'cancelled', 'cleaned')))
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -116,6 +119,9 @@ create index by_state on job_state (tenant, state, id) where state not in ('leas
 create index held on job_state (lease) where state in ('leased', 'in_progress');
 create index waiting_by_agent on job_state (tenant, agent, due_at, id)
     where agent is not null and state in ('queued', 'retry_waiting');
+-- Health reads which labels waiting jobs name.
+create index claimable_by_executor on job_state (executor, tenant)
+    where executor is not null and state = 'queued' and due_at is null;
 create index past_deadline on job_state (deadline_at)
     where deadline_at is not null and state in ('queued', 'retry_waiting', 'waiting_for_approval');
 -- The positions of jobs that wait and are not due. Those that are due have theirs in `claimable`; moving a job reads
@@ -280,6 +286,14 @@ create table dispatch (
     fair       text[],
     fair_auto  boolean not null default true,    -- nobody has chosen: all are shared once a second tenant has jobs
     registered boolean not null default false,   -- only registered tenants may have jobs
+    -- Policies of the deployment (features/registry): what becomes of names that nobody registered, who may run jobs while
+    -- no executor is listed, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
+    unknown_kinds   text    not null default 'accept' check (unknown_kinds in ('accept', 'warn', 'refuse')),
+    unknown_agents  text    not null default 'accept' check (unknown_agents in ('accept', 'warn', 'refuse')),
+    unknown_events  text    not null default 'accept' check (unknown_events in ('accept', 'warn', 'refuse')),
+    listed_only     boolean not null default false,
+    tenant_required boolean not null default false,
+    running_counts  boolean not null default false,
     -- Any login of the database may LISTEN: notifications are hashes with this key (notify.sql).
     signal_key text    not null default gen_random_uuid()::text,
     payload_salt text  not null default gen_random_uuid()::text   -- of the hashes of indexed payload values (jobs.sql)
@@ -434,7 +448,41 @@ create table agent (
     constraint reason_given       check (disabled_reason ~ '\S')
 );
 
--- Labels of workers that may take jobs. Empty: every worker may. One list for all tenants.
+-- Registries, for all tenants: the kinds of jobs and the types of events that a deployment knows.
+create table registered_kind (
+    name        text        not null primary key,
+    tenant      text        not null default '*',
+    description text,
+    set_by      text        not null,
+    set_at      timestamptz not null,
+    constraint name_named          check (ascii(name) > 32 and length(name) <= 100),
+    constraint of_all              check (tenant = '*'),
+    constraint description_bounded check (length(description) <= 1000)
+);
+create table registered_event (
+    name        text        not null primary key,
+    tenant      text        not null default '*',
+    domain      text,
+    schema      jsonb,
+    description text,
+    set_by      text        not null,
+    set_at      timestamptz not null,
+    constraint name_named          check (ascii(name) > 32 and length(name) <= 255),
+    constraint of_all              check (tenant = '*'),
+    constraint domain_named        check (ascii(domain) > 32 and length(domain) <= 100),
+    constraint schema_object       check (jsonb_typeof(schema) = 'object'),
+    constraint description_bounded check (length(description) <= 1000)
+);
+-- Names that were accepted with a warning, each once.
+create table unregistered_name (
+    tenant   text        not null,
+    registry text        not null check (registry in ('kind', 'agent', 'event type')),
+    name     text        not null,
+    first_at timestamptz not null,
+    primary key (tenant, registry, name)
+);
+
+-- Labels of workers that may take jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
 create table executor (
     label    text        not null primary key,
     tenant   text        not null default '*',

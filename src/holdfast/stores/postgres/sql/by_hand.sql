@@ -13,7 +13,9 @@ language sql immutable set search_path from current as $$
         when 'ZH033' then 'generator_only'      when 'ZH041' then 'executor_refused'
         when 'ZH050' then 'payload_forbidden'   when 'ZH051' then 'payload_over_limit'
         when 'ZH057' then 'tenant_full'         when 'ZH060' then 'paused'
-        when 'ZH067' then 'tenant_unregistered' when 'ZH091' then 'payload_too_deep'
+        when 'ZH067' then 'tenant_unregistered' when 'ZH068' then 'kind_unregistered'
+        when 'ZH069' then 'agent_unregistered'  when 'ZH072' then 'tenant_required'
+        when 'ZH091' then 'payload_too_deep'
         when '23514' then 'broken_invariant'    when '23502' then 'broken_invariant'
     end;
 $$;
@@ -26,7 +28,7 @@ create or replace function enqueue(kind text, payload json default '{}', queue t
     max_retries integer default null, backoff jsonb default null, enqueued_by text default null,
     source_system text default 'sql', for_tenant text default null, causation_id text default null,
     source_ref text default null, target_ref text default null, payload_ref text default null,
-    strict boolean default false)
+    strict boolean default false, executor text default null)
 returns table (id uuid, state state, created boolean, refused boolean, reason text, detail text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -35,7 +37,7 @@ declare
         'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'run_at', $6, 'deadline_at', $7,
         'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_retries', $13,
         'backoff', $14, 'enqueued_by', $15, 'source_system', $16, 'causation_id', $18,
-        'source_ref', $19, 'target_ref', $20, 'payload_ref', $21));
+        'source_ref', $19, 'target_ref', $20, 'payload_ref', $21, 'executor', $23));
     v_reason text;
 begin
     if $22 then
@@ -57,7 +59,8 @@ begin
     end;
 end $$;
 
--- Claim and begin one job under a lease of its own. `executor` is the label that the list of executors is compared with.
+-- Claim and begin one job under a lease of its own: a job for every executor, or for this one. `executor` is the label that
+-- the list of executors is compared with.
 create or replace function claim(queue text, holder text, ttl interval default '30 s', kinds text[] default null,
                                  for_tenant text default null, executor text default 'worker')
 returns table (id uuid, lease uuid, attempt integer, kind text, payload json, until timestamptz, refused boolean, reason text)
@@ -215,7 +218,8 @@ begin return query select j.* from jobs j where j.id = get_job.job and (v_scope 
 create or replace function list_jobs(in_state state default null, of_kind text default null, before uuid default null,
                                      want integer default 50, for_tenant text default null, in_queue text default null,
                                      with_tag text default null, created_from timestamptz default null,
-                                     created_until timestamptz default null, with_correlation text default null)
+                                     created_until timestamptz default null, with_correlation text default null,
+                                     for_executor text default null)
 returns setof jobs
 language plpgsql set search_path from current as $$
 declare v_scope text := enter(for_tenant);
@@ -224,6 +228,7 @@ begin
      where (v_scope = '*' or j.tenant = v_scope) and (in_state is null or j.state = in_state)
        and (of_kind is null or j.kind = of_kind) and (before is null or j.id < before)
        and (in_queue is null or j.queue = in_queue) and (with_correlation is null or j.correlation_id = with_correlation)
+       and (for_executor is null or j.executor = for_executor)
        and (created_from is null or j.created_at >= created_from) and (created_until is null or j.created_at < created_until)
        and (with_tag is null or j.id in (select t.job_id from job_tag t
                                           where t.tag = with_tag and (v_scope = '*' or t.tenant = v_scope)))

@@ -177,19 +177,19 @@ begin
     insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_retries,
                      max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id,
                      causation_id, parent_id, workflow_id, external_ref, enqueued_by, source_system, created_at, uses,
-                     retry_as, depth)
+                     retry_as, depth, executor)
     select j.id, v_tenant, j.kind, coalesce(j.queue, 'default'), coalesce(j.payload, '{}'), coalesce(j.priority, 0::smallint),
            coalesce(j.run_at, v_now + make_interval(secs => j.delay)), j.deadline_at,
            coalesce(j.max_retries, 9::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            j.key, j.content_key, coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.parent_id,
            j.workflow_id, j.external_ref, coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
-           case when j.workflow_id is null then j.retry_as end, j.depth
+           case when j.workflow_id is null then j.retry_as end, j.depth, j.executor
       from rows from (json_to_recordset(jobs) as (
                id uuid, kind text, queue text, payload json, priority smallint, run_at timestamptz,
                delay double precision, deadline_at timestamptz, max_retries smallint, max_crashes smallint,
                backoff jsonb, key text, content_key text, tags text[], agent text, correlation_id text,
                causation_id text, parent_id uuid, workflow_id uuid, external_ref text, enqueued_by text,
-               source_system text, uses text[], retry_as text, depth smallint)) with ordinality as j
+               source_system text, uses text[], retry_as text, depth smallint, executor text)) with ordinality as j
      where v_skip = '{}' or not v_skip ? j.ordinality::text;
 
     if not enqueue_many.plain then
@@ -246,18 +246,18 @@ begin
     end if;
     insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_retries, max_crashes,
                      backoff, tags, agent, correlation_id, causation_id, workflow_id, external_ref,
-                     enqueued_by, source_system, created_at, uses, retry_as)
+                     enqueued_by, source_system, created_at, uses, retry_as, executor)
     select i.id, v_tenant, j.kind, coalesce(j.queue, 'default'), i.payload, coalesce(j.priority, 0::smallint),
            coalesce(j.run_at, v_now + make_interval(secs => j.delay)), j.deadline_at,
            coalesce(j.max_retries, 9::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.workflow_id, j.external_ref,
            coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
-           case when j.workflow_id is null then j.retry_as end
+           case when j.workflow_id is null then j.retry_as end, j.executor
       from json_to_record(shared) as j (
                kind text, queue text, priority smallint, run_at timestamptz, delay double precision,
                deadline_at timestamptz, max_retries smallint, max_crashes smallint, backoff jsonb, tags text[],
                agent text, correlation_id text, causation_id text, workflow_id uuid, external_ref text,
-               enqueued_by text, source_system text, uses text[], retry_as text),
+               enqueued_by text, source_system text, uses text[], retry_as text, executor text),
            rows from (unnest(ids), json_array_elements(payloads)) as i(id, payload)
      where v_most is null or octet_length(i.payload::text) <= v_most;
     if v_most is not null then

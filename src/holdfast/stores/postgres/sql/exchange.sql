@@ -49,7 +49,8 @@ begin
     perform from lock_dispatch where false for share;
     select d.limited, d.fair, l.holder, l.name, l.ended_at is null and l.until > v_now,
            -- executes(l.name), without the call.
-           not exists (select from executor) or exists (select from executor e where e.label = l.name and e.role = 'executor'),
+           not d.listed_only and not exists (select from executor)
+               or exists (select from executor e where e.label = l.name and e.role = 'executor'),
            (select array_agg(q.job_id) from quarantine q where q.until > v_now)
       into v_limited, v_fair, v_holder, v_label, live, v_may, v_aside
       from dispatch d left join lease l on l.id = exchange.lease and l.tenant = v_scope;
@@ -88,6 +89,7 @@ begin
                      where s.queue = exchange.queues[i] and s.state = 'queued' and s.due_at is null
                        and (s.deadline_at is null or s.deadline_at > v_now)
                        and (exchange.kinds is null or s.kind = any (exchange.kinds))
+                       and (s.executor is null or s.executor = v_label)
                        and (v_scope = '*' or s.tenant = v_scope)
                        and (v_aside is null or s.id <> all (v_aside))
                      order by s.priority desc, s.position, s.id
@@ -95,14 +97,14 @@ begin
             else
                 select p.picked, p.agented into v_rows, v_agented
                   from pick_after(exchange.queues[i], exchange.after_priority[i], exchange.after_position[i], v_left,
-                                  exchange.kinds, v_scope, null, v_aside, v_now) p;
+                                  exchange.kinds, v_label, v_scope, null, v_aside, v_now) p;
             end if;
             pick_us := pick_us + extract(microseconds from clock_timestamp() - v_began)::integer;
         end if;
         if v_limited or v_shared or v_agented then
             select p.picked, p.locked, p.first, p.live, p.may, p.took into v_rows, v_locked, v_first, live, v_may, v_took
               from pick_admitted(exchange.lease, v_holder, exchange.queues[i], exchange.after_priority[i], exchange.after_position[i],
-                                 v_left, exchange.kinds, v_scope, v_aside, v_now, v_limited, v_shared, v_rows, v_locked, v_first) p;
+                                 v_left, exchange.kinds, v_label, v_scope, v_aside, v_now, v_limited, v_shared, v_rows, v_locked, v_first) p;
             pick_us := pick_us + v_took;
             exit when not live or not v_may;
         end if;

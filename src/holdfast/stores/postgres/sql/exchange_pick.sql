@@ -3,8 +3,8 @@
 -- Pick and lock up to `p_want` jobs behind a position, in queue order; from the start of the queue without one. Two
 -- ranges of the index: the rest of that priority, then all lower ones.
 create or replace function pick_after(
-    p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[], p_scope text, p_barred text[],
-    p_aside uuid[], p_now timestamptz, out picked tid[], out agented boolean)
+    p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[], p_label text, p_scope text,
+    p_barred text[], p_aside uuid[], p_now timestamptz, out picked tid[], out agented boolean)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 declare
@@ -18,6 +18,7 @@ begin
                and s.priority = p_priority and s.position > p_position
                and (s.deadline_at is null or s.deadline_at > p_now)
                and (p_kinds is null or s.kind = any (p_kinds))
+               and (s.executor is null or s.executor = p_label)
                and (p_scope = '*' or s.tenant = p_scope)
                and (p_barred is null or s.tenant <> all (p_barred))
                and (p_aside is null or s.id <> all (p_aside))
@@ -33,6 +34,7 @@ begin
            and s.priority < coalesce(p_priority::integer, 32768)   -- a smallint is smaller
            and (s.deadline_at is null or s.deadline_at > p_now)
            and (p_kinds is null or s.kind = any (p_kinds))
+           and (s.executor is null or s.executor = p_label)
            and (p_scope = '*' or s.tenant = p_scope)
            and (p_barred is null or s.tenant <> all (p_barred))
            and (p_aside is null or s.id <> all (p_aside))
@@ -58,7 +60,7 @@ end $$;
 -- Answers `live` or `may` with false, and no rows, if the lease has ended or its holder may take nothing any more.
 create or replace function pick_admitted(
     p_lease uuid, p_holder text, p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[],
-    p_scope text, p_aside uuid[], p_now timestamptz, p_limited boolean, p_shared boolean, p_picked tid[],
+    p_label text, p_scope text, p_aside uuid[], p_now timestamptz, p_limited boolean, p_shared boolean, p_picked tid[],
     inout locked boolean, inout first boolean, out picked tid[], out live boolean, out may boolean, out took integer)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -105,7 +107,7 @@ begin
             if p_shared and v_priority is null then
                 v_walked := pg_stat_get_xact_tuples_returned(to_regclass('fair'));
                 select nullif(f.picked, '{}'), f.agented into v_rows, v_agented
-                  from fair_pick(p_queue, v_last, v_rest, v_most + v_extra, p_kinds, v_barred, p_now) f;
+                  from fair_pick(p_queue, v_last, v_rest, v_most + v_extra, p_kinds, p_label, v_barred, p_now) f;
                 -- A worker that is told of a slow pick starts the next ones behind a position, where tenants do not take
                 -- turns. So the time counts only if there was much to walk past, not if the machine was busy.
                 if pg_stat_get_xact_tuples_returned(to_regclass('fair')) - v_walked < 1000 + 10 * (v_most + v_extra) then
@@ -113,7 +115,8 @@ begin
                 end if;
             else
                 select p.picked, p.agented into v_rows, v_agented
-                  from pick_after(p_queue, v_priority, p_position, v_most + v_extra, p_kinds, p_scope, v_barred, p_aside, p_now) p;
+                  from pick_after(p_queue, v_priority, p_position, v_most + v_extra, p_kinds, p_label, p_scope, v_barred, p_aside,
+                                  p_now) p;
                 if p_shared and coalesce(cardinality(v_rows), 0) < v_most then
                     -- Too few behind that position; and the positions of tenants do not follow one another.
                     v_priority := null;

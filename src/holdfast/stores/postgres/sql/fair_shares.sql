@@ -110,7 +110,7 @@ end $$;
 
 -- The rows of the next jobs in a shared queue, each tenant's in its turn, locked. Repeated, it answers the same until the
 -- place is moved.
-create or replace function fair_pick(p_queue text, p_last text, p_left integer, p_want integer, p_kinds text[], p_barred text[],
+create or replace function fair_pick(p_queue text, p_last text, p_left integer, p_want integer, p_kinds text[], p_label text, p_barred text[],
                                      p_now timestamptz, out picked tid[], out agented boolean)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
@@ -178,6 +178,7 @@ begin
                    and s.tenant >= t.tenant and s.tenant <= t.tenant
                    and (s.deadline_at is null or s.deadline_at > p_now)
                    and (p_kinds is null or s.kind = any (p_kinds))
+                   and (s.executor is null or s.executor = p_label)
                    and (p_barred is null or s.tenant <> all (p_barred))
                    and s.ctid <> all (picked)
                    and not exists (select from quarantine q where q.job_id = s.id and q.until > p_now)

@@ -25,7 +25,7 @@ declare
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
                               'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'hides', 'withheld',
                               'payload_indexes', 'jobs_by_payload', 'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
-                              'refusal_reason'];
+                              'refusal_reason', 'policies'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
                               'start_workflow', 'add_to_workflow', 'cancel_workflow'];
     v_execute text[] := array['every_tenant', 'open_lease', 'heartbeat', 'renew_lease', 'renew', 'end_lease', 'claim', 'claim_many', 'exchange', 'recalls', 'holdings', 'start_many',
@@ -48,7 +48,8 @@ declare
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
                               'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',
-                              'set_connector', 'remove_connector'];
+                              'set_connector', 'remove_connector',
+                              'register_kinds', 'remove_kind', 'set_event_type', 'remove_event_type', 'set_policies'];
     v_routine record;
     v_role    text;
 begin
@@ -84,7 +85,7 @@ begin
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
             ' retention, retention_pass, event_partition, usage, usage_place, upkeep, action, leftover,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
-            ' connector, quarantine to %I', v_role);
+            ' connector, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
@@ -99,7 +100,7 @@ begin
         -- Everything but the tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
             ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
-            ' held_by) on job_state to %I', v_role);
+            ' held_by, executor) on job_state to %I', v_role);
         execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, renewals, ended_at, ended_why, kinds, queues, slots, version, stop_request,'
             ' stop_requested_at, stop_requested_by) on lease to %I', v_role);
     end loop;

@@ -111,10 +111,12 @@ begin
      where w.until < excluded.until;
 end $$;
 
--- Who may open a lease and take jobs: the labels on the list of executors, and everybody while the list is empty.
+-- Who may open a lease and take jobs: the labels on the list of executors; while the list is empty, everybody or nobody, as
+-- the deployment's policy says.
 create or replace function executes(p_label text) returns boolean language sql stable
 begin atomic
-    select not exists (select from executor) or exists (select from executor e where e.label = p_label and e.role = 'executor');
+    select not exists (select from executor) and not (select d.listed_only from dispatch d)
+        or exists (select from executor e where e.label = p_label and e.role = 'executor');
 end;
 
 create or replace function refuse_executor(p_label text) returns void language plpgsql set search_path from current as $$

@@ -50,11 +50,11 @@ begin
       into v_role from pg_roles r where r.rolname = pin_login.login;
     if not coalesce(v_role.logs_in, false) then
         raise exception 'there is no login %', pin_login.login
-            using errcode = 'ZH071', hint = 'Create it first: create role … login. A role without LOGIN cannot be pinned.';
+            using errcode = 'ZH074', hint = 'Create it first: create role … login. A role without LOGIN cannot be pinned.';
     end if;
     if v_role.exempt then
         raise exception 'login % owns the tables or bypasses row-level security: a pin would not hold it', pin_login.login
-            using errcode = 'ZH072', hint = 'Use a login that was only granted a Holdfast role.';
+            using errcode = 'ZH075', hint = 'Use a login that was only granted a Holdfast role.';
     end if;
     return query
     insert into login_pin as p (login, tenant, set_by, created_at)

@@ -27,11 +27,11 @@ begin
     -- The trigger on `job` carries over what has been counted.
     insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_retries, max_crashes, backoff,
                      idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
-                     external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth)
+                     external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor)
     select o.new, j.tenant, j.kind, s.queue, j.payload, s.priority,
            case when o.delay > 0 then p_now + make_interval(secs => o.delay) end, j.deadline_at, s.max_retries, j.max_crashes,
            j.backoff, j.idempotency_key, j.content_key, j.tags, j.agent, j.correlation_id, j.causation_id, j.parent_id,
-           j.workflow_id, j.external_ref, 'retry of ' || j.id, j.source_system, p_now, j.uses, j.retry_as, j.id, j.depth
+           j.workflow_id, j.external_ref, 'retry of ' || j.id, j.source_system, p_now, j.uses, j.retry_as, j.id, j.depth, j.executor
       from unnest(v_old, v_new, v_delays) as o(old, new, delay)
       join job j on j.id = o.old join job_state s on s.id = o.old;
     insert into reference (job_id, tenant, source_ref, target_ref, payload_ref)

@@ -314,7 +314,7 @@ end $$;
 create or replace function send_event(name text, data json default '{}', key text default null, job uuid default null,
                                       actor text default null, for_tenant text default null, event uuid default null,
                                       cause uuid default null)
-returns table (id uuid, created boolean, woke integer)
+returns table (id uuid, created boolean, woke integer, refused boolean, reason text, detail text)
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
@@ -323,6 +323,7 @@ declare
     v_tenant text := coalesce(send_event.for_tenant, nullif(scope(), '*'), 'default');
     v_scope  text := enter(v_tenant, nullif(send_event.actor, ''));
     v_data   jsonb := send_event.data::jsonb;
+    v_why    record;
     v_event  app_event;
     v_shape  text := '';
     v_wanted text;
@@ -340,6 +341,13 @@ begin
         raise exception 'events named job.…, schedule.missed and endpoint.disabled are reserved for Holdfast'
             using errcode = 'ZH010';
     end if;
+    select * into v_why from registry_on_event(v_tenant, send_event.name, v_data, v_now);
+    if v_why.reason is not null
+       and not exists (select from app_event e where e.tenant = v_tenant
+                          and (e.id = send_event.event or e.name = send_event.name and e.key = send_event.key)) then
+        return query select null::uuid, false, 0, true, v_why.reason, v_why.detail;
+        return;
+    end if;
     insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)
     values (coalesce(send_event.event, uuid7()), v_tenant, send_event.name, send_event.data, send_event.key, send_event.job, actor(), v_now,
             send_event.cause)
@@ -347,7 +355,7 @@ begin
     returning e.* into v_event;
     if not found then
         -- Told before under this key; or this very one, by a try whose answer was lost.
-        return query select e.id, e.id is not distinct from send_event.event, 0 from app_event e
+        return query select e.id, e.id is not distinct from send_event.event, 0, false, null::text, null::text from app_event e
          where e.tenant = v_tenant
            and (e.id = send_event.event or e.name = send_event.name and e.key = send_event.key);
         return;

@@ -31,7 +31,8 @@ begin
                    v_state, o.state, n.state, v_lease, o.lease, n.lease, n.settled_by, n.finished_at, n.attempt - o.attempt,
                    o.tenant = n.tenant and o.kind = n.kind and o.max_crashes = n.max_crashes and o.max_retries = n.max_retries
                        and o.retries = n.retries and o.crashes = n.crashes and o.priority = n.priority and o.position = n.position
-                       and o.queue = n.queue and o.deadline_at is not distinct from n.deadline_at, n.retries, n.max_retries,
+                       and o.queue = n.queue and o.deadline_at is not distinct from n.deadline_at
+                       and o.executor is not distinct from n.executor, n.retries, n.max_retries,
                    n.crashes, n.max_crashes, num_nonnulls(n.note, o.agent, n.agent, o.workflow_id, n.workflow_id))) as plain,
                (select not (d.limited or d.capped) from dispatch d) as free, exists (select from watch) as watched,
                -- Who takes a job shows a live lease.
@@ -55,7 +56,7 @@ begin
 
     -- What there is to do, in one look. A maintenance task that found nothing comes here too, and must not cost a
     -- transaction id and a write.
-    select n.*, o.*, d.limited, d.capped, exists (select from watch) as watched,
+    select n.*, o.*, d.limited, d.capped, d.running_counts, exists (select from watch) as watched,
            -- As clock_now() says: here without a call.
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now into v_seen
       from (select count(*) as rows, bool_or(n.workflow_id is not null) as flowing, bool_or(n.finished_at is not null) as finished,
@@ -89,7 +90,7 @@ begin
              or n.attempt <> o.attempt + (case when n.state = 'in_progress' and o.state <> 'in_progress' then 1 else 0 end)
              or n.lease <> o.lease or o.tenant <> n.tenant or o.kind <> n.kind or o.max_crashes <> n.max_crashes
              or o.agent is distinct from n.agent or o.workflow_id is distinct from n.workflow_id or o.queue <> n.queue
-             or o.deadline_at is distinct from n.deadline_at
+             or o.deadline_at is distinct from n.deadline_at or o.executor is distinct from n.executor
              or broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
                              n.due_at is not null, n.approval_id is not null, n.lease is not null, n.settled_by is not null,
                              n.retries, n.max_retries, n.crashes, n.max_crashes) is not null
@@ -152,8 +153,9 @@ begin
     end if;
     if v_seen.capped then
         perform tenants_on_transition(array_agg(c.tenant), array_agg(c.change)) from (
-            select n.tenant, sum(waits(n.state)::integer - waits(o.state)::integer)::integer as change
-              from new_rows n join old_rows o on o.id = n.id where waits(n.state) <> waits(o.state)
+            select n.tenant, sum(pends(n.state, v_seen.running_counts)::integer - pends(o.state, v_seen.running_counts)::integer)::integer as change
+              from new_rows n join old_rows o on o.id = n.id
+             where pends(n.state, v_seen.running_counts) <> pends(o.state, v_seen.running_counts)
              group by n.tenant) c where c.change <> 0;
     end if;
     if v_seen.limited then

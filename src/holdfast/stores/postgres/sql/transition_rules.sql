@@ -73,7 +73,8 @@ end $$;
 create or replace function broken_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
                                        max_retries smallint, max_crashes smallint, uses text[], retry_as text, depth smallint,
                                        tags text[] default null, run_at timestamptz default null,
-                                       deadline_at timestamptz default null, backoff jsonb default null)
+                                       deadline_at timestamptz default null, backoff jsonb default null,
+                                       executor text default null)
 returns text language sql stable   -- as array_to_string is: or it would be called, not read
 return case
     when ascii(kind) <= 32 or length(kind) > 100 then 'kind_named'
@@ -90,6 +91,7 @@ return case
     when tags <> '{}' and (array_ndims(tags) > 1 or array_position(tags, null) is not null) then 'tags_named'
     when out_of_time(run_at) or out_of_time(deadline_at) then 'time_in_range'
     when jsonb_typeof(backoff) <> 'object' or too_deep(backoff::text) then 'backoff_object'
+    when ascii(executor) <= 32 or length(executor) > 100 or executor = '*' then 'executor_named'
 end;
 
 -- Whether one of the first of these rules might be broken. What it asks of a few functions for the names and numbers
@@ -137,9 +139,9 @@ return was = now_is or case was
     else false
 end;
 
--- Whether a job of that state waits to be run.
-create or replace function waits(p_state state) returns boolean language sql immutable
-return p_state in ('queued', 'retry_waiting');
+-- Whether it counts against its tenant's `max_pending`.
+create or replace function pends(p_state state, p_running boolean) returns boolean language sql immutable
+return p_state in ('queued', 'retry_waiting') or p_running and p_state in ('leased', 'in_progress');
 
 -- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
 create or replace function unfenced(was state, now_is state, held_by uuid, shown uuid, error_code text)
@@ -205,7 +207,7 @@ begin
     elsif was is not null and broken is not null then
         perform refuse_row('job_state', broken);
     end if;
-    raise exception 'job %: id, tenant, kind, agent and crash limit, queue and deadline never change', id using errcode = 'ZH002';
+    raise exception 'job %: id, tenant, kind, agent, executor and crash limit, queue and deadline never change', id using errcode = 'ZH002';
 end $$;
 
 create or replace function refuse_row(p_table text, p_rule text) returns void language plpgsql as $$

@@ -11,7 +11,7 @@ select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        (select e.at from event e where e.job_id = j.id order by e.seq desc limit 1) as updated_at,
        (select e.at from event e where e.job_id = j.id and e.from_state = 'in_progress' and e.type in ('fail', 'lapse', 'crash')
          order by e.seq desc limit 1) as last_error_at,
-       r.source_ref, r.target_ref, r.payload_ref
+       r.source_ref, r.target_ref, r.payload_ref, j.executor
   from job j join job_state s on s.id = j.id left join reference r on r.job_id = j.id;
 
 -- An attempt is two rows of the ledger: the one that began it and the first one after. A time of a schedule that was skipped

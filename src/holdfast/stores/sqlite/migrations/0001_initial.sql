@@ -47,6 +47,8 @@ CREATE TABLE job (
     retry_as         TEXT CHECK (retry_as = 'new_job'),
     retry_of         TEXT,
     depth            INTEGER CHECK (depth BETWEEN 1 AND 1000),
+    -- Only workers with this label may run it; null: every worker.
+    executor         TEXT CONSTRAINT executor_named CHECK (executor >= '!' AND length(executor) <= 100 AND executor <> '*'),
     -- A name begins with something to see: '!' is the first character after the space.
     CONSTRAINT kind_named          CHECK (kind >= '!' AND length(kind) <= 100),
     CONSTRAINT queue_named         CHECK (queue >= '!' AND length(queue) <= 100),
@@ -64,6 +66,7 @@ CREATE INDEX job_by_external_ref ON job (tenant, external_ref) WHERE external_re
 CREATE INDEX job_by_kind ON job (tenant, kind, id);
 CREATE INDEX job_by_queue ON job (tenant, queue, id);
 CREATE INDEX job_by_agent ON job (tenant, agent, id) WHERE agent IS NOT NULL;
+CREATE INDEX job_by_executor ON job (tenant, executor, id) WHERE executor IS NOT NULL;
 CREATE INDEX job_by_correlation ON job (tenant, correlation_id, id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX job_by_parent ON job (tenant, parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX job_by_workflow ON job (tenant, workflow_id, id) WHERE workflow_id IS NOT NULL;
@@ -105,6 +108,7 @@ CREATE TABLE job_state (
     agent          TEXT,      -- a claim must know it before it reads `job`
     workflow_id    TEXT,      -- of jobs of workflows: the trigger that sees a job end must know without a look
     held_by        TEXT,      -- the full limit that a parked job waits for: [tenant, scope, name] as JSON
+    executor       TEXT,      -- of the job: a claim must know it before it reads `job`
     CONSTRAINT finished_iff_terminal CHECK (
         (state = 'succeeded' OR state = 'failed' OR state = 'dead_letter' OR state = 'cancelled' OR state = 'cleaned')
         = (finished_at IS NOT NULL)),
@@ -126,6 +130,9 @@ CREATE INDEX by_state ON job_state (tenant, state, id) WHERE state NOT IN ('leas
 CREATE INDEX held ON job_state (lease) WHERE state IN ('leased', 'in_progress');
 CREATE INDEX waiting_by_agent ON job_state (tenant, agent, due_at)
     WHERE agent IS NOT NULL AND state IN ('queued', 'retry_waiting');
+-- Health reads which labels waiting jobs name.
+CREATE INDEX claimable_by_executor ON job_state (executor, tenant)
+    WHERE executor IS NOT NULL AND state = 'queued' AND due_at IS NULL;
 CREATE INDEX past_deadline ON job_state (deadline_at)
     WHERE deadline_at IS NOT NULL AND state IN ('queued', 'retry_waiting', 'waiting_for_approval');
 -- The positions of jobs that wait and are not due. Those that are due have theirs in `claimable`; moving a job reads
@@ -256,7 +263,15 @@ CREATE TABLE dispatch (
     -- Queues that tenants share fairly, as JSON; ["*"] is all, then "-mail" is all but mail; null is none.
     fair       TEXT,
     fair_auto  INTEGER NOT NULL DEFAULT 1,     -- nobody has chosen: all are shared once a second tenant has jobs
-    registered INTEGER NOT NULL DEFAULT 0      -- only registered tenants may have jobs
+    registered INTEGER NOT NULL DEFAULT 0,     -- only registered tenants may have jobs
+    -- Policies of the deployment (features/registry): what becomes of names that nobody registered, who may run jobs while
+    -- no executor is listed, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
+    unknown_kinds   TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_kinds IN ('accept', 'warn', 'refuse')),
+    unknown_agents  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_agents IN ('accept', 'warn', 'refuse')),
+    unknown_events  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_events IN ('accept', 'warn', 'refuse')),
+    listed_only     INTEGER NOT NULL DEFAULT 0 CHECK (listed_only IN (0, 1)),
+    tenant_required INTEGER NOT NULL DEFAULT 0 CHECK (tenant_required IN (0, 1)),
+    running_counts  INTEGER NOT NULL DEFAULT 0 CHECK (running_counts IN (0, 1))
 ) STRICT;
 INSERT INTO dispatch (id) VALUES (1);
 
@@ -381,7 +396,41 @@ CREATE TABLE agent (
     CONSTRAINT reason_given      CHECK (trim(disabled_reason, char(9, 10, 11, 12, 13, 32)) <> '')
 ) STRICT, WITHOUT ROWID;
 
--- Labels of workers that may take jobs. Empty: every worker may. One list for all tenants.
+-- Registries, for all tenants: the kinds of jobs and the types of events that a deployment knows.
+CREATE TABLE registered_kind (
+    name        TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL DEFAULT '*',
+    description TEXT,
+    set_by      TEXT    NOT NULL,
+    set_at      INTEGER NOT NULL,
+    CONSTRAINT name_named          CHECK (name >= '!' AND length(name) <= 100),
+    CONSTRAINT of_all              CHECK (tenant = '*'),
+    CONSTRAINT description_bounded CHECK (length(description) <= 1000)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE registered_event (
+    name        TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL DEFAULT '*',
+    domain      TEXT,
+    schema      TEXT,
+    description TEXT,
+    set_by      TEXT    NOT NULL,
+    set_at      INTEGER NOT NULL,
+    CONSTRAINT name_named          CHECK (name >= '!' AND length(name) <= 255),
+    CONSTRAINT of_all              CHECK (tenant = '*'),
+    CONSTRAINT domain_named        CHECK (domain >= '!' AND length(domain) <= 100),
+    CONSTRAINT schema_object       CHECK (json_type(schema) = 'object'),
+    CONSTRAINT description_bounded CHECK (length(description) <= 1000)
+) STRICT, WITHOUT ROWID;
+-- Names that were accepted with a warning, each once.
+CREATE TABLE unregistered_name (
+    tenant   TEXT    NOT NULL,
+    registry TEXT    NOT NULL CHECK (registry IN ('kind', 'agent', 'event type')),
+    name     TEXT    NOT NULL,
+    first_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, registry, name)
+) STRICT, WITHOUT ROWID;
+
+-- Labels of workers that may take jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
 CREATE TABLE executor (
     label    TEXT    NOT NULL PRIMARY KEY,
     tenant   TEXT    NOT NULL DEFAULT '*',

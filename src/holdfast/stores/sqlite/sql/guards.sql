@@ -14,7 +14,7 @@ DROP TRIGGER IF EXISTS judge_state_insert;
 CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
      OR NOT EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.tenant = NEW.tenant AND j.kind = NEW.kind
-                     AND j.agent IS NEW.agent
+                     AND j.agent IS NEW.agent AND j.executor IS NEW.executor
                      AND (j.retry_of IS NULL
                           OR EXISTS (SELECT 1 FROM job p JOIN job_state o ON o.n = p.n WHERE p.id = j.retry_of AND p.tenant = j.tenant
                                         AND p.kind = j.kind AND p.retry_as = 'new_job' AND o.state = 'failed'
@@ -73,7 +73,7 @@ END;
 DROP TRIGGER IF EXISTS refuse_job_update;
 CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, run_at, deadline_at, max_retries,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
-    external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth ON job
+    external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor ON job
 BEGIN
     SELECT RAISE(ABORT, 'immutable: what was asked for never changes');
 END;

@@ -39,6 +39,12 @@ BEGIN
              AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
                  SELECT 1 FROM approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
         THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        WHEN d.tenant_required AND NEW.tenant = 'default' AND NEW.retry_of IS NULL
+        THEN RAISE(ABORT, 'tenant required: the tenant `default` stands for none')
+        WHEN d.unknown_kinds = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'kind')
+        THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
+        WHEN d.unknown_agents = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'agent')
+        THEN RAISE(ABORT, 'agent unregistered: only registered agents may have jobs')
         WHEN EXISTS (
             SELECT 1 FROM payload_rule r WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*')
                AND length(CAST(NEW.payload AS BLOB)) > r.max_bytes AND NEW.retry_of IS NULL)
@@ -49,11 +55,17 @@ BEGIN
                AND typeof(t.key) = 'text' AND lower(t.key) = f.value AND NEW.retry_of IS NULL)
         THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
         END FROM dispatch d WHERE d.id = 1 AND d.ruled;
+    INSERT OR IGNORE INTO unregistered_name (tenant, registry, name, first_at)
+    SELECT u.tenant, u.registry, u.name, (SELECT now FROM present) FROM unregistered_job u
+     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND u.n = NEW.n
+       AND (SELECT count(*) FROM unregistered_name k WHERE k.tenant = u.tenant AND k.registry = u.registry) < 1000;
     -- The operations ask before (operations/pending.py), from a number that is kept; here they are counted.
     SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
                <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
-                      AND s.state NOT IN ('leased', 'in_progress')));
+                      AND s.state NOT IN ('leased', 'in_progress'))
+                  + (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('leased', 'in_progress')
+                        AND (SELECT running_counts FROM dispatch WHERE id = 1)));
     SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
     INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
@@ -64,7 +76,7 @@ BEGIN
            finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
       FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
     INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
-                           workflow_id, note, retries, crashes)
+                           workflow_id, note, retries, crashes, executor)
     VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_retries, NEW.max_crashes,
             CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN 9223372036854775807
@@ -74,7 +86,7 @@ BEGIN
             CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN '{"held": "parents"}' END,
             CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = NEW.retry_of) END,
-            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = NEW.retry_of) END);
+            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = NEW.retry_of) END, NEW.executor);
     INSERT INTO event (job_id, tenant, kind, type, to_state, attempt, at, actor)
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
 END;
@@ -108,6 +120,15 @@ BEGIN
                AND NOT (j.source_system = 'holdfast' AND EXISTS (
                    SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
         THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        WHEN d.tenant_required AND EXISTS (
+            SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
+        THEN RAISE(ABORT, 'tenant required: the tenant `default` stands for none')
+        WHEN d.unknown_kinds = 'refuse' AND EXISTS (
+            SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'kind')
+        THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
+        WHEN d.unknown_agents = 'refuse' AND EXISTS (
+            SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'agent')
+        THEN RAISE(ABORT, 'agent unregistered: only registered agents may have jobs')
         WHEN EXISTS (
             SELECT 1 FROM job j, payload_rule r WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
                AND (r.kind = j.kind OR r.kind = '*') AND length(CAST(j.payload AS BLOB)) > r.max_bytes)
@@ -119,7 +140,7 @@ BEGIN
         THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
         END FROM dispatch d WHERE d.id = 1 AND d.ruled;
     INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
-                           workflow_id, note, retries, crashes)
+                           workflow_id, note, retries, crashes, executor)
     SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,
            CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN 9223372036854775807
@@ -128,7 +149,7 @@ BEGIN
            CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN '{"held": "parents"}' END,
            CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = j.retry_of) END,
-           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = j.retry_of) END
+           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = j.retry_of) END, j.executor
       FROM job j
      WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
      ORDER BY j.n;

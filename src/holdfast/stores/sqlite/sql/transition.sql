@@ -191,7 +191,7 @@ BEGIN
 END;
 
 DROP TRIGGER IF EXISTS judge_identity;
-CREATE TRIGGER judge_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes, agent, workflow_id ON job_state
+CREATE TRIGGER judge_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes, agent, workflow_id, executor ON job_state
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: number, id, tenant, kind, agent and crash limit never change');
+    SELECT RAISE(ABORT, 'immutable: number, id, tenant, kind, agent, executor and crash limit never change');
 END;

@@ -23,7 +23,7 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        (SELECT e.at FROM event e WHERE e.job_id = j.id ORDER BY e.seq DESC LIMIT 1) AS updated_at,
        (SELECT e.at FROM event e WHERE e.job_id = j.id AND e.from_state = 'in_progress' AND e.type IN ('fail', 'lapse', 'crash')
          ORDER BY e.seq DESC LIMIT 1) AS last_error_at,
-       f.source_ref, f.target_ref, f.payload_ref
+       f.source_ref, f.target_ref, f.payload_ref, j.executor
   FROM job j JOIN job_state s ON s.n = j.n LEFT JOIN reference f ON f.job_id = j.id;
 
 -- For dashboards (DP-19): what may be begun now, what is under way, what somebody has to resolve. The columns are part of

@@ -1,0 +1,1 @@
+"""Registered kinds and event types, and what becomes of unregistered ones."""

@@ -1,0 +1,147 @@
+"""``RegisteredKind``, ``EventType``, ``Policies``: what a deployment knows, and what becomes of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypedDict, get_args
+
+from holdfast.engine.names import check_name, check_options
+from holdfast.engine.payload import encode
+from holdfast.errors import InvalidSetting, Refused
+
+Unknown = Literal["accept", "warn", "refuse"]
+Empty = Literal["everyone", "nobody"]
+Registry = Literal["kind", "agent", "event type"]
+
+BUILT_IN: Final = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", "connector.")
+    for name in ("http.request", "webhook.deliver", "report.generate")
+)
+"""Kinds that every worker knows, which nobody needs to register."""
+SCHEMA_LIMIT: Final = 65_536
+TEXT_LIMIT: Final = 1_000
+NAME_LIMIT: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredKind:
+    """A kind of job that the deployment knows."""
+
+    name: str
+    description: str | None
+    set_by: str
+    set_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """A type of event that applications send: the domain it belongs to, and the JSON Schema of its data."""
+
+    name: str
+    domain: str | None
+    schema: dict[str, Any] | None
+    description: str | None
+    set_by: str
+    set_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisteredName:
+    """A name that was accepted with a warning, and when it was first seen."""
+
+    tenant: str
+    registry: str
+    name: str
+    first_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The policies of a deployment.
+
+    ``unknown_kinds``, ``unknown_agents`` and ``unknown_event_types`` say what becomes of names that nobody registered:
+    ``accept``, ``warn`` or ``refuse``. ``empty_executors`` says who may run jobs while no executor is listed:
+    ``everyone`` or ``nobody``. With ``tenant_required``, jobs of the tenant ``default``, which stands for none, are
+    refused. With ``pending_includes_running``, running jobs count against a tenant's ``max_pending``.
+    """
+
+    unknown_kinds: Unknown = "accept"
+    unknown_agents: Unknown = "accept"
+    unknown_event_types: Unknown = "accept"
+    empty_executors: Empty = "everyone"
+    tenant_required: bool = False
+    pending_includes_running: bool = False
+
+
+class PolicyOptions(TypedDict, total=False):
+    """What is set; what is left out stays as it is."""
+
+    unknown_kinds: Unknown
+    unknown_agents: Unknown
+    unknown_event_types: Unknown
+    empty_executors: Empty
+    tenant_required: bool
+    pending_includes_running: bool
+
+
+def check_policies(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, checked."""
+    check_options(options, PolicyOptions.__annotations__)
+    for name, value in options.items():
+        allowed = {
+            "empty_executors": get_args(Empty),
+            "tenant_required": (True, False),
+            "pending_includes_running": (True, False),
+        }.get(name, get_args(Unknown))
+        if not any(value is each or (isinstance(value, str) and value == each) for each in allowed):
+            shown = ", ".join(str(each).lower() if isinstance(each, bool) else each for each in allowed)
+            raise InvalidSetting(f"{name} must be one of {shown}, not {value!r}", code="invalid_policy")
+    return dict(options)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTypeDraft:
+    """An event type to be registered, checked."""
+
+    name: str
+    domain: str | None = None
+    schema: str | None = None
+    """JSON text."""
+    description: str | None = None
+
+    @classmethod
+    def of(
+        cls, name: str, domain: str | None, schema: Mapping[str, Any] | None, description: str | None
+    ) -> EventTypeDraft:
+        if schema is not None and not isinstance(schema, Mapping):
+            raise InvalidSetting("the schema must be a JSON object", code="invalid_event_type")
+        return cls(
+            check_name(name, "event type", limit=NAME_LIMIT),
+            None if domain is None else check_name(domain, "domain"),
+            None if schema is None else encode(dict(schema), limit=SCHEMA_LIMIT, what="schema"),
+            check_text(description),
+        )
+
+
+def check_text(description: object) -> str | None:
+    if description is None:
+        return None
+    if not isinstance(description, str) or len(description) > TEXT_LIMIT:
+        raise InvalidSetting(f"a description must be text of up to {TEXT_LIMIT:,} characters", code="invalid_name")
+    return description
+
+
+def not_registered(registry: Registry, name: str) -> Refused:
+    code = f"{registry.replace(' ', '_')}_unregistered"
+    return Refused(f"{registry} {name} is not registered", code=code)
+
+
+def event_data_invalid(name: str, wrong: str) -> Refused:
+    return Refused(f"the data of event {name} does not fit its schema: {wrong}", code="event_data_invalid")
+
+
+def tenant_required(kind: str) -> Refused:
+    return Refused(f"a tenant is required: job of kind {kind} refused", code="tenant_required")

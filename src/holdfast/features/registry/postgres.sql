@@ -1,0 +1,209 @@
+-- Registries: which kinds and event types a deployment knows, and its policies, which say what becomes of the rest. Both
+-- registries are for all tenants; agents are registered per tenant (features/agents). The policies are columns of
+-- `dispatch`, the row that every enqueue and every exchange reads anyway: without a policy nothing here is called.
+
+-- What nobody needs to register: the built-in kinds (features/connectors, features/webhooks), and their other names.
+create or replace function built_in_kind(kind text) returns boolean language sql immutable
+return regexp_replace(kind, '^connector\.', '') in ('http.request', 'webhook.deliver', 'report.generate');
+
+-- A name that is not registered: refused, or accepted with a warning. The first warning for a name is kept, for health and
+-- for lists; a tenant that invents names does not fill the table.
+create or replace function not_registered(p_tenant text, p_registry text, p_name text, p_policy text, p_now timestamptz)
+returns void language plpgsql set search_path from current as $$
+begin
+    if p_policy = 'refuse' then
+        raise exception '% % is not registered', p_registry, p_name
+            using errcode = case p_registry when 'kind' then 'ZH068' else 'ZH069' end,
+                  hint = case p_registry when 'kind' then 'Register it: register_kinds(…).' else 'Register it: register_agent(…).' end;
+    end if;
+    if exists (select from unregistered_name u where u.tenant = p_tenant and u.registry = p_registry and u.name = p_name)
+       or (select count(*) from (select from unregistered_name u where u.tenant = p_tenant and u.registry = p_registry limit 1000) k) >= 1000 then
+        return;
+    end if;
+    insert into unregistered_name (tenant, registry, name, first_at) values (p_tenant, p_registry, p_name, p_now)
+    on conflict do nothing;
+    raise warning '% % is not registered', p_registry, p_name using errcode = 'ZH071';
+end $$;
+
+-- Hold new jobs to the policies. Called by on_job_insert while anything is ruled. What is owed (a retry, a question to
+-- people) was accepted with the job that it belongs to.
+create or replace function registry_on_insert(p_jobs uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
+declare
+    v_rules record;
+    v_row   record;
+begin
+    select d.unknown_kinds as kinds, d.unknown_agents as agents, d.tenant_required into v_rules from dispatch d;
+    if v_rules.tenant_required then
+        select j.kind into v_row from job j
+         where j.id = any (p_jobs) and j.tenant = 'default' and not is_owed(j.id, j.retry_of) limit 1;
+        if found then
+            raise exception 'a tenant is required: job of kind % refused', v_row.kind
+                using errcode = 'ZH072', hint = 'Name a tenant: for_tenant => …. The tenant `default` stands for none.';
+        end if;
+    end if;
+    if v_rules.kinds <> 'accept' then
+        for v_row in
+            select distinct j.tenant, j.kind from job j
+             where j.id = any (p_jobs) and not built_in_kind(j.kind) and not is_owed(j.id, j.retry_of)
+               and not exists (select from registered_kind k where k.name = j.kind) order by 1, 2
+        loop
+            perform not_registered(v_row.tenant, 'kind', v_row.kind, v_rules.kinds, p_now);
+        end loop;
+    end if;
+    if v_rules.agents <> 'accept' then
+        for v_row in
+            select distinct j.tenant, j.agent from job j
+             where j.id = any (p_jobs) and j.agent is not null and not is_owed(j.id, j.retry_of)
+               and not exists (select from agent a where a.tenant = j.tenant and a.id = j.agent) order by 1, 2
+        loop
+            perform not_registered(v_row.tenant, 'agent', v_row.agent, v_rules.agents, p_now);
+        end loop;
+    end if;
+end $$;
+
+-- Why an event is refused, or null. With the policy `warn` it is accepted, and the name kept.
+create or replace function registry_on_event(p_tenant text, p_name text, p_data jsonb, p_now timestamptz, out reason text, out detail text)
+language plpgsql set search_path from current as $$
+declare
+    v_policy text := (select d.unknown_events from dispatch d);
+    v_type   registered_event;
+begin
+    if v_policy = 'accept' then
+        return;
+    end if;
+    select t.* into v_type from registered_event t where t.name = p_name;
+    if not found then
+        if v_policy = 'warn' then
+            perform not_registered(p_tenant, 'event type', p_name, v_policy, p_now);
+            return;
+        end if;
+        reason := 'event_type_unregistered';
+        detail := format('event type %s is not registered', p_name);
+        return;
+    end if;
+    if v_type.schema is null or fits_form(p_data, v_type.schema, v_type.schema) then
+        return;
+    end if;
+    detail := format('the data of event %s does not fit its schema%s', p_name, (
+        select ': missing ' || string_agg(r, ', ') from jsonb_array_elements_text(list_in(v_type.schema, 'required')) r where not p_data ? r));
+    if v_policy = 'warn' then
+        raise warning '%', detail using errcode = 'ZH071';
+        detail := null;
+        return;
+    end if;
+    reason := 'event_data_invalid';
+end $$;
+
+-- Register kinds: [{"name": …, "description": …}]. Answers how many are new or have changed.
+create or replace function register_kinds(kinds jsonb, actor text default null) returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_count integer;
+begin
+    perform enter('*', nullif(register_kinds.actor, ''));
+    if jsonb_typeof(register_kinds.kinds) is distinct from 'array' then
+        raise exception 'register_kinds takes a JSON array of kinds' using errcode = 'ZH010';
+    end if;
+    insert into registered_kind as k (name, description, set_by, set_at)
+    select distinct on (r.name) r.name, r.description, actor(), clock_now()
+      from jsonb_to_recordset(register_kinds.kinds) as r(name text, description text) order by r.name
+    on conflict (name) do update set description = excluded.description, set_by = excluded.set_by, set_at = excluded.set_at
+     where k.description is distinct from excluded.description;
+    get diagnostics v_count = row_count;
+    delete from unregistered_name u where u.registry = 'kind'
+       and u.name in (select r ->> 'name' from jsonb_array_elements(register_kinds.kinds) r);
+    return v_count;
+end $$;
+
+create or replace function remove_kind(name text, actor text default null) returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+begin
+    perform enter('*', nullif(remove_kind.actor, ''));
+    delete from registered_kind k where k.name = remove_kind.name;
+    return found;
+end $$;
+
+create or replace function set_event_type(name text, domain text default null, schema jsonb default null, description text default null,
+                                          actor text default null)
+returns setof registered_event
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+begin
+    perform enter('*', nullif(set_event_type.actor, ''));
+    if jsonb_typeof(set_event_type.schema) <> 'object' then
+        raise exception 'the schema of an event type must be a JSON object' using errcode = 'ZH010';
+    end if;
+    insert into registered_event as t (name, domain, schema, description, set_by, set_at)
+    values (set_event_type.name, set_event_type.domain, set_event_type.schema, set_event_type.description, actor(), clock_now())
+    on conflict (name) do update
+       set domain = excluded.domain, schema = excluded.schema, description = excluded.description, set_by = excluded.set_by,
+           set_at = excluded.set_at
+     where (t.domain, t.schema, t.description) is distinct from (excluded.domain, excluded.schema, excluded.description);
+    delete from unregistered_name u where u.registry = 'event type' and u.name = set_event_type.name;
+    return query select t.* from registered_event t where t.name = set_event_type.name;
+end $$;
+
+create or replace function remove_event_type(name text, actor text default null) returns boolean
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+begin
+    perform enter('*', nullif(remove_event_type.actor, ''));
+    delete from registered_event t where t.name = remove_event_type.name;
+    return found;
+end $$;
+
+-- The policies of the deployment, as JSON.
+create or replace function policies() returns jsonb
+language plpgsql stable security definer set search_path from current as $$
+begin
+    return (select jsonb_build_object('unknown_kinds', d.unknown_kinds, 'unknown_agents', d.unknown_agents,
+                                      'unknown_event_types', d.unknown_events,
+                                      'empty_executors', case when d.listed_only then 'nobody' else 'everyone' end,
+                                      'tenant_required', d.tenant_required, 'pending_includes_running', d.running_counts)
+              from dispatch d);
+end $$;
+
+-- Set those that `what` names, and leave the others as they are.
+create or replace function set_policies(what jsonb, actor text default null) returns jsonb
+language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
+#variable_conflict use_column
+declare
+    v_was jsonb := policies();
+    v_now jsonb := v_was || set_policies.what;
+    v_bad text;
+begin
+    perform enter('*', nullif(set_policies.actor, ''));
+    select p.key into v_bad from jsonb_each(v_now) p
+     where not case when p.key like 'unknown\_%' then v_was ? p.key and p.value in ('"accept"', '"warn"', '"refuse"')
+                    when p.key = 'empty_executors' then p.value in ('"everyone"', '"nobody"')
+                    else v_was ? p.key and jsonb_typeof(p.value) = 'boolean' end limit 1;
+    if found then
+        raise exception 'policy % cannot be %', v_bad, v_now -> v_bad using errcode = 'ZH010',
+            hint = 'unknown_kinds, unknown_agents and unknown_event_types: accept, warn, refuse; empty_executors: everyone, nobody;'
+                   ' tenant_required and pending_includes_running: true, false.';
+    end if;
+    if v_now = v_was then
+        return v_now;
+    end if;
+    update dispatch d
+       set unknown_kinds = v_now ->> 'unknown_kinds', unknown_agents = v_now ->> 'unknown_agents',
+           unknown_events = v_now ->> 'unknown_event_types', listed_only = v_now ->> 'empty_executors' = 'nobody',
+           tenant_required = (v_now ->> 'tenant_required')::boolean, running_counts = (v_now ->> 'pending_includes_running')::boolean,
+           ruled = d.ruled or v_now ->> 'unknown_kinds' <> 'accept' or v_now ->> 'unknown_agents' <> 'accept'
+                   or (v_now ->> 'tenant_required')::boolean;
+    if v_now -> 'pending_includes_running' <> v_was -> 'pending_includes_running' then
+        update tenant_load l set counted_at = 'epoch' where true;   -- counted anew
+    end if;
+    perform note_action('*', 'change', 'policies', p.key, jsonb_build_object(p.key, jsonb_build_array(v_was -> p.key, p.value)))
+       from jsonb_each(v_now) p where p.value <> v_was -> p.key;
+    return v_now;
+end $$;
+
+-- What everybody is held to is no tenant's secret (tenancy.sql).
+drop policy if exists everybodys on registered_kind;
+create policy everybodys on registered_kind for select using (tenant = '*' and (select scope()) is not null);
+drop policy if exists everybodys on registered_event;
+create policy everybodys on registered_event for select using (tenant = '*' and (select scope()) is not null);

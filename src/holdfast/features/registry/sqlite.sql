@@ -1,0 +1,30 @@
+-- Jobs whose kind or agent is not registered, where the deployment does not accept that. Built-in kinds need no registration; what is
+-- owed (a retry, a question to people) was accepted with the job that it belongs to.
+DROP VIEW IF EXISTS unregistered_job;
+CREATE VIEW unregistered_job AS
+SELECT j.n, j.tenant, 'kind' AS registry, j.kind AS name FROM job j
+ WHERE (SELECT unknown_kinds FROM dispatch WHERE id = 1) <> 'accept' AND j.retry_of IS NULL
+   AND j.kind NOT IN ('http.request', 'webhook.deliver', 'report.generate', 'connector.http.request',
+                      'connector.webhook.deliver', 'connector.report.generate')
+   AND NOT EXISTS (SELECT 1 FROM registered_kind k WHERE k.name = j.kind)
+   AND NOT (j.source_system = 'holdfast' AND EXISTS (
+       SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind))
+UNION ALL
+SELECT j.n, j.tenant, 'agent', j.agent FROM job j
+ WHERE (SELECT unknown_agents FROM dispatch WHERE id = 1) <> 'accept' AND j.retry_of IS NULL AND j.agent IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM agent a WHERE a.tenant = j.tenant AND a.id = j.agent);
+
+-- An event that somebody writes by hand: its type must be registered, and the keys that its schema requires must be there,
+-- where the deployment refuses others. `send_event` checks the whole schema before it comes here.
+DROP TRIGGER IF EXISTS judge_event_type;
+CREATE TRIGGER judge_event_type BEFORE INSERT ON app_event
+WHEN (SELECT unknown_events FROM dispatch WHERE id = 1) = 'refuse'
+     AND NEW.name NOT LIKE 'job.%' AND NEW.name <> 'schedule.missed' AND NEW.name <> 'endpoint.disabled'
+BEGIN
+    SELECT RAISE(ABORT, 'event type unregistered: only registered types of events are accepted')
+     WHERE NOT EXISTS (SELECT 1 FROM registered_event t WHERE t.name = NEW.name);
+    SELECT RAISE(ABORT, 'event data invalid: a key that the schema of this event type requires is missing')
+     WHERE EXISTS (SELECT 1 FROM registered_event t, json_each(t.schema, '$.required') r
+                    WHERE t.name = NEW.name AND t.schema IS NOT NULL
+                      AND NOT EXISTS (SELECT 1 FROM json_each(NEW.data) d WHERE d.key = r.value));
+END;

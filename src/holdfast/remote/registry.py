@@ -1,0 +1,118 @@
+"""``client.kinds``, ``client.event_types``, ``client.policies``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from holdfast.engine.operation import awaited, operation
+from holdfast.features.registry.model import EventType, Policies, PolicyOptions, RegisteredKind, UnregisteredName
+from holdfast.remote.http_requests import Request, Steps, delete, get, given, put, segment
+from holdfast.remote.runners import RemoteNamespace
+
+_Kinds = list[RegisteredKind]
+_Types = list[EventType]
+_Names = list[UnregisteredName]
+
+
+class Kinds(RemoteNamespace):
+    """The registry of kinds."""
+
+    @operation
+    def set(self, name: str, description: str | None = None) -> Steps[RegisteredKind]:
+        """Register a kind, or change its description."""
+        return (yield from self._read(RegisteredKind, _again(put(_kind(name), given(description=description)))))
+
+    aset = awaited(set)
+
+    @operation
+    def get(self, name: str) -> Steps[RegisteredKind]:
+        return (yield from self._read(RegisteredKind, get(_kind(name))))
+
+    aget = awaited(get)
+
+    @operation
+    def list(self) -> Steps[_Kinds]:
+        return (yield from self._pages(RegisteredKind, "/kinds"))
+
+    alist = awaited(list)
+
+    @operation
+    def remove(self, name: str) -> Steps[None]:
+        yield from self._ask(delete(_kind(name)))
+
+    aremove = awaited(remove)
+
+
+class EventTypes(RemoteNamespace):
+    """The registry of event types."""
+
+    @operation
+    def set(
+        self,
+        name: str,
+        *,
+        domain: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        description: str | None = None,
+    ) -> Steps[EventType]:
+        """Register an event type, or replace it."""
+        body = given(domain=domain, schema=None if schema is None else dict(schema), description=description)
+        return (yield from self._read(EventType, _again(put(_type(name), body))))
+
+    aset = awaited(set)
+
+    @operation
+    def get(self, name: str) -> Steps[EventType]:
+        return (yield from self._read(EventType, get(_type(name))))
+
+    aget = awaited(get)
+
+    @operation
+    def list(self, *, domain: str | None = None) -> Steps[_Types]:
+        return (yield from self._pages(EventType, "/event-types", domain=domain))
+
+    alist = awaited(list)
+
+    @operation
+    def remove(self, name: str) -> Steps[None]:
+        yield from self._ask(delete(_type(name)))
+
+    aremove = awaited(remove)
+
+
+class DeploymentPolicies(RemoteNamespace):
+    """Rules of the whole deployment."""
+
+    @operation
+    def get(self) -> Steps[Policies]:
+        return (yield from self._read(Policies, get("/policies")))
+
+    aget = awaited(get)
+
+    @operation
+    def set(self, **options: Unpack[PolicyOptions]) -> Steps[Policies]:
+        """``client.policies.set(unknown_kinds="refuse")``; what is not named stays as it is."""
+        return (yield from self._read(Policies, _again(put("/policies", dict(options)))))
+
+    aset = awaited(set)
+
+    @operation
+    def unregistered(self) -> Steps[_Names]:
+        """Names that were accepted with a warning."""
+        return (yield from self._pages(UnregisteredName, "/policies/unregistered"))
+
+    aunregistered = awaited(unregistered)
+
+
+def _kind(name: str) -> str:
+    return f"/kinds/{segment(name)}"
+
+
+def _type(name: str) -> str:
+    return f"/event-types/{segment(name)}"
+
+
+def _again(request: Request) -> Request:
+    return dataclasses.replace(request, repeatable=True)

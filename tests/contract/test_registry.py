@@ -1,0 +1,271 @@
+"""Registries of kinds and event types, and the policies of a deployment (DP-25, DP-6)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from holdfast.errors import HoldfastError, InvalidInput, Refused
+from holdfast.features.agents.model import Definition
+from holdfast.features.assembly import Store
+from holdfast.features.audit.store import ActionFilter
+from holdfast.features.registry.model import BUILT_IN, EventTypeDraft, Policies
+from holdfast.stores.requests import ClaimRequest, JobFilter, SendEvent
+from tests.support.by_hand import ByHand
+from tests.support.people import asks
+from tests.support.schedules import add, decided, firing
+from tests.support.stores import (
+    BROKEN,
+    apply,
+    enqueue,
+    forward,
+    job,
+    new_id,
+    open_lease,
+    put,
+    put_one,
+    settle,
+    spec,
+    take,
+    tries,
+)
+
+pytestmark = pytest.mark.req("DP-25")
+
+SCHEMA = {
+    "type": "object",
+    "required": ["order"],
+    "properties": {"order": {"type": "integer", "minimum": 1}, "code": {"pattern": "^[a-z]+$"}},
+    "additionalProperties": False,
+}
+INSERT_EVENT = (
+    "insert into app_event (id, tenant, name, data, sent_by, sent_at) values (:id, 'default', :name, :data, 'me', 1)"
+)
+
+
+def policy(store: Store, **what: Any) -> Policies:
+    return store.run(store.policies.set(what, "ada"))
+
+
+def register(store: Store, *kinds: str) -> None:
+    store.run(store.kinds.register(dict.fromkeys(kinds), "ada"))
+
+
+def send(store: Store, name: str = "order.paid", *, key: str | None = None, **data: Any) -> str:
+    return store.run(store.ledger.send(SendEvent(new_id(), name, json.dumps(data), key), "ada", "default")).id
+
+
+def refused(store: Store, *specs: Any, tenant: str = "default") -> str:
+    with pytest.raises(Refused) as raised:
+        enqueue(store, *specs, tenant=tenant)
+    assert raised.value.fix
+    return raised.value.code
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    said = [record.getMessage() for record in caplog.records if record.name == "holdfast.store"]
+    caplog.clear()
+    return said
+
+
+def test_unknown_kinds_are_accepted_warned_about_or_refused(
+    store: Store, by_hand: ByHand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    put_one(store, "made.up")
+    assert store.run(store.kinds.unregistered("*")) == [], "nothing is looked at by default"
+    register(store, "mail.send", "mail.read")
+    assert [each.name for each in store.run(store.kinds.list("default"))] == ["mail.read", "mail.send"]
+    policy(store, unknown_kinds="warn")
+    put(store, spec("mail.send"), spec("typo"), spec("typo"), spec("http.request"))
+    put_one(store, "typo")
+    assert [(each.registry, each.name) for each in store.run(store.kinds.unregistered("*"))] == [("kind", "typo")]
+    assert store.run(store.kinds.unregistered("acme")) == [], "a tenant reads its own"
+    assert warned(caplog) == ["Accepted: kind typo is not registered"], "said once"
+    waiting = put_one(store, "typo", retry=tries(2))
+    policy(store, unknown_kinds="refuse")
+    assert refused(store, spec("typo")) == "kind_unregistered"
+    assert refused(store, spec("mail.send"), spec("other")) == "kind_unregistered", "all of a batch or none"
+    for name in BUILT_IN:
+        put_one(store, name)
+    said = by_hand.refusal("insert into job (tenant, kind) values ('default', 'by.hand')")
+    assert said is not None
+    assert "registered" in said
+    settle(store, next(each for each in claims(store) if each.id == waiting), BROKEN)
+    forward(store, 3600)
+    store.run(store.leases.promote())
+    assert job(store, waiting).state == "queued", "what was accepted is retried"
+    register(store, "typo")
+    put_one(store, "typo")
+    assert store.run(store.kinds.unregistered("*")) == [], "registered meanwhile"
+    assert store.run(store.kinds.remove("typo", "ada"))
+    assert not store.run(store.kinds.remove("typo", "ada"))
+    assert refused(store, spec("typo")) == "kind_unregistered"
+    policy(store, unknown_kinds="accept")
+    put_one(store, "typo")
+
+
+def claims(store: Store) -> list[Any]:
+    request = ClaimRequest(lease=open_lease(store), queues=("default",), want=100)
+    return store.run(store.leases.exchange([], request)).claims
+
+
+def test_a_successor_of_a_job_of_a_removed_kind_is_made(store: Store) -> None:
+    register(store, "mail.send")
+    old = put_one(store, agent="who", retry=tries(2), retry_as="new_job")
+    store.run(store.kinds.remove("mail.send", "ada"))
+    policy(store, unknown_kinds="refuse", unknown_agents="refuse")
+    settle(store, take(store), BROKEN)
+    (new,) = [each for each in store.run(store.jobs.list(JobFilter(tenant="*"))) if each.id != old]
+    assert new.retry_of == old
+
+
+def test_a_schedule_says_what_was_refused_and_a_question_to_people_is_asked(store: Store) -> None:
+    schedule = add(store, "default")
+    register(store, "mail.send")
+    put_one(store)
+    policy(store, unknown_kinds="refuse")
+    assert store.run(store.schedules.fire([decided(schedule, firing())], "*")) == 1
+    (fire,) = store.run(store.schedules.fires(schedule.id, "default"))
+    assert (fire.status, fire.error_code) == ("failed", "kind_unregistered")
+    taken = take(store)
+    assert apply(store, taken.lease, asks(taken, new_id(), notify="tell")) == []
+    assert [each.kind for each in store.run(store.jobs.list(JobFilter(tenant="*")))] == ["tell", "mail.send"]
+
+
+def test_unknown_agents(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    store.run(store.agents.set(Definition.of("planner"), "default", "ada"))
+    policy(store, unknown_agents="warn")
+    put(store, spec(agent="planner"), spec(agent="stranger"), spec())
+    assert warned(caplog) == ["Accepted: agent stranger is not registered"]
+    policy(store, unknown_agents="refuse")
+    assert refused(store, spec(agent="stranger")) == "agent_unregistered"
+    assert refused(store, spec(agent="planner"), tenant="acme") == "agent_unregistered", "agents are a tenant's own"
+    put(store, spec(agent="planner"), spec())
+
+
+def test_event_types_and_their_schemas(store: Store, by_hand: ByHand, caplog: pytest.LogCaptureFixture) -> None:
+    def code(**data: Any) -> str:
+        with pytest.raises(Refused) as raised:
+            send(store, **data)
+        assert raised.value.fix
+        return raised.value.code
+
+    caplog.set_level(logging.WARNING)
+    draft = EventTypeDraft.of("order.paid", "billing", SCHEMA, "An order was paid.")
+    made = store.run(store.event_types.set(draft, "ada"))
+    assert (made.domain, made.schema, made.set_by) == ("billing", SCHEMA, "ada")
+    assert store.run(store.event_types.set(draft, "bob")) == made, "again changes nothing"
+    assert store.run(store.event_types.list("billing", "default")) == [made]
+    assert store.run(store.event_types.list("other", "default")) == []
+    first = send(store, key="k", order="x")
+    send(store, "unknown")
+    policy(store, unknown_event_types="warn")
+    send(store, "unknown")
+    send(store, order=0)
+    about_type, about_data = warned(caplog)
+    assert about_type == "Accepted: event type unknown is not registered"
+    assert "the data of event order.paid does not fit its schema" in about_data
+    policy(store, unknown_event_types="refuse")
+    assert code(name="unknown") == "event_type_unregistered"
+    for data in ({}, {"order": "x"}, {"order": 0}, {"order": 1, "more": 2}):
+        assert code(**data) == "event_data_invalid", data
+    assert send(store, key="k", order="x") == first, "what was sent under its key is answered"
+    send(store, order=7)
+    if store.embedded:
+        assert code(order=7, code="UPPER") == "event_data_invalid"
+        for name in ("unknown", "order.paid"):
+            said = by_hand.refusal(INSERT_EVENT, {"id": new_id(), "name": name, "data": "{}"})
+            assert said is not None
+            assert said.startswith("event ")
+    else:
+        send(store, order=7, code="UPPER")  # patterns are not compared in the database
+        answer = by_hand.execute("select id, refused, reason from send_event('unknown', '{}')")
+        assert answer == [(None, True, "event_type_unregistered")]
+        assert by_hand.execute("select reason, detail from send_event('order.paid', '{}')") == [
+            ("event_data_invalid", "the data of event order.paid does not fit its schema: missing order")
+        ]
+    assert store.run(store.event_types.remove("order.paid", "ada"))
+    assert store.run(store.event_types.get("order.paid", "default")) is None
+
+
+@pytest.mark.req("DP-6")
+def test_an_empty_list_of_executors_means_everyone_or_nobody(store: Store) -> None:
+    lease = open_lease(store)
+    waiting = put_one(store)
+    request = ClaimRequest(lease=lease, queues=("default",), want=1)
+    assert policy(store, empty_executors="nobody").empty_executors == "nobody"
+    for attempt in (
+        lambda: store.run(store.leases.exchange([], request)),
+        lambda: store.run(store.leases.claim(request)),
+        lambda: open_lease(store),
+    ):
+        with pytest.raises(Refused) as raised:
+            attempt()
+        assert raised.value.code == "executor_refused"
+    store.run(store.executors.add("worker", "executor", "ada"))
+    assert [each.id for each in store.run(store.leases.exchange([], request)).claims] == [waiting]
+    store.run(store.executors.remove("worker"))
+    with pytest.raises(Refused):
+        open_lease(store)
+    policy(store, empty_executors="everyone")
+    open_lease(store)
+
+
+@pytest.mark.req("JF-1")
+def test_a_job_without_a_tenant_is_refused_where_the_deployment_says_so(store: Store, by_hand: ByHand) -> None:
+    policy(store, tenant_required=True)
+    assert refused(store, spec()) == "tenant_required"
+    put(store, spec(), tenant="acme")
+    assert by_hand.refusal("insert into job (tenant, kind) values ('default', 'x')")
+    if not store.embedded:
+        assert by_hand.execute("select refused, reason from enqueue('x')") == [(True, "tenant_required")]
+        for blank in ("", " ", "*"):
+            said = by_hand.refusal("select * from enqueue('x', for_tenant => :tenant)", {"tenant": blank})
+            answer = said or by_hand.execute("select * from enqueue('x', for_tenant => :tenant)", {"tenant": blank})
+            assert said or answer[0][3] is True, answer
+    assert {each.tenant for each in store.run(store.jobs.list(JobFilter(tenant="*")))} == {"acme"}
+
+
+@pytest.mark.req("JF-12")
+def test_running_jobs_count_against_the_cap_where_the_deployment_says_so(store: Store, by_hand: ByHand) -> None:
+    store.run(store.tenants.set("default", {"max_pending": 2}, "ada"))
+    put(store, spec(), spec())
+    held = claims(store)
+    put(store, spec())
+    policy(store, pending_includes_running=True)
+    assert refused(store, spec()) == "tenant_full"
+    assert by_hand.refusal("insert into job (tenant, kind) values ('default', 'x')")
+    settle(store, held[:1])
+    assert refused(store, spec()) == "tenant_full", "one runs and one waits"
+    settle(store, held[1:])
+    put(store, spec())
+    claims(store)
+    assert refused(store, spec()) == "tenant_full", "what was taken still counts"
+    policy(store, pending_includes_running=False)
+    put(store, spec(), spec())
+
+
+def test_wrong_policies_are_refused_and_changes_are_recorded(store: Store) -> None:
+    assert store.run(store.policies.get()) == Policies()
+    for what in ({"unknown_kinds": "maybe"}, {"tenant_required": "yes"}, {"unknown_moods": "warn"}, {"other": True}):
+        with pytest.raises((InvalidInput, HoldfastError)):
+            store.run(store.policies.set(what, "ada"))
+    assert store.run(store.policies.get()) == Policies()
+    policy(store, unknown_kinds="warn", tenant_required=True)
+    policy(store, unknown_kinds="warn")
+    register(store, "a")
+    with pytest.raises(HoldfastError):
+        register(store, "ok", " ")
+    recorded = [
+        (each.subject, each.name, each.actor) for each in store.run(store.audit.actions(ActionFilter(tenant="*")))
+    ]
+    assert sorted(recorded) == [
+        ("kind", "a", "ada"),
+        ("policies", "tenant_required", "ada"),
+        ("policies", "unknown_kinds", "ada"),
+    ]
