@@ -37,6 +37,7 @@ COMMANDS = (
     *(("tokens", name) for name in ("issue", "list", "revoke")),
     ("jobs",),
     *(("jobs", name) for name in ("list", "show", "history", "cancel", "redrive", "discard", "reschedule", "move")),
+    *(("jobs", name) for name in ("search", "index", "indexes")),
     ("dead-letters",),
     *(("dead-letters", name) for name in ("list", "show", "note", "redrive", "discard")),
     ("operations",),
@@ -76,7 +77,10 @@ COMMANDS = (
     ("keys",),
     *(("keys", name) for name in ("list", "generate", "rotate")),
     ("tenants",),
-    *(("tenants", name) for name in ("list", "show", "set", "delete", "fair", "registered-only")),
+    *(
+        ("tenants", name)
+        for name in ("list", "show", "set", "delete", "fair", "pin", "unpin", "pins", "registered-only")
+    ),
     ("retention",),
     *(("retention", name) for name in ("list", "set", "delete", "preview", "run", "orphans")),
     ("usage",),
