@@ -22,6 +22,7 @@ from holdfast import App, Context
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound, Refused
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.postgres.roles import functions
+from tests.api.conftest import HERE, client_of
 from tests.contract.test_row_security import UNSEEN, Place, place
 from tests.support.by_hand import PostgresByHand
 from tests.support.owners import ROLES, OwnedDatabases, as_role
@@ -371,3 +372,25 @@ def test_sqlite_has_no_logins_to_pin(store: Store) -> None:
         store.run(store.tenants.pin("web", OWN, "ada"))
     assert refused.value.code == "no_logins"
     assert store.run(store.tenants.pins()) == []
+
+
+async def test_pins_over_http_and_in_the_dashboard(place: Place, logins: Logins) -> None:
+    name = logins.make("holdfast_producer")
+    app = App(place.admin_url)
+    try:
+        async with client_of(app) as http:
+            path = f"/api/v1/tenants/pins/{name}"
+            made = await http.put(path, json={"tenant": OWN}, headers={"origin": HERE})
+            assert (made.status_code, made.json()["tenant"]) == (200, OWN)
+            listed = (await http.get("/api/v1/tenants/pins")).json()["items"]
+            assert OWN in [each["tenant"] for each in listed if each["login"] == name]
+            page = (await http.get("/tenants")).text
+            assert name in page
+            assert "Every queue is shared fairly." in page
+            assert (await http.delete(path, headers={"origin": HERE})).status_code == 204
+            again = await http.delete(path, headers={"origin": HERE})
+            assert (again.status_code, again.json()["code"]) == (404, "pin_not_found")
+        async with client_of(app, role="admin", tenant=OWN) as http:
+            assert (await http.get("/api/v1/tenants/pins")).status_code == 403, "for who runs all tenants"
+    finally:
+        await app.aclose()
