@@ -87,8 +87,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
             store = stack.enter_context(closing(open_store(places[name].url)))
             store.migrate()
             ours[name] = Ours(store)
-            if name.endswith("shared"):
-                store.run(store.tenants.set_fair(["*"], "bench"))
+            store.run(store.tenants.set_fair(["*"] if name.endswith("shared") else [], "bench"))
             if name.startswith("large"):
                 _fill(ours[name], "large", sizes.large)
         taken: dict[str, list[float]] = {name: [] for name in (*names, "small ones, shared")}

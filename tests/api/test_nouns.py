@@ -178,8 +178,10 @@ async def test_what_jobs_are_held_to(app: App, asking: Asking) -> None:
     assert (await asking("POST", "/jobs", {"kind": "mail"}, 429))["code"] == "tenant_full"
     assert (await asking("GET", "/tenants/default"))["pending"] == 1
     assert [each["name"] for each in (await asking("GET", "/tenants"))["items"]] == ["default"]
-    assert (await asking("POST", "/tenants/fair", {"on": True, "queue": "mail"}))["fair"] == ["mail"]
-    assert (await asking("GET", "/tenants/fair"))["fair"] == ["mail"]
+    assert (await asking("GET", "/tenants/fair"))["fair"] == ["*"]
+    assert (await asking("POST", "/tenants/fair", {"on": False, "queue": "mail"}))["fair"] == ["*", "-mail"]
+    assert (await asking("GET", "/tenants/fair"))["fair"] == ["*", "-mail"]
+    assert (await asking("GET", "/tenants/pins"))["items"] == []
     await asking("DELETE", "/tenants/default", status=204)
 
 

@@ -101,7 +101,9 @@ async def test_retention_and_usage(app: App) -> None:
 
 
 async def test_tenants_and_executors(app: App) -> None:
+    assert await app.tenants.aset_fair_queues(False) == []
     assert await app.tenants.aset_fair_queues(queue="mail") == await app.tenants.afair_queues() == ["mail"]
+    assert await app.tenants.apins() == []
     assert not await app.tenants.aregistration_required()
     await app.tenants.aset_registration_required()
     assert await app.tenants.aregistration_required()

@@ -39,6 +39,7 @@ COMMANDS = (
     ("jobs",),
     *(("jobs", name) for name in ("list", "show", "history", "log", "artifact")),
     *(("jobs", name) for name in ("cancel", "redrive", "discard", "replace-payload", "reschedule", "move")),
+    *(("jobs", name) for name in ("search", "index", "indexes")),
     ("dead-letters",),
     *(("dead-letters", name) for name in ("list", "show", "note", "redrive", "discard")),
     ("operations",),
@@ -84,7 +85,10 @@ COMMANDS = (
     ("keys",),
     *(("keys", name) for name in ("list", "generate", "rotate")),
     ("tenants",),
-    *(("tenants", name) for name in ("list", "show", "set", "delete", "fair", "registered-only")),
+    *(
+        ("tenants", name)
+        for name in ("list", "show", "set", "delete", "fair", "pin", "unpin", "pins", "registered-only")
+    ),
     ("retention",),
     *(("retention", name) for name in ("list", "set", "delete", "preview", "run", "orphans")),
     ("usage",),

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.stores import put_one
 from tests.support.tenants import fill, served
 
 
@@ -48,3 +49,35 @@ def test_tenants(holdfast: Holdfast, store: Store) -> None:
     assert holdfast("tenants", "show", "nobody").exit_code == 3
     for wrong in (["--weight", "0"], ["--max-pending", "many"], ["--rate", "often"], ["--burst", "3"]):
         assert holdfast("tenants", "set", "acme", *wrong).exit_code == 2
+
+
+@pytest.mark.req("JF-12", "JF-21")
+def test_shares_and_pins(holdfast: Holdfast, store: Store) -> None:
+    assert "Every queue is shared fairly." in holdfast("tenants", "fair").stderr
+    told = holdfast("tenants", "fair", "off", "--queue", "mail").stderr
+    assert "Every queue is shared fairly, except mail." in told
+    assert "No login is pinned" in holdfast("tenants", "pins").stderr
+    refused = holdfast("tenants", "pin", "nobody-here", "acme", "--json")
+    assert error_of(refused)["code"] == ("no_logins" if store.embedded else "login_not_found")
+    assert holdfast("tenants", "pin", "nobody-here", "*").exit_code == 2
+    assert holdfast("tenants", "unpin", "nobody-here").exit_code in (3, 4)
+
+
+@pytest.mark.req("JF-20")
+def test_search_by_a_key_of_the_payload(holdfast: Holdfast, store: Store) -> None:
+    job = put_one(store, payload={"order": {"id": 7}})
+    put_one(store, payload={"order": {"id": 8}})
+    assert "No key of payloads is indexed." in holdfast("jobs", "indexes").stderr
+    for indexed in (False, True):
+        if indexed:
+            assert "payload.order.id is indexed." in holdfast("jobs", "index", "payload.order.id").stderr
+            assert "payload.order.id" in holdfast("jobs", "indexes").stdout
+        found = holdfast("jobs", "search", "payload.order.id:7")
+        assert job in found.stdout
+        assert len(found.stdout.splitlines()) == 2
+    assert "There are no such jobs." in holdfast("jobs", "search", "payload.order.id:9").stderr
+    assert "no longer indexed" in holdfast("jobs", "index", "payload.order.id", "--remove").stderr
+    wrong = holdfast("jobs", "search", "payload.order", "--limit", "1001", "--json")
+    assert wrong.exit_code in (0, 2)
+    assert error_of(holdfast("jobs", "search", "nothing:1", "--json"))["code"] == "invalid_search"
+    assert error_of(holdfast("jobs", "index", "order", "--json"))["code"] == "invalid_path"

@@ -7,6 +7,7 @@ import pytest
 from holdfast.engine.order import Move
 from holdfast.features.assembly import Store
 from tests.support.stores import TENANT, claim, forward, history, job, open_lease, put, put_one, spec
+from tests.support.tenants import share
 
 pytestmark = pytest.mark.req("SC-2")
 
@@ -16,6 +17,7 @@ def age(store: Store) -> int:
 
 
 def test_what_has_waited_long_comes_before_what_is_new(store: Store) -> None:
+    share(store)  # the order of the queue, whichever tenant
     forward(store)
     assert age(store) == 0
     setting = store.run(store.queues.set_aging("default", 60.0, 2, 5, "ada", TENANT))

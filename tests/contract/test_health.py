@@ -37,6 +37,7 @@ from tests.support.stores import (
     work,
 )
 from tests.support.subscriptions import subscribe
+from tests.support.tenants import share
 
 pytestmark = pytest.mark.req("DP-19")
 
@@ -143,6 +144,7 @@ def test_thresholds_as_people_write_them() -> None:
 
 
 def test_the_views_count_by_tenant_queue_and_kind(store: Store, by_hand: ByHand) -> None:
+    share(store)  # the order of the queue, whichever tenant
     now = forward(store)
     put(store, spec("pay"), spec("pay"), spec("pay", delay=60), spec("mail", queue="bulk"))
     put_one(store, "pay", tenant="acme")

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine.states import State
 from holdfast.errors import Refused
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.jobs import views
 from holdfast.features.jobs.search import NEVER, PayloadTerm, Search, parse, written
 from holdfast.features.jobs.views import Found, matching
 from holdfast.features.payloads.model import RuleDraft
+from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import ByHand
 from tests.support.owners import OwnedDatabases, as_role
-from tests.support.stores import put, put_one, spec
+from tests.support.retention import keep, sweep
+from tests.support.stores import forward, put, put_one, spec, work
 
 pytestmark = pytest.mark.req("JF-20")
 
@@ -153,6 +156,15 @@ def test_an_index_is_used_listed_and_removed(store: Store, by_hand: ByHand) -> N
         put_one(store, payload={"order": {"id": "new"}})
         assert by_hand.execute(entries) == [(301,)]
         assert by_hand.execute("select count(*) from job_tag where tag = 'payload:' || md5('order.id:7')") == [(0,)]
+    work(store)  # what retention cleans is not found any more, and leaves no entry behind
+    keep(store, clean="1h")
+    forward(store, 7200)
+    assert sweep(store)["clean"] == 1
+    gone = next(job for job in store.run(store.jobs.list(JobFilter(tenant="default", state=State.CLEANED))))
+    assert gone.payload == {}
+    assert found(store, "payload.order.id:0").jobs == []
+    if by_hand.name != "sqlite":
+        assert by_hand.execute(entries) == [(300,)]
     store.run(store.jobs.remove_payload_index(("order", "id")))
     assert store.run(store.jobs.payload_indexes()) == []
     if by_hand.name != "sqlite":

@@ -22,6 +22,7 @@ from holdfast import App, Context
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound, Refused
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.postgres.roles import functions
+from tests.api.conftest import HERE, client_of
 from tests.contract.test_row_security import UNSEEN, Place, place
 from tests.support.by_hand import PostgresByHand
 from tests.support.owners import ROLES, OwnedDatabases, as_role
@@ -38,7 +39,7 @@ PASSWORD = "a password for tests"
 WITHOUT_TENANT = {
     *("actor", "caller", "clock_now", "event_type", "every_tenant", "legal", "scope", "pinned_tenant", "uuid7"),
     *("fingerprint", "shape", "backoff_delay", "refusal_reason", "withheld", "hides", "shown_payload", "retention_for"),
-    *("fair_queues", "halted", "registered_only", "signal_key", "lock_waits", "lock_holders"),
+    *("fair_queues", "halted", "payload_indexes", "registered_only", "signal_key", "lock_waits", "lock_holders"),
     *("token_of", "token_used", "open_session", "end_session"),
 }
 # Functions that act for every tenant, or on one as their subject.
@@ -195,6 +196,7 @@ def test_no_function_lets_a_pinned_login_act_for_another(
         ]
         known = {str(row[0]) for row in admin.execute("select id from job where tenant = 'umbrella'")} | set(ids)
         before = of_the_other(admin, tables)
+        admin.execute("update clock set shift = '90 s'")  # aging and what has expired are due, of both tenants
         tried, let_through = set(), list[str]()
         with closing(PostgresByHand(login_url(place.admin_url, name), tenant=None)) as by_hand:
             for function, names_another, call in calls(admin, ids):
@@ -211,6 +213,7 @@ def test_no_function_lets_a_pinned_login_act_for_another(
                     let_through.append(call)
                 elif any(id_ in str(rows) for id_ in known if id_ not in call):
                     let_through.append(f"{call}: {rows}")
+        admin.execute("update clock set shift = '0'")
         assert of_the_other(admin, tables) == before
     assert not sorted({each.split("(")[0] for each in let_through}), let_through[:3]
     assert tried == functions()[role], "a function of the role is in the catalogue under another name"
@@ -371,3 +374,25 @@ def test_sqlite_has_no_logins_to_pin(store: Store) -> None:
         store.run(store.tenants.pin("web", OWN, "ada"))
     assert refused.value.code == "no_logins"
     assert store.run(store.tenants.pins()) == []
+
+
+async def test_pins_over_http_and_in_the_dashboard(place: Place, logins: Logins) -> None:
+    name = logins.make("holdfast_producer")
+    app = App(place.admin_url)
+    try:
+        async with client_of(app) as http:
+            path = f"/api/v1/tenants/pins/{name}"
+            made = await http.put(path, json={"tenant": OWN}, headers={"origin": HERE})
+            assert (made.status_code, made.json()["tenant"]) == (200, OWN)
+            listed = (await http.get("/api/v1/tenants/pins")).json()["items"]
+            assert OWN in [each["tenant"] for each in listed if each["login"] == name]
+            page = (await http.get("/tenants")).text
+            assert name in page
+            assert "Every queue is shared fairly." in page
+            assert (await http.delete(path, headers={"origin": HERE})).status_code == 204
+            again = await http.delete(path, headers={"origin": HERE})
+            assert (again.status_code, again.json()["code"]) == (404, "pin_not_found")
+        async with client_of(app, role="admin", tenant=OWN) as http:
+            assert (await http.get("/api/v1/tenants/pins")).status_code == 403, "for who runs all tenants"
+    finally:
+        await app.aclose()

@@ -18,7 +18,7 @@ from psycopg import sql
 from holdfast import App
 from holdfast.engine.order import Move
 from holdfast.engine.states import State
-from holdfast.errors import NotFound, Refused
+from holdfast.errors import InvalidInput, NotFound, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.assembly import Store, open_store
@@ -121,6 +121,7 @@ READS = {
         "jobs.references",
         "pauses.list",
     ),
+    *("jobs.by_payload", "jobs.payload_indexes"),
     *("tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.registered_only", "tenants.pinned"),
     *("retention.list", "retention.preview", "usage.list"),
     *(
@@ -268,6 +269,11 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             ids = furnish(owner, by_hand)
         yield Place(url, owner, ids)
         check_ledger(owner)
+
+
+def with_no_index(store: Store, tenant: str) -> None:
+    with suppress(InvalidInput):
+        store.run(store.jobs.by_payload(["a"], "1", tenant, None, 1))
 
 
 def pin_nobody(store: Store) -> None:
@@ -467,6 +473,10 @@ def calls(
         "retention.find_orphans": lambda: run(store.retention.find_orphans([], tenant)),
         "approvals.token": lambda: run(store.approvals.token("h", tenant)),
         "tenants.set_fair": lambda: run(store.tenants.set_fair(["elsewhere"], "ada")),
+        "jobs.by_payload": lambda: with_no_index(store, tenant),
+        "jobs.payload_indexes": lambda: run(store.jobs.payload_indexes()),
+        "jobs.fill_payload_index": lambda: run(store.jobs.fill_payload_index(["a"], None)),
+        "jobs.remove_payload_index": lambda: run(store.jobs.remove_payload_index(["a"])),
         "tenants.pin": lambda: pin_nobody(store),
         "tenants.unpin": lambda: run(store.tenants.unpin("nobody at all", "ada")),
         "tenants.pins": lambda: run(store.tenants.pins()),

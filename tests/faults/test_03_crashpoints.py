@@ -112,7 +112,7 @@ NOT_A_WORKERS |= {
 NOT_A_WORKERS |= {
     "tenants.set",
     "tenants.remove",
-    *("tenants.set_fair", "tenants.pin", "tenants.unpin"),
+    *("tenants.set_fair", "tenants.pin", "tenants.unpin", "jobs.fill_payload_index", "jobs.remove_payload_index"),
     "tenants.set_registered_only",
     "retention.find_orphans",
 }
@@ -153,7 +153,7 @@ NOT_A_WORKERS |= {
     "payload_rules.reseal_part",
 }
 READS |= {"payload_rules.list", "jobs.references", "payload_rules.sealed_payloads", "payload_rules.sealed_parts"}
-READS |= {"tenants.pins", "tenants.pinned"}
+READS |= {"tenants.pins", "tenants.pinned", "jobs.by_payload", "jobs.payload_indexes"}
 READS |= {"tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.registered_only", "approvals.token"}
 NOT_A_WORKERS |= {
     "retention.orphans",

@@ -42,6 +42,7 @@ EVERYBODYS |= {
 }  # the chain over the whole ledger; it is the owner's
 EVERYBODYS |= {"tenants.set_registered_only", "tenants.registered_only"}
 EVERYBODYS |= {"tenants.pin", "tenants.unpin", "tenants.pins", "tenants.pinned"}  # of logins
+EVERYBODYS |= {"jobs.payload_indexes", "jobs.fill_payload_index", "jobs.remove_payload_index"}
 EVERYBODYS |= {"usage.count"}  # what the whole ledger has, for whom it was
 
 

@@ -270,17 +270,20 @@ begin
     if halted() then
         return 0;
     end if;
-    for v_setting in select q.* from queue_setting q order by q.tenant, q.queue loop
+    for v_setting in
+        select q.* from queue_setting q where v_scope = '*' or q.tenant in (v_scope, '*') order by q.tenant, q.queue
+    loop
         v_level := v_setting.aging_most;
         loop
             select s.priority into v_level from job_state s
              where s.queue = v_setting.queue and s.state = 'queued' and s.due_at is null and s.priority < v_level
+               and (v_scope = '*' or s.tenant = v_scope)
              order by s.priority desc limit 1;
             exit when not found or v_count >= age_queues.want;
             select array_agg(w.id) into v_jobs from (
                 select s.id from job_state s
                  where s.queue = v_setting.queue and s.state = 'queued' and s.due_at is null and s.priority = v_level
-                   and (v_setting.tenant = '*' or s.tenant = v_setting.tenant)
+                   and (v_setting.tenant = '*' or s.tenant = v_setting.tenant) and (v_scope = '*' or s.tenant = v_scope)
                  order by s.priority desc, s.position, s.id limit age_queues.want - v_count for update skip locked) w;
             with old as materialized (
                 select w.id, least(v_setting.aging_most, j.priority + v_setting.aging_step

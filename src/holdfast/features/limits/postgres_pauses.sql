@@ -281,6 +281,7 @@ declare
 begin
     for v_one in
         select r.* from reservation r where r.state in ('waiting', 'active') and r.expires_at <= p_now
+           and (scope() = '*' or r.tenant = scope())
          order by r.id for update skip locked
     loop
         update reservation r

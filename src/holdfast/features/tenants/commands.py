@@ -14,7 +14,7 @@ from holdfast.cli.tree import Commands
 from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions, fair_text
 from holdfast.features.tenants.operations import Tenants
 
-commands = Commands("Manage tenants, their limits, fair sharing of queues and pinned logins.")
+commands = Commands("Manage tenants, their limits, fair sharing and pinned logins.")
 
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 NONE = "none"

@@ -18,7 +18,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.tenants.model import EVERY_QUEUE, in_shares
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.requests import ClaimRequest
-from holdfast.stores.sqlite.base import ids_json, note_action
+from holdfast.stores.sqlite.base import ids_json
 
 WINDOW = 16
 FAIR_INDEX = Statement(
@@ -74,8 +74,6 @@ def share_when_needed(tenant: str) -> Steps[None]:
     if tenant == EVERY_TENANT and (yield Statement(SHARING_NEEDED)):
         yield FAIR_INDEX
         yield _ALL_SHARED
-        changed = json.dumps({"fair": [None, [EVERY_QUEUE]]})
-        yield from note_action(EVERY_TENANT, "change", "tenants", "shared queues", changed)
 
 
 def share_of(request: ClaimRequest, queue: str, fair: Sequence[str]) -> Steps[Share | None]:

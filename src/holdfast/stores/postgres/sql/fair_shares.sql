@@ -29,7 +29,6 @@ begin
         create index fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null;
     end if;
     update dispatch d set fair = '{*}';
-    perform note_action('*', 'change', 'tenants', 'shared queues', '{"fair": [null, ["*"]]}');
     return true;
 exception when lock_not_available or deadlock_detected or object_in_use then
     return false;

@@ -179,7 +179,8 @@ begin
     return query
     select t.job_id from job_tag t join job j on j.id = t.job_id
      where t.tenant = v_scope and t.tag = v_tag and (jobs_by_payload.before is null or t.job_id < jobs_by_payload.before)
-       and not hides(j.tenant, j.kind)
+       and not exists (select from payload_rule r where r.classification = 'restricted'
+                          and r.tenant in (j.tenant, '*') and r.kind in (j.kind, '*'))
      order by t.job_id desc limit greatest(1, least(jobs_by_payload.most, 1000));
 end $$;
 

@@ -130,7 +130,7 @@ begin
     )
     update lease l set ended_at = v_now, ended_why = 'lapsed' from lapsed where l.id = lapsed.id;
     get diagnostics leases = row_count;
-    delete from watch w where w.until < clock_timestamp();
+    delete from watch w where w.until < clock_timestamp() and (v_scope = '*' or w.tenant = v_scope);
 
     select array_agg(l.id) into v_lost from (
         select l.id from lease l
