@@ -26,7 +26,7 @@ from holdfast.features.payloads.model import PayloadPolicy
 from holdfast.features.retention.model import Retention, Usage
 from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
 from holdfast.features.webhooks.model import Webhook
-from holdfast.features.workflows.model import Workflow, WorkflowStatus
+from holdfast.features.workflows.model import Workflow, WorkflowFailure, WorkflowStatus
 from holdfast.kind import Kind
 from holdfast.steps.approvals import ApprovalNotice, Decision
 from holdfast.steps.driver import step_key
@@ -92,6 +92,7 @@ __all__ = [
     "Webhook",
     "Why",
     "Workflow",
+    "WorkflowFailure",
     "WorkflowStatus",
     "__version__",
     "configure_logging",

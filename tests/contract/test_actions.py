@@ -29,7 +29,7 @@ NOT_RECORDED = {
     *("reference", "resealed"),  # facts of jobs, and a history that never changes
     *("tenant_load", "pending_change", "fair_place"),
     *("job", "job_state", "job_tag", "event", "result", "checkpoint", "artifact", "step", "app_event", "approval"),
-    *("workflow", "node", "dependency", "fire", "made_from", "delivery", "idempotency", "content"),
+    *("workflow", "node", "dependency", "callback", "fire", "made_from", "delivery", "idempotency", "content"),
     *("lease", "recall", "watch", "occupied_slot", "rate_meter", "dispatch", "clock", "migration"),
     *("ready", "round", "moved"),  # what SQLite keeps of a claim or a move while it lasts
     *("action", "seal"),

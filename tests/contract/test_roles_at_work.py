@@ -30,7 +30,7 @@ from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.payloads.store import SealedPart
 from holdfast.features.retention.model import RetentionRule
 from holdfast.features.schedules.model import Schedule
-from holdfast.features.workflows.model import EdgeSpec, NodeSpec
+from holdfast.features.workflows.model import Addition, EdgeSpec, NodeSpec
 from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
@@ -107,6 +107,7 @@ READS = {
     ),
     *("schedules.due", "schedules.fires"),
     *("workflows.get", "workflows.list", "workflows.graph", "workflows.named", "workflows.parent_results"),
+    *("workflows.failure", "workflows.members", "workflows.name_of"),
     *(
         "limits.list",
         "reservations.get",
@@ -157,6 +158,7 @@ EXECUTES = {
     *(
         "workflows.start",
         "workflows.extend",
+        "workflows.fire_callbacks",
         "limits.attend",
         "limits.wake",
         "queues.age",
@@ -363,9 +365,15 @@ def calls(
         "schedules.fire": lambda: run(store.schedules.fire([decided(_hourly(store), firing())], scope)),
         "schedules.run": lambda: run(store.schedules.run(ids["schedule"], firing(), True, "ada", tenant)),
         "workflows.start": lambda: Drawn(store, {"a": "", "b": "a"}).start(tenant),
-        "workflows.extend": lambda: run(store.workflows.extend(ids["workflow"], *more(ids["workflow"]), "ada", tenant)),
+        "workflows.extend": lambda: run(
+            store.workflows.extend(ids["workflow"], Addition(*more(ids["workflow"])), "ada", tenant)
+        ),
         "workflows.resume": lambda: run(store.workflows.resume(ids["workflow"], None, "ada", tenant)),
         "workflows.cancel": lambda: run(store.workflows.cancel(ids["workflow"], None, "ada", tenant)),
+        "workflows.fire_callbacks": lambda: run(store.workflows.fire_callbacks(10, scope)),
+        "workflows.failure": lambda: run(store.workflows.failure(ids["its job"], tenant)),
+        "workflows.name_of": lambda: run(store.workflows.name_of(ids["its job"], tenant)),
+        "workflows.members": lambda: run(store.workflows.members(ids["workflow"], "pages", tenant)),
         "workflows.get": lambda: run(store.workflows.get(ids["workflow"], tenant)),
         "workflows.list": lambda: run(store.workflows.list(tenant)),
         "workflows.graph": lambda: run(store.workflows.graph(ids["workflow"], tenant)),

@@ -26,6 +26,7 @@ from holdfast.features.limits.model import Ask, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.postgres import PostgresStore
 from holdfast.features.retention.model import Leftover, RetentionRule
+from holdfast.features.workflows.model import CallbackSpec
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
@@ -120,7 +121,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             store.run(store.agents.set(Definition(id="planner", name="Planner"), tenant))
             store.run(store.templates.set(template(), "ada", tenant))
             store.run(store.schedules.fire([decided(add(store, tenant), firing())], tenant))
-            Flow(store, {"a": "", "b": "a"}).start(tenant)
+            Flow(store, {"a": "", "b": "a"}, callbacks=(CallbackSpec(spec("tell"), "failure", None),)).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
             connect(store, tenant=tenant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,29 +11,34 @@ from holdfast.engine.states import state_of
 from holdfast.errors import InvalidInput, Refused
 from holdfast.features.workflows.model import (
     BAD,
+    Addition,
     Edge,
     EdgeSpec,
     Graph,
     Node,
-    NodeSpec,
     ParentResult,
     Standing,
     Started,
     Swept,
     Workflow,
+    WorkflowFailure,
     WorkflowSpec,
 )
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
-from holdfast.stores.postgres.codec import plan_document, start_document
+from holdfast.stores.postgres.codec import job_document, job_of, plan_document, start_document
 from holdfast.stores.reader import within
+from holdfast.stores.sqlite.admission import duty
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.enqueue import add
+from holdfast.stores.sqlite.insert_checks import no_room
 
 if TYPE_CHECKING:
     from holdfast.stores.port import JobStore
+
+Ids = list[str]  # inside a class the word is an operation
 
 
 class WorkflowStore(Protocol):
@@ -40,10 +46,12 @@ class WorkflowStore(Protocol):
         """All its jobs, in one transaction; jobs with unmet parents wait from the beginning."""
         ...
 
-    def extend(
-        self, workflow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], actor: str, tenant: str
-    ) -> Flow[Started]:
+    def extend(self, workflow_id: str, more: Addition, actor: str, tenant: str) -> Flow[Started]:
         """More jobs for a workflow that is not over."""
+        ...
+
+    def fire_callbacks(self, want: int, tenant: str) -> Flow[int]:
+        """Make the jobs of callbacks that are due; answers how many. What is refused is tried again later."""
         ...
 
     def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]: ...
@@ -64,6 +72,18 @@ class WorkflowStore(Protocol):
 
     def parent_results(self, job_id: str, tenant: str) -> Flow[list[ParentResult]]:
         """Of the jobs that this one waits or waited for: where they are and what they returned."""
+        ...
+
+    def failure(self, job_id: str, tenant: str) -> Flow[WorkflowFailure | None]:
+        """What this job, a callback, was made for."""
+        ...
+
+    def name_of(self, job_id: str, tenant: str) -> Flow[str]:
+        """The name of a job in its workflow."""
+        ...
+
+    def members(self, workflow_id: str, part: str, tenant: str) -> Flow[Ids]:
+        """The ids of a group's jobs, in the order in which they were added."""
         ...
 
     def list(
@@ -121,18 +141,58 @@ class WorkflowReads(Reader):
 
     @flow(writes=False)
     def parent_results(self, job_id: str, tenant: str) -> Steps[list[ParentResult]]:
+        found = (
+            "select d.parent as id from {dependency} d where d.child = :id"
+            # Of a callback: the job it is about, or those that end the workflow.
+            " union all select n.job_id from {callback} c join {node} n on n.workflow_id = c.workflow_id"
+            " where c.job_id = :id and n.name is not null and (n.job_id = c.step_id"
+            " or c.step_id is null and not exists (select 1 from {dependency} d where d.parent = n.job_id))"
+            # And those that this job has added, if it is a map.
+            " union all select m.job_id from {callback} c join {node} n on n.job_id = c.step_id"
+            " join {node} m on m.workflow_id = n.workflow_id and m.part = n.name where c.job_id = :id"
+        )
         text = (
-            "select d.parent, n.name, s.kind, s.state, r.value, r.ref from {dependency} d"
-            " join {node} n on n.job_id = d.parent join {job_state} s on s.id = d.parent"
-            f" left join {{result}} r on r.job_id = d.parent where d.child = :id and {within(tenant, 'd.tenant')}"
-            " order by d.parent"
+            f"select p.id, n.name, s.kind, s.state, r.value, r.ref, n.part from ({found}) p"
+            " join {node} n on n.job_id = p.id join {job_state} s on s.id = p.id"
+            f" left join {{result}} r on r.job_id = p.id where {within(tenant, 'n.tenant')} order by p.id"
         )
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
         codec = self.dialect.codec
         return [
-            ParentResult(codec.id(i), name, kind, state_of(state), None if value is None else codec.json(value), ref)
-            for i, name, kind, state, value, ref in rows
+            ParentResult(
+                codec.id(i), name, kind, state_of(state), None if value is None else codec.json(value), ref, part
+            )
+            for i, name, kind, state, value, ref, part in rows
         ]
+
+    @flow(writes=False)
+    def failure(self, job_id: str, tenant: str) -> Steps[WorkflowFailure | None]:
+        text = (
+            "select w.id, w.kind, n.name, c.failed_job, c.error_code, c.error_message from {callback} c"
+            " join {workflow} w on w.id = c.workflow_id left join {node} n on n.job_id = c.failed_job"
+            f" where c.job_id = :id and c.failed_job is not null and {within(tenant, 'c.tenant')}"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        identity = self.dialect.codec.id
+        found = [WorkflowFailure(identity(w), kind, name, identity(job), *error) for w, kind, name, job, *error in rows]
+        return found[0] if found else None
+
+    @flow(writes=False)
+    def name_of(self, job_id: str, tenant: str) -> Steps[str]:
+        text = f"select n.name from {{node}} n where n.job_id = :id and {within(tenant, 'n.tenant')}"
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        return str(rows[0][0])
+
+    @flow(writes=False)
+    def members(self, workflow_id: str, part: str, tenant: str) -> Steps[Ids]:
+        text = (
+            "select n.job_id from {node} n where n.workflow_id = :id"
+            " and (n.part = :part or n.part like :inner escape '!')"
+            f" and {within(tenant, 'n.tenant')} order by n.job_id"
+        )
+        inner = part.replace("!", "!!").replace("%", "!%").replace("_", "!_") + ".%"
+        rows = yield from self._ask(tenant, text, id=parse_id(workflow_id), part=part, inner=inner)
+        return [self.dialect.codec.id(row[0]) for row in rows]
 
     @flow(writes=False)
     def list(
@@ -174,14 +234,16 @@ class PostgresWorkflows(Calls, WorkflowReads):
         return _started(rows[0])
 
     @flow(single=True)
-    def extend(
-        self, workflow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], actor: str, tenant: str
-    ) -> Steps[Started]:
-        document = plan_document(nodes, edges)
+    def extend(self, workflow_id: str, more: Addition, actor: str, tenant: str) -> Steps[Started]:
+        document = plan_document(more)
         rows = yield self._call(
             "add_to_workflow", "%s, %s::json, %s, %s", parse_id(workflow_id), document, tenant, actor
         )
         return _started(rows[0])
+
+    @flow(single=True)
+    def fire_callbacks(self, want: int, tenant: str) -> Steps[int]:
+        return int((yield self._call("fire_callbacks", "%s, %s", want, tenant))[0][0])
 
     @flow(single=True)
     def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
@@ -226,6 +288,32 @@ _COUNT = (
 _CANCELLED = "UPDATE workflow SET cancelled_at = coalesce(cancelled_at, ?) WHERE id = ?"
 
 
+# They wait already, for the job that adds these: none can have been let go.
+_WAIT_TOO = (
+    "INSERT INTO dependency (child, parent, tenant, on_failure) SELECT d.child, v.value, d.tenant, d.on_failure"
+    " FROM dependency d CROSS JOIN json_each(:new) v WHERE d.parent = :behind AND d.tenant = :tenant AND d.met = 0"
+)
+_UNMET = (
+    "UPDATE node SET unmet = (SELECT count(*) FROM dependency d WHERE d.child = node.job_id AND d.met = 0)"
+    " WHERE workflow_id = :flow AND job_id IN (SELECT child FROM dependency WHERE parent = :behind AND met = 0)"
+)
+_CALLBACKS = "INSERT INTO callback (job_id, tenant, workflow_id, step_id, fires, document) VALUES (?, ?, ?, ?, ?, ?)"
+_ANY_DUE = (
+    "SELECT 1 FROM callback WHERE due_at IS NOT NULL AND fired_at IS NULL AND due_at <= (SELECT now FROM present)"
+)
+_DUE = (
+    "SELECT job_id, tenant, document FROM callback WHERE due_at IS NOT NULL AND fired_at IS NULL AND due_at <= :now"
+    " AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want"
+)
+_FIRED = "UPDATE callback SET fired_at = ?, document = NULL WHERE job_id = ?"
+_PUT_OFF = "UPDATE callback SET due_at = ? WHERE job_id = ?"
+_AGAIN = 30_000_000  # microseconds
+
+
+def _none_due(*_: object) -> Steps[int | None]:
+    return None if (yield Statement(f"{_ANY_DUE} LIMIT 1")) else 0
+
+
 class SqliteWorkflows(SqlitePart, WorkflowReads):
     def __init__(self, jobs: JobStore) -> None:
         self._jobs = jobs
@@ -241,24 +329,40 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
         facts = (spec.id, tenant, spec.kind, spec.generator, spec.on_failure, spec.key, spec.plan_hash)
         whose = (spec.correlation_id, spec.parent_id, spec.enqueued_by, spec.source_system, now)
         yield Statement(_START, (*facts, *whose))
-        yield from _plan(spec.id, spec.nodes, spec.edges, tenant, now, stopped=False)
+        yield from _plan(spec.id, Addition(spec.nodes, spec.edges, spec.callbacks), tenant, now, stopped=False)
         yield from unsign()
         return Started(spec.id, True)
 
     @flow(tells=True)
-    def extend(
-        self, workflow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], actor: str, tenant: str
-    ) -> Steps[Started]:
+    def extend(self, workflow_id: str, more: Addition, actor: str, tenant: str) -> Steps[Started]:
         flow_id = parse_id(workflow_id)
         now = yield from sign(actor)
         rows = yield Statement(_FIND, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})
         reason = "not_found" if not rows else "workflow_over" if rows[0][1] else None
-        if reason is None and (yield Statement(_NAMED, (flow_id, ids_json(node.name for node in nodes)))):
+        if reason is None and (yield Statement(_NAMED, (flow_id, ids_json(node.name for node in more.nodes)))):
             reason = "name_taken"
         if reason is None:
-            yield from _plan(flow_id, nodes, edges, rows[0][0], now, stopped=bool(rows[0][2]))
+            yield from _plan(flow_id, more, rows[0][0], now, stopped=bool(rows[0][2]))
         yield from unsign()
         return Started(flow_id, reason is None, reason)
+
+    @duty(0, _none_due)
+    def fire_callbacks(self, want: int, tenant: str) -> Steps[int]:
+        now = yield from sign("workflows")
+        made = 0
+        for job_id, whose, job in (
+            yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        ):
+            spec = job_of(json.loads(job))
+            refused = yield from no_room(1, spec.kind, whose, now)
+            try:
+                created = refused is None and (yield from add([spec], whose, now))[0].created
+            except Refused:  # paused, or its payload is not accepted: nothing of it was written
+                created = False
+            yield Statement(_FIRED, (now, job_id)) if created else Statement(_PUT_OFF, (now + _AGAIN, job_id))
+            made += created
+        yield from unsign()
+        return made
 
     @flow(tells=True)
     def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
@@ -287,10 +391,9 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
         return Swept(flow_id, sum(not verdict.refused for verdict in verdicts), False, None)
 
 
-def _plan(
-    flow_id: str, nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], tenant: str, now: int, *, stopped: bool
-) -> Steps[None]:
+def _plan(flow_id: str, more: Addition, tenant: str, now: int, *, stopped: bool) -> Steps[None]:
     """Write down who waits for whom, then enqueue: the jobs find their nodes and wait from the beginning."""
+    nodes, edges = more.nodes, more.edges
     new = {node.job.id for node in nodes}
     old = sorted({edge.parent for edge in edges} - new)
     rows = (yield Statement(_STANDINGS, (flow_id, ids_json(old)))) if old else []
@@ -316,6 +419,13 @@ def _plan(
         ],
         many=True,
     )
+    if more.behind is not None:
+        behind_it = {"behind": parse_id(more.behind), "new": ids_json(node.job.id for node in nodes), "tenant": tenant}
+        yield Statement(_WAIT_TOO, behind_it)
+        yield Statement(_UNMET, {"behind": behind_it["behind"], "flow": flow_id})
+    if more.callbacks:
+        kept = [(c.job.id, tenant, flow_id, c.step, c.fires, job_document(c.job)) for c in more.callbacks]
+        yield Statement(_CALLBACKS, kept, many=True)
     counted = {"total": len(nodes), "open": standing.count(Standing.OPEN), "now": now, "id": flow_id}
     yield Statement(_COUNT, counted)
     answers = yield from add([node.job for node in nodes], tenant, now)

@@ -989,6 +989,27 @@ create table dependency (
 create index dependency_unmet on dependency (parent) where not met;
 create index dependency_by_parent on dependency (parent, child);
 
+-- A job that is made when a workflow, or one of its jobs, ends well or badly: once, however often that happens.
+create table callback (
+    job_id        uuid        not null primary key,    -- the id that the job will have
+    tenant        text        not null,
+    workflow_id   uuid        not null,
+    step_id       uuid,                                -- the job whose end it is about; null: the workflow's
+    fires         text        not null,
+    document      json,                                -- as enqueue_many takes it; null once the job is made
+    due_at        timestamptz,                         -- the end has come: the job is to be made
+    fired_at      timestamptz,
+    failed_job    uuid,                                -- of a failure: which job, and its error at that time
+    error_code    text,
+    error_message text,
+    constraint fires_known     check (fires in ('success', 'failure')),
+    constraint fired_when_due  check (fired_at is null or due_at is not null),
+    constraint kept_until_fired check ((document is null) = (fired_at is not null)),
+    constraint failure_named   check (failed_job is null or fires = 'failure')
+);
+create index callback_by_workflow on callback (workflow_id);
+create index callback_due on callback (due_at) where due_at is not null and fired_at is null;
+
 -- --- The audit trail ---
 
 create sequence action_seq;

@@ -953,6 +953,27 @@ CREATE TABLE dependency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dependency_by_parent ON dependency (parent, child);
 
+-- A job that is made when a workflow, or one of its jobs, ends well or badly: once, however often that happens.
+CREATE TABLE callback (
+    job_id        TEXT    NOT NULL PRIMARY KEY,  -- the id that the job will have
+    tenant        TEXT    NOT NULL,
+    workflow_id   TEXT    NOT NULL,
+    step_id       TEXT,                          -- the job whose end it is about; null: the workflow's
+    fires         TEXT    NOT NULL,
+    document      TEXT,                          -- as a JSON document; null once the job is made
+    due_at        INTEGER,                       -- the end has come: the job is to be made
+    fired_at      INTEGER,
+    failed_job    TEXT,                          -- of a failure: which job, and its error at that time
+    error_code    TEXT,
+    error_message TEXT,
+    CONSTRAINT fires_known     CHECK (fires = 'success' OR fires = 'failure'),
+    CONSTRAINT fired_when_due  CHECK (fired_at IS NULL OR due_at IS NOT NULL),
+    CONSTRAINT kept_until_fired CHECK ((document IS NULL) = (fired_at IS NOT NULL)),
+    CONSTRAINT failure_named   CHECK (failed_job IS NULL OR fires = 'failure')
+) STRICT, WITHOUT ROWID;
+CREATE INDEX callback_by_workflow ON callback (workflow_id);
+CREATE INDEX callback_due ON callback (due_at) WHERE due_at IS NOT NULL AND fired_at IS NULL;
+
 -- Scratch tables, empty but for the moment in which an operation signs off: the jobs of workflows that changed their state
 -- in it, the jobs that may be released for that, and a row whose insert works it out (features/workflows/sqlite.sql).
 CREATE TABLE moved (
