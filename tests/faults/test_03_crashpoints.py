@@ -103,6 +103,7 @@ READS |= {
     "templates.list",
     "templates.versions",
     "templates.made_from",
+    "templates.scheduled_at",
     "schedules.get",
     "schedules.list",
     "schedules.declared",

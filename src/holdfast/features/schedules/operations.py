@@ -238,6 +238,7 @@ class Schedules(StoreNamespace):
     ) -> Steps[tuple[ScheduleDraft, Template | None]]:
         template = yield from self._template(definition.get("template"))
         kind = definition.get("kind")
+        kind = getattr(kind, "name", kind)  # of a declared one
         if (kind is None) == (template is None):
             raise InvalidSetting("a schedule needs a kind or a template", code="conflicting_options")
         parts = {name: definition[name] for name in _PARTS if name in definition}

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
@@ -218,6 +219,10 @@ class WorkflowPlan(Plan):
         )
         self._parent_id = parent_id
         self._connection = connection
+        self.scheduled_at: datetime | None = None
+        """The time of the schedule that this workflow is started for, in a function of ``@app.workflow``."""
+        self.once = False
+        """Whether what was started under this key is this workflow, also if its jobs were others."""
 
     @operation
     def start(self) -> Program[WorkflowRun]:
@@ -258,7 +263,7 @@ class WorkflowPlan(Plan):
         )
 
     def _started(self, answer: Started) -> WorkflowRun:
-        if answer.reason == "idempotency_conflict":
+        if answer.reason == "idempotency_conflict" and not self.once:
             raise Conflict(
                 f"workflow {answer.id} was started under this key with other jobs",
                 code="idempotency_conflict",

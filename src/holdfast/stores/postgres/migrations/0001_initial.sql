@@ -957,6 +957,7 @@ create table workflow (
     constraint finished_when_over check ((finished_at is not null) = (total > 0 and open = 0))
 );
 create index workflow_by_tenant on workflow (tenant, id);
+create index workflow_by_parent on workflow (parent_id) where parent_id is not null and finished_at is null;
 create unique index workflow_by_key on workflow (tenant, kind, key) where key is not null;
 
 -- A job of a workflow: its standing, and how many parents it still waits for.

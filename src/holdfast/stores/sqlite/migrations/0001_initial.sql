@@ -921,6 +921,7 @@ CREATE TABLE workflow (
     CONSTRAINT finished_when_over CHECK ((finished_at IS NOT NULL) = (total > 0 AND open = 0))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX workflow_by_tenant ON workflow (tenant, id);
+CREATE INDEX workflow_by_parent ON workflow (parent_id) WHERE parent_id IS NOT NULL AND finished_at IS NULL;
 CREATE UNIQUE INDEX workflow_by_key ON workflow (tenant, kind, key) WHERE key IS NOT NULL;
 
 -- A job of a workflow: its standing, and how many parents it still waits for.
