@@ -51,7 +51,7 @@ def test_a_map_over_a_result(app: App) -> None:
     graph = app.workflows.graph(run.id)
     (first,) = [node for node in graph.nodes if node.name == "rendered.1"]
     job = app.jobs.get(first.job_id)
-    assert (job.queue, job.priority, job.max_retries) == ("heavy", 3, 1), "they have the options of the plan"
+    assert (job.queue, job.priority, job.max_attempts) == ("heavy", 3, 2), "they have the options of the plan"
     assert graph.parts()["rendered"] == "succeeded"
     assert not plan(3, "one")[0].start().created, "the same plan under the same key is the same workflow"
 

@@ -91,7 +91,7 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     assert put == worker.templates.get("t") == client.do(lambda c: c.templates.list())[0]
     from_it = client.do(lambda c: c.templates.using(tags=["x"]).enqueue("t", n=6))
     job = client.do(lambda c: c.jobs.get(from_it.id))
-    assert (job.payload, job.queue, job.tags, job.max_retries) == ({"n": 6}, "slow", ("x",), 1)
+    assert (job.payload, job.queue, job.tags, job.max_attempts) == ({"n": 6}, "slow", ("x",), 2)
     assert len(client.do(lambda c: c.templates.versions("t"))) == 1
     client.do(lambda c: c.templates.remove("t"))
     with pytest.raises(NotFound):

@@ -122,7 +122,7 @@ class Claim:
     payload: str
     retries: int
     crashes: int
-    max_retries: int
+    max_attempts: int
     max_crashes: int
     backoff: dict[str, Any] | None
     priority: int
@@ -194,7 +194,7 @@ class Job:
     attempt: int
     retries: int
     crashes: int
-    max_retries: int
+    max_attempts: int
     max_crashes: int
     priority: int
     position: int
@@ -246,7 +246,7 @@ class Job:
             backoff = Backoff.from_json(self.backoff) if self.backoff else PATIENT
         except InvalidSetting:
             backoff = PATIENT
-        return backoff.span(self.max_retries)
+        return backoff.span(self.max_attempts - 1)
 
     @property
     def retried(self) -> bool:

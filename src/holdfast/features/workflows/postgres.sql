@@ -262,9 +262,9 @@ begin
      where a.id = any (p_jobs)
     on conflict (job_id) do nothing;
     insert into job_state (id, tenant, kind, queue, state, priority, position,
-                           max_retries, max_crashes, due_at, deadline_at, agent, workflow_id, note)
+                           max_attempts, max_crashes, due_at, deadline_at, agent, workflow_id, note)
     select a.id, a.tenant, a.kind, a.queue, 'queued', a.priority, nextval('position_seq') * 100,
-           a.max_retries, a.max_crashes,
+           a.max_attempts, a.max_crashes,
            case when n.unmet > 0 or n.standing = 'skipped' then 'infinity'::timestamptz
                 when a.run_at > p_now then a.run_at end,
            a.deadline_at, a.agent, n.workflow_id,

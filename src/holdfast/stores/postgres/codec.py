@@ -57,7 +57,7 @@ def _policy(spec: JobSpec) -> str:
     whose = "" if spec.agent is None else f',"policy":"{"job" if spec.retry_given else "kind"}"'
     if retry is DEFAULT_RETRY:  # which are the function's own defaults
         return whose
-    text = whose + f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
+    text = whose + f',"max_attempts":{retry.max_attempts},"max_crashes":{retry.max_crashes}'
     if retry.backoff != PATIENT:
         text += f',"backoff":{json.dumps(retry.backoff.to_json())}'
     return text
@@ -146,9 +146,9 @@ def job_of(document: dict[str, Any]) -> JobSpec:
         for name in ("run_at", "deadline_at")
     }
     retry = DEFAULT_RETRY
-    if "max_retries" in document:
+    if "max_attempts" in document:
         backoff = Backoff.from_json(document["backoff"]) if "backoff" in document else PATIENT
-        retry = Retry(document["max_retries"] + 1, max_crashes=document["max_crashes"], backoff=backoff)
+        retry = Retry(document["max_attempts"], max_crashes=document["max_crashes"], backoff=backoff)
     return JobSpec(
         **known,
         **optional,

@@ -33,7 +33,7 @@ create table job (
     priority         smallint    not null default 0,
     run_at           timestamptz,
     deadline_at      timestamptz,
-    max_retries      smallint    not null default 9,
+    max_attempts     smallint    not null default 10,
     max_crashes      smallint    not null default 3,
     backoff          jsonb,
     idempotency_key  text,
@@ -89,7 +89,7 @@ create table job_state (
     attempt        integer     not null default 0,
     retries        smallint    not null default 0,
     crashes        smallint    not null default 0,
-    max_retries    smallint    not null,
+    max_attempts   smallint    not null,
     max_crashes    smallint    not null,
     due_at         timestamptz,  -- not claimable before; null when claimable now
     deadline_at    timestamptz,
@@ -366,7 +366,7 @@ create table agent (
     id                text             not null,   -- what jobs say
     name              text             not null,   -- what people say
     kind              text,                        -- the only kind of its jobs; null: any
-    max_retries       smallint,                    -- of this and the next two, null is the kind's own
+    max_attempts      smallint,                    -- of this and the next two, null is the kind's own
     max_crashes       smallint,
     backoff           jsonb,
     max_payload_bytes integer,
@@ -382,7 +382,7 @@ create table agent (
     constraint id_named           check (ascii(id) > 32 and length(id) <= 255),
     constraint name_named         check (ascii(name) > 32 and length(name) <= 255),
     constraint kind_named         check (ascii(kind) > 32 and length(kind) <= 100),
-    constraint retries_bounded    check (max_retries between 0 and 100),
+    constraint attempts_bounded   check (max_attempts between 1 and 101),
     constraint crashes_bounded    check (max_crashes between 0 and 100),
     constraint backoff_is_object  check (jsonb_typeof(backoff) = 'object'),
     constraint payload_bounded    check (max_payload_bytes between 2 and 1073741824),
@@ -1116,7 +1116,7 @@ create table operation (
     action       text        not null,
     wanted       text        not null,            -- which jobs, as JSON
     reason       text,
-    max_retries  integer,
+    max_attempts integer,
     rate         double precision,                -- at most so many jobs a second
     state        text        not null default 'running',
     total        bigint      not null,            -- as counted when it began
@@ -1136,7 +1136,7 @@ create table operation (
     constraint created_named  check (ascii(created_by) > 32),
     constraint action_known     check (action in ('cancel', 'redrive', 'discard')),
     constraint reason_given   check (action <> 'discard' or reason ~ '\S'),
-    constraint limit_bounded  check (max_retries is null or max_retries between 0 and 100 and action = 'redrive'),
+    constraint limit_bounded  check (max_attempts is null or max_attempts between 1 and 101 and action = 'redrive'),
     constraint rate_bounded   check (rate between 0.001 and 1000000),
     constraint state_known    check (state in ('running', 'done', 'cancelled')),
     constraint ended_iff_over check ((state = 'running') = (finished_at is null)),

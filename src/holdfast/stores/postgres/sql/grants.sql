@@ -99,7 +99,7 @@ begin
                 ' last_used_at, revoked_at, revoked_by) on api_token to %I', v_role);
         end if;
         -- Everything but the tokens.
-        execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
+        execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_attempts,'
             ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
             ' held_by) on job_state to %I', v_role);
         execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, kinds, queues, slots, version, stop_request,'

@@ -25,7 +25,7 @@ CREATE TABLE job (
     priority         INTEGER NOT NULL DEFAULT 0,
     run_at           INTEGER,
     deadline_at      INTEGER,
-    max_retries      INTEGER NOT NULL DEFAULT 9,
+    max_attempts     INTEGER NOT NULL DEFAULT 10,
     max_crashes      INTEGER NOT NULL DEFAULT 3,
     backoff          TEXT,
     idempotency_key  TEXT,
@@ -55,7 +55,7 @@ CREATE TABLE job (
     CONSTRAINT source_system_named CHECK (source_system >= '!'),
     CONSTRAINT payload_is_json     CHECK (json_valid(payload)),
     CONSTRAINT priority_bounded    CHECK (priority BETWEEN -32768 AND 32767),
-    CONSTRAINT retries_bounded     CHECK (max_retries BETWEEN 0 AND 100),
+    CONSTRAINT attempts_bounded    CHECK (max_attempts BETWEEN 1 AND 101),
     CONSTRAINT crashes_bounded     CHECK (max_crashes BETWEEN 0 AND 100)
 ) STRICT;
 CREATE INDEX job_by_external_ref ON job (tenant, external_ref) WHERE external_ref IS NOT NULL;
@@ -90,7 +90,7 @@ CREATE TABLE job_state (
     attempt        INTEGER NOT NULL DEFAULT 0,
     retries        INTEGER NOT NULL DEFAULT 0,
     crashes        INTEGER NOT NULL DEFAULT 0,
-    max_retries    INTEGER NOT NULL,
+    max_attempts   INTEGER NOT NULL,
     max_crashes    INTEGER NOT NULL,
     due_at         INTEGER,   -- not claimable before; null when claimable now
     deadline_at    INTEGER,
@@ -114,7 +114,7 @@ CREATE TABLE job_state (
     CONSTRAINT approval_when_waiting CHECK (state <> 'waiting_for_approval' OR approval_id IS NOT NULL),
     CONSTRAINT lease_iff_held CHECK ((state = 'leased' OR state = 'in_progress') = (lease IS NOT NULL)),
     CONSTRAINT unsettled_while_held CHECK (lease IS NULL OR settled_by IS NULL),
-    CONSTRAINT retries_within_limit CHECK (retries BETWEEN 0 AND max_retries AND max_retries <= 100),
+    CONSTRAINT retries_within_limit CHECK (retries >= 0 AND retries < max_attempts AND max_attempts <= 101),
     CONSTRAINT crashes_counted CHECK (crashes >= 0 AND max_crashes BETWEEN 0 AND 100),
     CONSTRAINT attempt_counted CHECK (attempt >= 0)
 ) STRICT;
@@ -333,7 +333,7 @@ CREATE TABLE agent (
     id                TEXT    NOT NULL,   -- what jobs say
     name              TEXT    NOT NULL,   -- what people say
     kind              TEXT,               -- the only kind of its jobs; null: any
-    max_retries       INTEGER,            -- of this and the next two, null is the kind's own
+    max_attempts      INTEGER,            -- of this and the next two, null is the kind's own
     max_crashes       INTEGER,
     backoff           TEXT,
     max_payload_bytes INTEGER,
@@ -349,7 +349,7 @@ CREATE TABLE agent (
     CONSTRAINT id_named          CHECK (id >= '!' AND length(id) <= 255),
     CONSTRAINT name_named        CHECK (name >= '!' AND length(name) <= 255),
     CONSTRAINT kind_named        CHECK (kind >= '!' AND length(kind) <= 100),
-    CONSTRAINT retries_bounded   CHECK (max_retries BETWEEN 0 AND 100),
+    CONSTRAINT attempts_bounded  CHECK (max_attempts BETWEEN 1 AND 101),
     CONSTRAINT crashes_bounded   CHECK (max_crashes BETWEEN 0 AND 100),
     CONSTRAINT backoff_is_object CHECK (json_type(backoff) = 'object'),
     CONSTRAINT payload_bounded   CHECK (max_payload_bytes BETWEEN 2 AND 1073741824),
@@ -1089,7 +1089,7 @@ CREATE TABLE operation (
     action       TEXT    NOT NULL,
     wanted       TEXT    NOT NULL,            -- which jobs, as JSON
     reason       TEXT,
-    max_retries  INTEGER,
+    max_attempts INTEGER,
     rate         REAL,                        -- at most so many jobs a second
     state        TEXT    NOT NULL DEFAULT 'running',
     total        INTEGER NOT NULL,            -- as counted when it began
@@ -1109,7 +1109,7 @@ CREATE TABLE operation (
     CONSTRAINT created_named  CHECK (created_by >= '!'),
     CONSTRAINT action_known     CHECK (action IN ('cancel', 'redrive', 'discard')),
     CONSTRAINT reason_given   CHECK (action <> 'discard' OR (reason IS NOT NULL AND trim(reason, ' ' || char(9, 10, 11, 12, 13)) <> '')),
-    CONSTRAINT limit_bounded  CHECK (max_retries IS NULL OR (max_retries BETWEEN 0 AND 100 AND action = 'redrive')),
+    CONSTRAINT limit_bounded  CHECK (max_attempts IS NULL OR (max_attempts BETWEEN 1 AND 101 AND action = 'redrive')),
     CONSTRAINT rate_bounded   CHECK (rate BETWEEN 0.001 AND 1000000),
     CONSTRAINT state_known    CHECK (state IN ('running', 'done', 'cancelled')),
     CONSTRAINT ended_iff_over CHECK ((state = 'running') = (finished_at IS NULL)),
