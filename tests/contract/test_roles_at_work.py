@@ -37,7 +37,6 @@ from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEv
 from tests.api.serving import auntil
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.connectors import drafted
-from tests.support.endpoints import draft, endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.operations import operations
 from tests.support.owners import ROLES, OwnedDatabases, as_role
@@ -46,6 +45,7 @@ from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
 from tests.support.tokens import issuing
 from tests.support.ways import bring
+from tests.support.webhooks import draft, sent, webhook
 from tests.support.workflows import Flow as Drawn
 
 pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
@@ -249,7 +249,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
-    ids["endpoint"], ids["reservation"] = endpoint(owner).id, new_id()
+    ids["webhook"], ids["reservation"] = webhook(owner).id, new_id()
     owner.run(owner.reservations.set(Ask(ids["reservation"], "queue", "q", 1000), "ada", "default"))
     return ids
 
@@ -480,12 +480,12 @@ def calls(
         "connectors.remove": lambda: run(store.connectors.remove("none", "ada", tenant)),
         "webhooks.get": lambda: run(store.webhooks.get("ops", tenant)),
         "webhooks.list": lambda: run(store.webhooks.list(tenant)),
-        "webhooks.deliveries": lambda: run(store.webhooks.deliveries(ids["endpoint"], tenant, 5)),
+        "webhooks.deliveries": lambda: run(store.webhooks.deliveries(ids["webhook"], tenant, 5)),
         "webhooks.add": lambda: run(store.webhooks.add(draft(f"e{new_id()}"), new_id(), "ada", tenant)),
         "webhooks.change": lambda: run(store.webhooks.change(draft(), "ada", tenant)),
         "webhooks.disable": lambda: run(store.webhooks.disable("ops", "because", "ada", tenant)),
         "webhooks.enable": lambda: run(store.webhooks.enable("ops", False, "ada", tenant)),
-        "webhooks.note_delivery": lambda: run(store.webhooks.note_delivery(sent(ids["endpoint"], job), tenant)),
+        "webhooks.note_delivery": lambda: run(store.webhooks.note_delivery(sent(ids["webhook"], job), tenant)),
         "webhooks.remove": lambda: run(store.webhooks.remove("none", "ada", tenant)),
         "tokens.issue": lambda: run(store.tokens.issue(issuing(), "ada", tenant)),
         "tokens.revoke": lambda: run(store.tokens.revoke(ids["token"], "ada", tenant)),

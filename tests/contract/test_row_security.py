@@ -30,7 +30,6 @@ from holdfast.features.workflows.model import CallbackSpec
 from holdfast.stores.requests import JobFilter
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
-from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.pauses import pause
@@ -40,6 +39,7 @@ from tests.support.stores import FINAL, apply, claim, new_id, open_lease, put, p
 from tests.support.subscriptions import feed, subscribe
 from tests.support.tenants import register
 from tests.support.tokens import issuing
+from tests.support.webhooks import sent, webhook
 from tests.support.workflows import Flow
 
 OLD = "00000000-0000-7000-8000-000000000001"  # of a job that there never was
@@ -125,7 +125,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
             connect(store, tenant=tenant)
-            told = endpoint(store, tenant=tenant)
+            told = webhook(store, tenant=tenant)
             assert store.run(store.webhooks.note_delivery(sent(told.id, running.id), tenant))
             store.run(store.retention.set(RetentionRule.of("slow", clean_after="9d"), "ada", tenant))
             store.run(store.payload_rules.set(RuleDraft.of("heal", restricted=True), "ada", tenant))

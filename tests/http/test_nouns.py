@@ -274,7 +274,7 @@ def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
     with pytest.raises(NotFound, match="message_not_found"):
         client.do(lambda c: c.webhooks.resend("ops", "msg_none"))
     client.do(lambda c: c.webhooks.remove("ops"))
-    with pytest.raises(NotFound, match="endpoint_not_found"):
+    with pytest.raises(NotFound, match="webhook_not_found"):
         client.do(lambda c: c.webhooks.get("ops"))
     kept = client.do(lambda c: c.connectors.set("http.request", hosts=["a.example.com"], timeout="5s", max_bytes="1MB"))
     assert kept == worker.connectors.get("http.request") == client.do(lambda c: c.connectors.list())[0]

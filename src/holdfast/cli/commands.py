@@ -222,7 +222,7 @@ GROUPS = (
     ("workers", workers.commands),
     ("subscriptions", events.commands),
     ("consumers", events.consumer_commands),
-    ("endpoints", webhooks.commands),
+    ("webhooks", webhooks.commands),
     ("connectors", connectors.commands),
     ("executors", agents.executor_commands),
     ("rules", payloads.commands),

@@ -98,7 +98,7 @@ TABS: tuple[tuple[str, str], ...] = (
     ("/executors", "Executors"),
     ("/templates", "Templates"),
     ("/subscriptions", "Subscriptions"),
-    ("/endpoints", "Webhooks"),
+    ("/webhooks", "Webhooks"),
     ("/connectors", "Connectors"),
     ("/payload-rules", "Payload rules"),
     ("/retention", "Retention"),

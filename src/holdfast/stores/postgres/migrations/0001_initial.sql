@@ -510,8 +510,8 @@ create table connector (
 
 -- --- Webhooks ---
 
--- Receivers of events over HTTP. Each reads its events through subscriptions of its own, endpoint:<name> and
--- endpoint:<name>:told. A secret is stored by name only.
+-- Receivers of events over HTTP. Each reads its events through subscriptions of its own, webhook:<name> and
+-- webhook:<name>:told. A secret is stored by name only.
 create table webhook (
     id              uuid        not null primary key,
     tenant          text        not null,

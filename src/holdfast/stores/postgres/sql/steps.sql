@@ -285,9 +285,9 @@ begin
     if v_tenant = '*' then
         raise exception 'an event must be sent in one tenant' using errcode = 'ZH010';
     end if;
-    -- Receivers of webhooks go by the name: nobody but the database tells of jobs, schedules and endpoints.
-    if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'endpoint.disabled') then
-        raise exception 'events named job.…, schedule.missed and endpoint.disabled are reserved for Holdfast'
+    -- Receivers of webhooks go by the name: nobody but the database tells of jobs, schedules and webhooks.
+    if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'webhook.disabled') then
+        raise exception 'events named job.…, schedule.missed and webhook.disabled are reserved for Holdfast'
             using errcode = 'ZH010';
     end if;
     insert into app_event as e (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)

@@ -482,8 +482,8 @@ CREATE TABLE connector (
 
 -- --- Webhooks ---
 
--- Receivers of events over HTTP. Each reads its events through subscriptions of its own, endpoint:<name> and
--- endpoint:<name>:told. A secret is stored by name only.
+-- Receivers of events over HTTP. Each reads its events through subscriptions of its own, webhook:<name> and
+-- webhook:<name>:told. A secret is stored by name only.
 CREATE TABLE webhook (
     id              TEXT    NOT NULL PRIMARY KEY,
     tenant          TEXT    NOT NULL,
