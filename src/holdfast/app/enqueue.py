@@ -11,7 +11,7 @@ from holdfast.app.handlers import Declared
 from holdfast.app.workflow_definitions import planned_by, planner
 from holdfast.context import Context, current
 from holdfast.engine.job import JobSpec
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import as_stored_policy
@@ -29,6 +29,9 @@ from holdfast.stores.session import Session
 
 R = TypeVar("R")
 P = ParamSpec("P")
+
+
+_OPTIONS = frozenset(Options.__annotations__)
 
 
 class Enqueuing(StoreNamespace):
@@ -67,6 +70,8 @@ class Enqueuing(StoreNamespace):
 
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
         name = check_name(kind, "kind")
+        if not options.keys() <= _OPTIONS:
+            check_options(options, _OPTIONS)
         known = self._all_kinds.get(name)
         values = {} if payload is None else payload
         given = "retry" in options
