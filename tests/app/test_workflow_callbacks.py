@@ -174,6 +174,11 @@ def test_callbacks(app: App) -> None:
     work()
     failure = WorkflowFailure(run.id, "publish", "fetch", run["fetch"].id, "ValueError", "no such page")
     assert sorted(said, key=str) == [("ops", failure), ("step failed", failure)]
+    records = app.workflows.graph(run.id).callbacks
+    assert [(each.fires, each.step_id is None, each.fired_at is not None) for each in records] == [
+        *(("success", False, False), ("failure", False, True)),
+        *(("success", True, False), ("success", True, False), ("failure", True, True)),
+    ]
     healthy.append(True)
     app.workflows.resume(run.id)
     work()

@@ -101,6 +101,8 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     a = plan.add("fetch", {"n": 1}, name="a")
     b = plan.add("fetch", {"n": 2})
     plan.add("fetch", {"n": 3}, name="last", after=[a, b])
+    plan.on_failure("tell", {"channel": "ops"})
+    plan.on_success("tell", step="a")
     started = client.do(lambda c: plan.start())
     assert (started.created, sorted(started.jobs)) == (True, ["a", "fetch-2", "last"])
     assert client.do(lambda c: plan.start()).created is False
@@ -109,7 +111,14 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     assert sorted(client.do(lambda c: more.start()).jobs) == ["more"]
     graph = client.do(lambda c: c.workflows.graph(started.id))
     assert graph == worker.workflows.graph(started.id)
+    assert [(each.fires, each.step_id) for each in graph.callbacks] == [
+        ("failure", None),
+        ("success", started.jobs["a"]),
+    ]
     worker.run_worker(burst=True)
+    worker.run_worker(burst=True)
+    (told,) = worker.jobs.list(kind="tell")
+    assert told.id == graph.callbacks[1].job_id
     (done,) = client.do(lambda c: c.workflows.list(over=True))
     assert (done.id, done.status) == (started.id, "succeeded")
     with pytest.raises(errors.Conflict) as raised:

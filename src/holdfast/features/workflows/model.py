@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, get_args
@@ -319,12 +319,24 @@ class ParentResult:
 
 
 @dataclass(frozen=True, slots=True)
+class CallbackRecord:
+    """A callback of a workflow, or of the job ``step_id``. The job ``job_id`` exists once it has fired."""
+
+    job_id: str
+    step_id: str | None
+    fires: Fires
+    due_at: datetime | None
+    fired_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
-    """A workflow with its jobs, in the order in which they were added, and who waits for whom."""
+    """A workflow with its jobs, in the order in which they were added, who waits for whom, and its callbacks."""
 
     workflow: Workflow
     nodes: list[Node]
     edges: list[Edge]
+    callbacks: list[CallbackRecord] = field(default_factory=list)
 
     def parts(self) -> dict[str, WorkflowStatus]:
         """The status of each group and sub-workflow, derived from its jobs (SC-17)."""
