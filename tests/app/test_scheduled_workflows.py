@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import App, Context, Retry, SyncContext, WorkflowPlan
 from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.testing import Kit
 from tests.support.schedules import MONDAY, at, attend, made, set_time
 from tests.support.workers import work_off
 
@@ -95,3 +96,30 @@ def test_definitions_are_kinds(app: App) -> None:
         app.workflow(lambda: None)  # type: ignore[arg-type, misc]
     with pytest.raises(InvalidSetting, match="unknown_option"):
         app.workflow(colour="red")(lambda wf: None)
+
+
+@pytest.mark.req("HF-7")
+def test_the_kit_drains_maps_and_callbacks(app: App) -> None:
+    said: list[object] = []
+
+    @app.job()
+    def give() -> list[int]:
+        return [1, 2]
+
+    @app.job()
+    def double(number: int) -> int:
+        return 2 * number
+
+    @app.job()
+    def tell(results: dict[str, object]) -> None:
+        said.append(results)
+
+    @app.workflow
+    def doubled(wf: WorkflowPlan) -> None:
+        wf.map(double, wf.add(give), name="pages")
+        wf.on_success(tell)
+
+    with Kit(app) as kit:
+        doubled.enqueue()
+        kit.drain()
+    assert said == [{"pages": [2, 4]}]
