@@ -27,7 +27,7 @@ FILL = (
     "insert into holdfast.job (id, tenant, kind, enqueued_by, source_system, created_at)"
     " select {id}, 'default', 'noop', 'bench', 'bench', clock_timestamp() - interval '1 day'"
     " from generate_series({first}, {last}) n",
-    "insert into holdfast.job_state (id, tenant, kind, queue, state, priority, position, attempt, max_retries,"
+    "insert into holdfast.job_state (id, tenant, kind, queue, state, priority, position, attempt, max_attempts,"
     " max_crashes, started_at, finished_at)"
     " select {id}, 'default', 'noop', 'default', 'succeeded', 0, n, 1, 4, 3, clock_timestamp(), clock_timestamp()"
     " from generate_series({first}, {last}) n",

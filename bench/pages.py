@@ -90,7 +90,7 @@ FILL = (
     f" case when r.n %% 50 = 0 then array['vip'] else '{{}}'::text[] end from {_ROWS}",
     "insert into holdfast.job_tag (tenant, tag, job_id)"
     f" select 'default', 'vip', r.id from {_ROWS} where r.n %% 50 = 0",
-    "insert into holdfast.job_state (id, tenant, kind, queue, state, priority, position, attempt, max_retries,"
+    "insert into holdfast.job_state (id, tenant, kind, queue, state, priority, position, attempt, max_attempts,"
     " max_crashes, due_at, started_at, finished_at, error_code, error_message)"
     " select r.id, 'default', r.kind, r.queue, r.state, 0, r.n, case when r.state = 'queued' then 0 else 1 end, 4, 3,"
     " case when r.state = 'retry_waiting' then now() + interval '1 day' end,"

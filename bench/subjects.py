@@ -77,7 +77,7 @@ class PlainPostgres:
             ids = new_ids.many(batch)
             with self.connection.transaction():
                 self.connection.execute(
-                    "insert into plain.job (id, tenant, kind, queue, payload, priority, max_retries, max_crashes,"
+                    "insert into plain.job (id, tenant, kind, queue, payload, priority, max_attempts, max_crashes,"
                     " tags, enqueued_by, source_system, created_at)"
                     " select i, 'bench', 'noop', 'default', p::json, 0, 4, 3, '{}', 'bench', 'bench', clock_timestamp()"
                     " from unnest(%s::uuid[], %s::text[]) x(i, p)",
@@ -85,7 +85,7 @@ class PlainPostgres:
                 )
                 self.connection.execute(
                     "insert into plain.job_state (id, tenant, kind, queue, state, priority, position, attempt, retries,"
-                    " crashes, max_retries, max_crashes)"
+                    " crashes, max_attempts, max_crashes)"
                     " select i, 'bench', 'noop', 'default', 'queued', 0, nextval('plain.position_seq') * 100,"
                     " 0, 0, 0, 4, 3 from unnest(%s::uuid[]) x(i)",
                     (ids,),
@@ -99,9 +99,9 @@ class PlainPostgres:
                 " and state = 'queued' and due_at is null order by priority desc, position, id limit %s"
                 " for update skip locked), taken as (update plain.job_state s set state = 'in_progress', lease = %s,"
                 " attempt = attempt + 1, started_at = clock_timestamp() from picked where s.id = picked.id"
-                " returning s.id, s.attempt, s.retries, s.crashes, s.max_retries, s.priority, s.position)"
+                " returning s.id, s.attempt, s.retries, s.crashes, s.max_attempts, s.priority, s.position)"
                 " select j.id::text, t.attempt, j.tenant, j.kind, j.queue, j.payload::text, t.retries, t.crashes,"
-                " t.max_retries, j.max_crashes, j.backoff, t.priority, j.deadline_at, j.created_at, j.correlation_id,"
+                " t.max_attempts, j.max_crashes, j.backoff, t.priority, j.deadline_at, j.created_at, j.correlation_id,"
                 " j.parent_id, j.workflow_id, j.agent, j.tags from taken t join plain.job j on j.id = t.id"
                 " order by t.priority desc, t.position, t.id",
                 (batch, self.lease),
@@ -140,7 +140,7 @@ class PlainSqlite:
             )
             self.connection.executemany(
                 "INSERT INTO job_state"
-                " (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+                " (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
                 " VALUES (?, ?, 'bench', 'noop', 'default', 'queued', 0, ?, 4, 3)",
                 [(first + i, job_id, (first + i) * 100) for i, job_id in enumerate(ids, 1)],
             )
@@ -152,7 +152,7 @@ class PlainSqlite:
             self.connection.execute("BEGIN IMMEDIATE")
             rows = self.connection.execute(
                 "SELECT s.n, s.id, s.attempt, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
-                " s.max_retries, s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at,"
+                " s.max_attempts, s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at,"
                 " j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags"
                 " FROM job_state s JOIN job j ON j.n = s.n"
                 " WHERE s.queue = 'default' AND s.state = 'queued' AND s.due_at IS NULL"

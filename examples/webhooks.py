@@ -1,4 +1,4 @@
-"""Webhooks: a local receiver, an endpoint, a failed delivery, and a message that is sent again.
+"""Webhooks: a local receiver, a webhook, a failed delivery, and a message that is sent again.
 
 Run: python examples/webhooks.py [URL]
 """

@@ -27,7 +27,8 @@ from holdfast.features.payloads.model import PayloadPolicy
 from holdfast.features.retention.model import Retention, Usage
 from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
 from holdfast.features.webhooks.model import Webhook
-from holdfast.features.workflows.model import Workflow, WorkflowStatus
+from holdfast.features.workflows.model import Workflow, WorkflowFailure, WorkflowStatus
+from holdfast.features.workflows.run import WorkflowPlan, WorkflowRun
 from holdfast.kind import Kind
 from holdfast.steps.approvals import ApprovalNotice, Decision
 from holdfast.steps.driver import step_key
@@ -94,6 +95,9 @@ __all__ = [
     "Webhook",
     "Why",
     "Workflow",
+    "WorkflowFailure",
+    "WorkflowPlan",
+    "WorkflowRun",
     "WorkflowStatus",
     "__version__",
     "configure_logging",

@@ -23,7 +23,6 @@ from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.features.jobs.facts import Facts
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.retention.model import check_cost
-from holdfast.features.schedules.model import MadeFrom
 from holdfast.features.workflows.model import ParentResult
 from holdfast.features.workflows.run import Extension, Results, aextend_workflow, extend_workflow
 from holdfast.steps.calls import AwaitedCalls, BlockingCalls, Checkpoints, SyncCheckpoints
@@ -141,8 +140,8 @@ class BaseContext(Facts):
             own["key"] = f"{self.job_id}:{check_name(own['key'], 'key', limit=200)}"
         return self._run.prepare(kind, args, own)
 
-    def _made_from(self) -> Flow[MadeFrom | None]:
-        return self._run.session.store.templates.made_from(self.job_id, self.tenant)
+    def _scheduled_at(self) -> Flow[datetime | None]:
+        return self._run.session.store.templates.scheduled_at(self.job_id, self.tenant)
 
     def _parent_results(self) -> Flow[list[ParentResult]]:
         return self._run.session.store.workflows.parent_results(self.job_id, self.tenant)
@@ -207,9 +206,9 @@ class Context(AwaitedCalls, BaseContext):
         return await self._run.session.aenqueue(call.spec, call.tenant, call.decode, call.connection)
 
     async def scheduled_at(self) -> datetime | None:
-        """The time of the schedule that this job was made for, or None. It may have been enqueued later than that."""
-        made = await self._run.session.arun(self._made_from())
-        return None if made is None else made.due_at
+        """The time of the schedule that this job, or its workflow, was made for, or None. It may have been enqueued
+        later than that."""
+        return await self._run.session.arun(self._scheduled_at())
 
     async def results(self) -> Results:
         """Results of the jobs that this one waited for in its workflow: by name, ``(await ctx.results())["fetch"]``,
@@ -278,9 +277,9 @@ class SyncContext(BlockingCalls, BaseContext):
         return self._run.session.enqueue(call.spec, call.tenant, call.decode, call.connection)
 
     def scheduled_at(self) -> datetime | None:
-        """The time of the schedule that this job was made for, or None. It may have been enqueued later than that."""
-        made = self._run.session.run(self._made_from())
-        return None if made is None else made.due_at
+        """The time of the schedule that this job, or its workflow, was made for, or None. It may have been enqueued
+        later than that."""
+        return self._run.session.run(self._scheduled_at())
 
     def results(self) -> Results:
         """Results of the jobs that this one waited for in its workflow: by name, ``ctx.results()["fetch"]``, or by

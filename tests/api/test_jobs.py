@@ -62,7 +62,7 @@ async def test_one_key_is_one_job(app: App) -> None:
 
         shown = (await http.get(made.headers["location"])).json()
         job = shown["job"]
-        assert (job["queue"], job["priority"], job["tags"], job["max_retries"]) == ("post", 5, ["a", "b"], 2)
+        assert (job["queue"], job["priority"], job["tags"], job["max_attempts"]) == ("post", 5, ["a", "b"], 3)
         assert (job["enqueued_by"], job["tenant"], job["payload"]) == ("a producer", "acme", {"to": "ada", "n": 7})
         assert (job["uses"], job["backoff"]["base"]) == (["key:ada", "resource:gpu"], 5.0)
         assert shown["references"]["source_ref"] == "file:///in"

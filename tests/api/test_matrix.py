@@ -34,7 +34,7 @@ ADMINISTERS = {
         "list_tokens",
     ),
     *("set_connector", "remove_connector"),
-    *("add_endpoint", "change_endpoint", "remove_endpoint", "rotate_secret", "disable_endpoint", "enable_endpoint"),
+    *("add_webhook", "change_webhook", "remove_webhook", "rotate_secret", "disable_webhook", "enable_webhook"),
 }
 WORKS = {"tick", "open_lease", "renew_lease", "end_lease", "claim", "checkpoint", "settle", "release"}
 ENDLESS = {"stream_events"}

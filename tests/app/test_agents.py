@@ -20,7 +20,7 @@ pytestmark = pytest.mark.req("CX-16")
 
 
 def policy(job: Job) -> tuple[int, int, object]:
-    return job.max_retries + 1, job.max_crashes, job.backoff
+    return job.max_attempts, job.max_crashes, job.backoff
 
 
 def code_of(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
@@ -247,7 +247,7 @@ def test_many_parts_of_a_bulk(app: App) -> None:
     app.agents.set("planner", max_payload=8, retry=Retry(max_attempts=2))
     handles = app.enqueue_many(plan.using(agent="planner").prepare(n) for n in (*range(10), *[10_000] * 2_500))
     assert [handle.created for handle in handles] == [True] * 10 + [False] * 2_500
-    assert {job.max_retries for job in app.jobs.list()} == {1}
+    assert {job.max_attempts for job in app.jobs.list()} == {2}
     assert len(app.jobs.list()) == 10
 
 
@@ -275,7 +275,7 @@ def test_a_refusal_leaves_the_users_transaction_as_it_was(app: App) -> None:
         also = plan.using(connection=connection).enqueue(3)
         connection.commit()
     assert {job.id for job in app.jobs.list()} == {kept.id, also.id}
-    assert kept.get().max_retries == 1
+    assert kept.get().max_attempts == 2
 
 
 def test_a_child_for_an_agent(app: App) -> None:

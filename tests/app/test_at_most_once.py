@@ -36,7 +36,7 @@ def test_a_failure_is_final(app: App) -> None:
     handle = declare(app, runs).enqueue()
     work_off(app)
     job = handle.get()
-    assert (job.state, job.max_retries, job.max_crashes, runs) == (State.DEAD_LETTER, 0, 0, [1])
+    assert (job.state, job.max_attempts, job.max_crashes, runs) == (State.DEAD_LETTER, 1, 0, [1])
 
 
 def test_a_lost_worker_is_final(app: App) -> None:

@@ -100,7 +100,7 @@ def test_every_option_is_kept(app: App) -> None:
     assert (job.queue, job.priority, job.idempotency_key, job.tags) == ("mail", -5, "k-1", ("b", "a"))
     assert (job.parent_id, job.correlation_id, job.causation_id) == (parent.id, "c-1", "e-9")
     assert (job.workflow_id, job.external_ref, job.agent) == (workflow, "ext:7", "scribe")
-    assert (job.max_retries, job.max_crashes, job.enqueued_by) == (6, 1, "ada")
+    assert (job.max_attempts, job.max_crashes, job.enqueued_by) == (7, 1, "ada")
     assert job.backoff == policy.backoff.to_json()
     assert [found.id for found in app.jobs.list(tag="a")] == [handle.id]
 

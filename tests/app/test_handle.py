@@ -174,7 +174,7 @@ def test_a_handle_is_rescheduled(app: App) -> None:
     work_off(app)
     assert handle.get().attempt == 0
     handle.reschedule(now + timedelta(minutes=5), max_attempts=1, reason="sooner")
-    assert (handle.get().due_at, handle.get().max_retries) == (now + timedelta(minutes=5), 0)
+    assert (handle.get().due_at, handle.get().max_attempts) == (now + timedelta(minutes=5), 1)
     handle.reschedule()
     work_off(app)
     assert handle.state() is State.DEAD_LETTER
@@ -184,7 +184,7 @@ def test_a_handle_is_rescheduled(app: App) -> None:
         assert caught.value.code == "not_waiting"
     assert [v.reason for v in app.jobs.reschedule(handle.id, delay=5)] == ["not_waiting"]
     assert [v.state for v in app.jobs.redrive(handle.id, max_attempts=3)] == [State.QUEUED]
-    assert handle.get().max_retries == 2
+    assert handle.get().max_attempts == 3
 
 
 async def areschedule(app: App, handle: Handle[int]) -> None:

@@ -16,6 +16,7 @@ from holdfast import App
 from holdfast.features.dead_letters.model import Starting
 from holdfast.features.limits.model import Rule
 from holdfast.features.postgres import PostgresStore
+from holdfast.features.workflows.model import CallbackSpec
 from holdfast.stores.due import KNOWN, DueWork
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres import pools
@@ -28,6 +29,7 @@ from tests.support.stores import TENANT, forward, new_id, put, put_one, spec
 from tests.support.subscriptions import subscribe
 from tests.support.waiting import until
 from tests.support.workers import working
+from tests.support.workflows import Flow as Planned
 
 pytestmark = pytest.mark.req("SC-13", "JF-3")
 
@@ -122,6 +124,12 @@ def _overdue(store: PostgresStore) -> None:
     put(store, spec(deadline_at=store.run(store.clock.now()) + timedelta(seconds=30)))
 
 
+def _callback(store: PostgresStore) -> None:
+    flow = Planned(store, {"a": ""}, callbacks=(CallbackSpec(spec("tell"), "success", None),))
+    flow.start()
+    flow.run("a")
+
+
 WORK: dict[str, Callable[[PostgresStore], object]] = {
     "promote": lambda store: put_one(store, delay=30.0),
     "expire": _overdue,
@@ -135,6 +143,7 @@ WORK: dict[str, Callable[[PostgresStore], object]] = {
     "seal": put_one,
     "retention": lambda store: keep(store, "1d"),
     "leftovers": _leftover,
+    "callbacks": _callback,
 }
 
 

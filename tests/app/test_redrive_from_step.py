@@ -58,7 +58,7 @@ def test_from_that_step_on_it_is_done_again(app: App, from_step: Any, again: lis
     assert (verdict.refused, verdict.state) == (False, State.QUEUED)
     last = handle.history()[-1]
     assert (last.type, last.actor, last.meta.get("reason")) == ("redrive", "tester", reason)
-    assert handle.get().max_retries == 2
+    assert handle.get().max_attempts == 3
     work_off(app)
     assert (handle.result(timeout=5), done) == ([*NAMES], again)
 
@@ -98,7 +98,7 @@ def test_rewinding_and_redriving_are_one(app: App) -> None:
     handle = failed(app, [])
     store = app._session.store
     with pytest.raises(InvalidInput):
-        app._session.run(redriving(store, [handle.id], 1, None, "tester", "default", max_retries=999))
+        app._session.run(redriving(store, [handle.id], 1, None, "tester", "default", max_attempts=999))
     assert len(app._session.run(store.steps.list(handle.id, "default"))) == len(NAMES)
 
 

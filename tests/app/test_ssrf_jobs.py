@@ -65,7 +65,7 @@ def delivered(app: App, *urls: str) -> list[tuple[str, str | None]]:
     handles = []
     for number, url in enumerate(urls):
         app.webhooks.add(f"hook{number}", url, secrets="OPS_HOOK")
-        payload = {"endpoint": f"hook{number}", "type": "note", "data": {}}
+        payload = {"webhook": f"hook{number}", "type": "note", "data": {}}
         handles.append(app.enqueue(DELIVER, payload, retry=ONCE))
     work_off(app)
     return [(handle.state(), handle.get().error_code) for handle in handles]

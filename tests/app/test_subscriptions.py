@@ -58,7 +58,7 @@ def test_a_declared_one_is_put_down_by_a_worker_and_follows_what_happens(app: Ap
     (event,) = [each for each in seen if "job_id" in each]
     assert (event["job_id"], event["name"]) == (job.id, "job.succeed")
     (made,) = app.jobs.list(kind="follow")
-    assert (made.queue, made.max_retries, made.depth) == ("late", 1, 1)
+    assert (made.queue, made.max_attempts, made.depth) == ("late", 2, 1)
     one = app.subscriptions.get("follow on job.succeed")
     assert one is not None
     assert (one.declared, one.kind, one.made) == (True, "import_*", 1)

@@ -29,7 +29,7 @@ AT_ONCE = Retry(max_attempts=11, backoff=Backoff(base=0, cap=0))
 CARD = "4929-canary-0042"
 WANTED = {
     *("job.failed", "job.dead_letter", "job.crashed", "job.approval_needed", "job.succeeded"),
-    *("schedule.missed", "endpoint.disabled"),
+    *("schedule.missed", "webhook.disabled"),
 }
 
 
@@ -93,7 +93,7 @@ def dump(url: str) -> str:
 
 def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: Path, web: Web, secret: str) -> None:
     """A worker is killed with a job in its hands, a job fails, asks and ends well, a schedule misses its times, another
-    endpoint is gone: each is told once, signed, and without what is restricted or secret."""
+    webhook is gone: each is told once, signed, and without what is restricted or secret."""
     app = new_app(egress=loopback(web))
 
     @app.job(retry=Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
@@ -135,8 +135,8 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
     assert app.approvals.get(approval).approval.job_id == asking.id
     (missed,) = [body for _, body in messages if body["type"] == "schedule.missed"]
     assert (missed["data"]["data"]["schedule"], missed["data"]["data"]["count"] > 20) == ("hourly", True)
-    (disabled,) = [body for _, body in messages if body["type"] == "endpoint.disabled"]
-    assert disabled["data"]["data"]["endpoint"] == "gone"
+    (disabled,) = [body for _, body in messages if body["type"] == "webhook.disabled"]
+    assert disabled["data"]["data"]["webhook"] == "gone"
     assert not app.webhooks.get("gone").enabled
     assert max(Counter(id for id, _ in messages).values()) == 1
     assert {body["data"].get("kind") for _, body in messages} <= {"fails", "asks", "hold", None}  # none of its own
@@ -166,7 +166,7 @@ def test_a_message_is_the_same_each_time_and_can_be_sent_again(one: App, web: We
     work_off(one)
     assert one.jobs.get(again).state is State.SUCCEEDED
     assert received(web, secret)[3] == first
-    one.enqueue(DELIVER, {"endpoint": "ops", "type": "order.sent", "data": {"order": 7}})
+    one.enqueue(DELIVER, {"webhook": "ops", "type": "order.sent", "data": {"order": 7}})
     work_off(one)
     id, body = received(web, secret)[4]
     one.webhooks.resend("ops", id)
@@ -188,10 +188,10 @@ def test_whoever_may_enqueue_signs_nothing_that_would_be_taken_for_ours(one: App
         {"type": "ping"},
         {"type": "order.paid", "message": "msg_1"},
     ]
-    jobs = [one.enqueue(DELIVER, {"endpoint": "ops", **each}) for each in forged]
+    jobs = [one.enqueue(DELIVER, {"webhook": "ops", **each}) for each in forged]
     work_off(one)
     assert {one.jobs.get(job.id).error_code for job in jobs} == {"webhook_not_yours"}
-    for name in ("job.bury", "job.", "schedule.missed", "endpoint.disabled"):
+    for name in ("job.bury", "job.", "schedule.missed", "webhook.disabled"):
         with pytest.raises(InvalidSetting, match="reserved_name"):
             one.send_event(name)
     assert (web.asked, one.webhooks.deliveries("ops")) == ([], [])
@@ -216,18 +216,18 @@ def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> No
     assert timedelta(minutes=115) < later.due_at - later.created_at < timedelta(minutes=125)
     assert (moved.error_code, moved.attempt, asked["/elsewhere"]) == ("webhook_refused", 5, 0)
     assert (no.error_code, no.attempt, asked["/no"]) == ("webhook_refused", 5, 5)
-    assert (gone.state, gone.error_code, gone.attempt) == (State.DEAD_LETTER, "endpoint_gone", 1)
+    assert (gone.state, gone.error_code, gone.attempt) == (State.DEAD_LETTER, "webhook_gone", 1)
     disabled = one.webhooks.get("gone")
     assert disabled.disabled_reason == "the receiver says it is gone (410)"
     assert jobs["gone"] in str(disabled.disabled_by)
-    one.enqueue(DELIVER, {"endpoint": "gone", "type": "order.paid"})
-    waiting = one.enqueue(DELIVER, {"endpoint": "no", "type": "order.paid"})
+    one.enqueue(DELIVER, {"webhook": "gone", "type": "order.paid"})
+    waiting = one.enqueue(DELIVER, {"webhook": "no", "type": "order.paid"})
     one.webhooks.remove("no")
     work_off(one)
     assert Counter(each.path for each in web.asked)["/gone"] == 1  # nothing more was sent there
     assert waiting.state() is State.CANCELLED
     (dead,) = one.jobs.list(state=State.DEAD_LETTER, limit=1)
-    assert dead.error_code == "endpoint_disabled"
+    assert dead.error_code == "webhook_disabled"
     web.says("/gone")
     one.webhooks.enable("gone")
     one.jobs.redrive(dead.id)
@@ -247,7 +247,7 @@ def test_secrets_are_found_by_name_and_changed_without_a_gap(
     failed = one.jobs.get(job)
     assert failed is not None
     assert (web.asked, failed.error_code) == ([], "secret_missing")
-    monkeypatch.setenv("OPS_HOOK_2", new)  # not meant for endpoints
+    monkeypatch.setenv("OPS_HOOK_2", new)  # not meant for webhooks
     monkeypatch.setenv("HOLDFAST_SECRET_acme__OPS_HOOK_2", new)  # another tenant's
     work_off(one)
     assert web.asked == []
@@ -262,7 +262,7 @@ def test_secrets_are_found_by_name_and_changed_without_a_gap(
     assert new.removeprefix("whsec_") not in dump(one._store.url)
 
 
-def test_no_endpoint_leads_to_what_is_ours(one: App, web: Web, secret: str) -> None:
+def test_no_webhook_leads_to_what_is_ours(one: App, web: Web, secret: str) -> None:
     """Nothing is allowed: the guard refuses loopback, and the log says so and not where it leads."""
     one._outbound.policy = EgressPolicy(ports=(web.port,))
     one.webhooks.add("ops", f"{web.url}/ops?token=7", secrets="OPS_HOOK", retry=Retry(max_attempts=1))

@@ -134,7 +134,7 @@ def test_a_note_that_is_lost_changes_nothing_of_what_was_said(
     ):
         outside.webhooks.add("ops", f"{receiver.url}/ops", secrets="HOOK", retry=AT_ONCE)
         proxy.cut(b"note_webhook_delivery", fate, times=2)
-        given = {"endpoint": "ops", "type": "order.paid"}
+        given = {"webhook": "ops", "type": "order.paid"}
         taken = outside.enqueue(DELIVER, given, retry=AT_ONCE)
         busy = outside.enqueue(DELIVER, given | {"data": {"busy": 1}}, retry=AT_ONCE)
         with working(app):
@@ -149,7 +149,7 @@ def test_a_note_that_is_lost_changes_nothing_of_what_was_said(
 
 
 def test_gone_is_said_of_the_address_that_was_asked(new_app: NewApp, receiver: Receiver) -> None:
-    """While the message is under way the endpoint is given another address, or is another one of the same name: that is
+    """While the message is under way the webhook is given another address, or is another one of the same name: that is
     not disabled by what the old one says, and the message goes there."""
     with receiving() as other:
         app = new_app(egress=loopback(receiver, other))
@@ -174,7 +174,7 @@ def test_gone_is_said_of_the_address_that_was_asked(new_app: NewApp, receiver: R
             app.webhooks.remove("ops")
 
 
-def test_what_is_done_to_an_endpoint_while_a_message_is_under_way(app: App, receiver: Receiver, secret: str) -> None:
+def test_what_is_done_to_an_webhook_while_a_message_is_under_way(app: App, receiver: Receiver, secret: str) -> None:
     """Disabled: what was taken is delivered, what was not is a dead letter to be redriven. Removed: cancelled. Sent
     again: both go out, under one id."""
     says: list[bytes] = []
@@ -185,7 +185,7 @@ def test_what_is_done_to_an_endpoint_while_a_message_is_under_way(app: App, rece
 
     def sent(answer: bytes) -> Job:
         says.append(answer)
-        job = app.enqueue(DELIVER, {"endpoint": "ops", "type": "order.paid"}, retry=AT_ONCE)
+        job = app.enqueue(DELIVER, {"webhook": "ops", "type": "order.paid"}, retry=AT_ONCE)
         delivered(app, job.id)
         app.webhooks.enable("ops")
         return one(app, job.id)
@@ -193,7 +193,7 @@ def test_what_is_done_to_an_endpoint_while_a_message_is_under_way(app: App, rece
     receiver.turn = disabled
     assert sent(FINE).state is State.SUCCEEDED
     job = sent(BUSY + b"\r\n")
-    assert (job.state, job.error_code) == (State.DEAD_LETTER, "endpoint_disabled")
+    assert (job.state, job.error_code) == (State.DEAD_LETTER, "webhook_disabled")
 
     def resent(asked: bytes) -> Turn:
         receiver.turn = (None, FINE, "closed")
@@ -213,7 +213,7 @@ def test_what_is_done_to_an_endpoint_while_a_message_is_under_way(app: App, rece
         return None, BUSY + b"\r\n", "closed"
 
     receiver.turn = removed
-    last = app.enqueue(DELIVER, {"endpoint": "ops", "type": "order.paid"}, retry=AT_ONCE)
+    last = app.enqueue(DELIVER, {"webhook": "ops", "type": "order.paid"}, retry=AT_ONCE)
     delivered(app, last.id)
     assert last.state() is State.CANCELLED
 
@@ -262,7 +262,7 @@ def test_retry_after_in_each_form_never_makes_it_sooner(app: App, receiver: Rece
 
     receiver.turn = says
     for number in range(len(forms)):
-        app.enqueue(DELIVER, {"endpoint": "ops", "type": "order.paid", "data": {"form": number}}, retry=SLOW)
+        app.enqueue(DELIVER, {"webhook": "ops", "type": "order.paid", "data": {"form": number}}, retry=SLOW)
     work_off(app)
     waits = {}
     for job in app.jobs.list(kind=DELIVER, limit=100):

@@ -254,8 +254,8 @@ def test_what_makes_no_sense_is_refused_when_it_is_planned(app: App, press: Pres
     refusals: list[tuple[str, Any]] = [
         ("workflow_cycle", group.start),
         ("empty_workflow", app.workflow("empty").start),
-        ("invalid_on_failure", lambda: app.workflow("x", on_failure="explode")),  # type: ignore[arg-type]
-        ("unknown_option", lambda: app.workflow("x", colour="red")),  # type: ignore[call-arg]
+        ("invalid_on_failure", lambda: app.workflow("x", on_failure="explode")),  # type: ignore[call-overload]
+        ("unknown_option", lambda: app.workflow("x", colour="red")),  # type: ignore[call-overload]
         ("conflicting_options", lambda: wf.add(press.fetch.using(key="k"), 1)),
         ("conflicting_options", lambda: wf.add(press.fetch.using(tenant="acme"), 1)),
         ("duplicate_name", lambda: wf.add(press.fetch, 1, name="a")),

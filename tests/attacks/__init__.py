@@ -7,7 +7,6 @@ from tests.attacks.on_agents import AGENTS
 from tests.attacks.on_audit import AUDIT
 from tests.attacks.on_connectors import CONNECTORS
 from tests.attacks.on_dead_letters import DEAD_LETTERS
-from tests.attacks.on_endpoints import ENDPOINTS
 from tests.attacks.on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.attacks.on_limits import LIMITS
 from tests.attacks.on_pauses import PAUSES
@@ -19,6 +18,7 @@ from tests.attacks.on_state import FENCE, INVARIANTS, ROWS
 from tests.attacks.on_subscriptions import DELIVERIES, EXECUTORS, RETRIES
 from tests.attacks.on_tenants import TENANTS
 from tests.attacks.on_tokens import TOKENS
+from tests.attacks.on_webhooks import WEBHOOKS
 from tests.attacks.on_workflows import WORKFLOWS
 
 _ON_PEOPLE = (*WAYS_OUT, *APPROVALS, *WORDS, *STEPS)
@@ -26,7 +26,7 @@ _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
 _ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
 _ON_GOVERNANCE = (
     *(*DEAD_LETTERS, *AUDIT, *PAUSES, *TOKENS, *TENANTS, *RETENTION, *PAYLOADS),
-    *(*ENDPOINTS, *CONNECTORS),
+    *(*WEBHOOKS, *CONNECTORS),
 )
 _ALL = (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING, *_ON_GOVERNANCE)
 ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}

@@ -13,7 +13,7 @@ NOW = "(select now from present)"
 EVENT = "(job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
 # SQLite keeps times as microseconds since 1970.
 LATER: dict[str, object] = {"sqlite": 4102444800000000, "postgres": "2100-01-01"}
-STATE = "(id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+STATE = "(id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
 
 
 @dataclass(frozen=True)

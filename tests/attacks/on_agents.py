@@ -81,7 +81,7 @@ AGENTS = [
         )
         for what, column, value, says in (
             ("a blank kind", "kind", "' '", "kind_named"),
-            ("a hundred and one retries", "max_retries", "101", "retries_bounded"),
+            ("a hundred and one retries", "max_attempts", "102", "attempts_bounded"),
             ("fewer crashes than none", "max_crashes", "-1", "crashes_bounded"),
             ("a backoff that is a list", "backoff", "'[1]'", "backoff_is_object"),
             ("no room for a payload", "max_payload_bytes", "0", "payload_bounded"),

@@ -16,7 +16,7 @@ _FACTS = {
     "priority": ("9", "9"),
     "run_at": (NOW, NOW),
     "deadline_at": (NOW, NOW),
-    "max_retries": ("9", "9"),
+    "max_attempts": ("9", "9"),
     "max_crashes": ("9", "9"),
     "backoff": ("'{}'", "'{}'"),
     "idempotency_key": ("'k'", "'k'"),
@@ -90,8 +90,8 @@ FACTS = [
     ),
     both(
         "enqueue with a hundred and one retries",
-        "insert into job (id, kind, tenant, max_retries) values (:unknown, 'k', 'default', 101)",
-        says="retries_bounded",
+        "insert into job (id, kind, tenant, max_attempts) values (:unknown, 'k', 'default', 102)",
+        says="attempts_bounded",
     ),
     both(
         "enqueue with a hundred and one crashes",

@@ -26,13 +26,13 @@ ROWS = [
     ),
     only_sqlite(
         "replace a state",
-        "insert or replace into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries,"
+        "insert or replace into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts,"
         " max_crashes) select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
         says=_TWICE[0],
     ),
     only_sqlite(
         "replace a state by its id",
-        "insert or replace into job_state (id, tenant, kind, queue, state, priority, position, max_retries,"
+        "insert or replace into job_state (id, tenant, kind, queue, state, priority, position, max_attempts,"
         " max_crashes) select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
         says=_TWICE[0],
     ),
@@ -46,7 +46,7 @@ ROWS = [
         "raise a cleaned job from the dead",
         "delete from job_state where id = :cleaned",
         *(
-            "insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+            "insert into job_state (id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
             " select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
         ),
         says=_TWICE,
@@ -54,7 +54,7 @@ ROWS = [
     only_sqlite(
         "raise a cleaned job from the dead by its number",
         "delete from job_state where id = :cleaned",
-        "insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+        "insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
         " select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
         says=_TWICE[0],
     ),
@@ -134,11 +134,11 @@ INVARIANTS = [
         says="lease_iff_held",
     ),
     both("settle and hold on", "update job_state set settled_by = :lease where id = :running", says="unsettled_while"),
-    both(
-        "retry once too often", "update job_state set retries = max_retries + 1 where id = :waiting", says="retries_w"
-    ),
+    both("retry once too often", "update job_state set retries = max_attempts where id = :waiting", says="retries_w"),
     both("owe retries", "update job_state set retries = -1 where id = :waiting", says="retries_within_limit"),
-    both("allow 101 retries", "update job_state set max_retries = 101 where id = :queued", says="retries_within_limit"),
+    both(
+        "allow 101 retries", "update job_state set max_attempts = 102 where id = :queued", says="retries_within_limit"
+    ),
     both("owe crashes", "update job_state set crashes = -1 where id = :queued", says="crashes_counted"),
     both(
         "return nothing at all", "insert into result (job_id, tenant) values (:succeeded, 'default')", says="something"

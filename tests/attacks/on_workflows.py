@@ -13,6 +13,8 @@ PLANNED = (
     "insert into node (job_id, tenant, workflow_id, name, unmet) values (:child, 'default', :flow, 'child', 1)",
     "insert into job (id, tenant, kind, workflow_id) values (:parent, 'default', 'mail.send', :flow)",
     "insert into job (id, tenant, kind, workflow_id) values (:child, 'default', 'mail.send', :flow)",
+    "insert into callback (job_id, tenant, workflow_id, fires, document, due_at)"
+    f" values (:other, 'default', :flow, 'failure', '{{}}', {NOW})",
 )
 
 _BY_TRIGGERS = ("nodes are written by triggers only", "written by triggers only")
@@ -45,6 +47,22 @@ WORKFLOWS = [
         "let a job wait for another",
         "update dependency set parent = :queued where child = :child",
         says=("dependencies are met by triggers only", "what was planned never changes"),
+    ),
+    both(
+        "let a callback make another job",
+        """update callback set document = '{"kind": "pay"}' where workflow_id = :flow""",
+        says=("what was planned never changes", "what was planned never changes"),
+    ),
+    both(
+        "let a callback fire twice",
+        f"update callback set due_at = {NOW}, fired_at = {NOW}, document = null where workflow_id = :flow",
+        "update callback set fired_at = null, document = '{}' where workflow_id = :flow",
+        says=("a callback fires once", "what was planned never changes"),
+    ),
+    both(
+        "forget a callback",
+        "delete from callback where workflow_id = :flow",
+        says=("callbacks are never deleted", "callback: rows are never changed"),
     ),
     both(
         "forget a dependency",

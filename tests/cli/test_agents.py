@@ -24,7 +24,7 @@ def test_register_and_show(holdfast: Holdfast, store: Store) -> None:
     assert (shown.exit_code, shown.stdout) == (0, told.stdout)
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     assert lines[0] == "The [red]planner[/red] planner"
-    for fact in ("state enabled", "kind plan", "waiting 0", "tries 3", "lost workers 1", "backoff gentle"):
+    for fact in ("state enabled", "kind plan", "waiting 0", "attempts 3", "lost workers 1", "backoff gentle"):
         assert fact in lines
     for fact in ("payloads up to 64 KB", "may wait 1 h 30 m", "needs approval yes"):
         assert fact in lines
@@ -32,7 +32,7 @@ def test_register_and_show(holdfast: Holdfast, store: Store) -> None:
 
 def test_json(holdfast: Holdfast, store: Store) -> None:
     made = document(holdfast("agents", "register", "planner", "--max-attempts", "3", "--json"))
-    assert (made["id"], made["name"], made["max_retries"], made["max_crashes"]) == ("planner", "planner", 2, None)
+    assert (made["id"], made["name"], made["max_attempts"], made["max_crashes"]) == ("planner", "planner", 3, None)
     assert (made["requires_approval"], made["disabled_at"], made["waiting"]) == (False, None, 0)
     assert document(holdfast("agents", "show", "planner", "--json")) == made
     assert document(holdfast("agents", "list", "--json")) == [made]

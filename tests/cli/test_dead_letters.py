@@ -50,7 +50,7 @@ def test_groups_are_listed_shown_noted_and_resolved(holdfast: Holdfast, store: S
         pass
     over = document(holdfast("operations", "wait", operation["id"], "--json"))
     assert (over["state"], over["done"]) == ("done", 12)
-    assert job(store, ids[0]).max_retries == 2
+    assert job(store, ids[0]).max_attempts == 3
     waited = holdfast("dead-letters", "discard", "--kind", "repay", "--reason", "too old", "--wait")
     assert waited.exit_code == 0
     assert "1 of 1 (100 %)" in waited.stdout

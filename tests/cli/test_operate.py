@@ -111,7 +111,7 @@ def test_reschedule(holdfast: Holdfast, store: Store) -> None:
     assert told.exit_code == 0
     assert told.stdout.splitlines()[1].split() == [job_id, "queued", "rescheduled"]
     last = history(store, job_id)[-1]
-    assert (last.type, last.meta["reason"], last.meta["max_retries"]) == ("reschedule", "at noon", 8)
+    assert (last.type, last.meta["reason"], last.meta["max_attempts"]) == ("reschedule", "at noon", 9)
     assert last.actor == last.meta["by"]
     assert "reschedule" in holdfast("jobs", "history", job_id).stdout
     assert holdfast("jobs", "reschedule", job_id).exit_code == 0
@@ -143,7 +143,7 @@ def test_how_a_job_cannot_be_rescheduled(holdfast: Holdfast, store: Store, optio
 def test_a_redrive_with_another_limit(holdfast: Holdfast, store: Store) -> None:
     job_id = dead(store)
     assert holdfast("jobs", "redrive", job_id, "--max-attempts", "7").exit_code == 0
-    assert job(store, job_id).max_retries == 6
+    assert job(store, job_id).max_attempts == 7
 
 
 @pytest.mark.req("SC-3")

@@ -55,6 +55,7 @@ def test_a_preview_of_what_is_not_there_yet(holdfast: Holdfast, store: Store) ->
     )
     assert (seen["words"], len(seen["times"])) == ("At 01:30 every day", 3)
     assert "every 1 min 30 s (UTC)" in holdfast("schedules", "preview", "--timing", "every 90s").stdout
+    assert "At 01:30 every day (UTC)" in holdfast("schedules", "preview", "30 1 * * *").stdout
     holdfast("schedules", "create", "daily", "@daily", "--kind", "report")
     assert len(document(holdfast("schedules", "preview", "daily", "--json"))["times"]) == 10
     for arguments, code in (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.features.assembly import Store
+from holdfast.features.workflows.model import CallbackSpec
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.stores import FINAL
+from tests.support.stores import FINAL, spec
 from tests.support.workflows import Flow
 
 pytestmark = pytest.mark.req("DP-14", "DP-22")
@@ -17,6 +20,7 @@ NOBODY = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 def test_the_life_of_a_workflow_from_the_shell(holdfast: Holdfast, store: Store) -> None:
     assert "There are no such workflows." in holdfast("workflows", "list").stderr
     flow = Flow(store, {"[red]a[/red]": "", "b": "[red]a[/red]", "c": ["b"]}, edges={"b>c": "continue"})
+    flow.spec = replace(flow.spec, callbacks=(CallbackSpec(spec("tell"), "failure", flow.ids["[red]a[/red]"]),))
     flow.start()
     (header, row) = [each.split() for each in holdfast("workflows", "list").stdout.splitlines()]
     assert header == ["id", "kind", "status", "jobs", "left", "failed", "age"]
@@ -30,6 +34,7 @@ def test_the_life_of_a_workflow_from_the_shell(holdfast: Holdfast, store: Store)
     assert lines[0] == f"publish {flow.id}"
     for fact in ("status active", "jobs 3: 1 open, 1 dead, 1 skipped", "on failure skip", "generator planner"):
         assert fact in lines
+    assert "callback on failure of [red]a[/red]: due" in lines
     assert f"b {flow.ids['b']} skipped 0 behind [red]a[/red]" in lines
     assert f"[red]a[/red] {flow.ids['[red]a[/red]']} dead_letter 1 broken: it broke for good" in lines
     drawn = [" ".join(each.split()) for each in holdfast("workflows", "graph", flow.id).stdout.splitlines()]

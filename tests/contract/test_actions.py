@@ -15,11 +15,11 @@ from holdfast.features.limits.model import Ask, Rule
 from holdfast.stores.action_triggers import RECORDED
 from tests.support.audit import flaws, seal, verify
 from tests.support.by_hand import ByHand
-from tests.support.endpoints import draft, endpoint
 from tests.support.pauses import pause, resume
 from tests.support.people import approve, asking, keep_token
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import new_id, put_one, work
+from tests.support.webhooks import draft, webhook
 
 pytestmark = pytest.mark.req("CX-4", "HF-4")
 
@@ -30,7 +30,7 @@ NOT_RECORDED = {
     *("tenant_load", "pending_change", "fair_place"),
     *("job", "job_state", "job_tag", "event", "result", "checkpoint", "artifact", "step", "app_event", "approval"),
     "attempt_log",
-    *("workflow", "node", "dependency", "fire", "made_from", "delivery", "idempotency", "content"),
+    *("workflow", "node", "dependency", "callback", "fire", "made_from", "delivery", "idempotency", "content"),
     *("lease", "recall", "watch", "occupied_slot", "rate_meter", "dispatch", "clock", "migration"),
     *("ready", "round", "moved"),  # what SQLite keeps of a claim or a move while it lasts
     *("action", "seal"),
@@ -91,7 +91,7 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     question = asking(store)
     keep_token(store, question.id, "hash", person="eve")
     approve(store, question.id, "ada")
-    endpoint(store, actor="ada")
+    webhook(store, actor="ada")
     run(store.webhooks.change(draft(secrets=("NEW", "OLD")), "bob", tenant))
     run(store.webhooks.disable("ops", "gone", "carol", tenant))
     run(store.webhooks.enable("ops", False, "dan", tenant))

@@ -71,7 +71,7 @@ def test_what_is_registered_can_be_read(store: Store) -> None:
     )
     assert made == store.run(store.agents.get("planner", "default"))
     assert (made.tenant, made.id, made.name, made.kind) == ("default", "planner", "The planner", "plan")
-    assert (made.max_retries, made.max_crashes, made.backoff) == (2, 1, GENTLE.to_json())
+    assert (made.max_attempts, made.max_crashes, made.backoff) == (3, 1, GENTLE.to_json())
     assert (made.max_payload_bytes, made.max_wait, made.requires_approval) == (1024, 3600.0, True)
     assert (made.disabled, made.created_at, made.updated_at, made.waiting) == (False, now, now, 0)
     assert store.run(store.agents.get("nobody", "default")) is None
@@ -149,46 +149,46 @@ def stored(store: Store, answer: Enqueued) -> tuple[int, int, object]:
     assert answer.created
     assert answer.id is not None
     found = job(store, answer.id)
-    return found.max_retries, found.max_crashes, found.backoff
+    return found.max_attempts, found.max_crashes, found.backoff
 
 
 @pytest.mark.req("CX-9", "CX-10")
 @every_way
 def test_a_label_changes_nothing(store: Store, way: Way) -> None:
-    assert stored(store, way(store, spec(agent="nobody", retry=KINDS))) == (1, 0, Backoff(base=7).to_json())
-    assert stored(store, way(store, spec(agent="nobody", retry=GIVEN, retry_given=True))) == (8, 9, None)
-    assert stored(store, way(store, spec(agent="nobody"))) == (9, 3, None)
+    assert stored(store, way(store, spec(agent="nobody", retry=KINDS))) == (2, 0, Backoff(base=7).to_json())
+    assert stored(store, way(store, spec(agent="nobody", retry=GIVEN, retry_given=True))) == (9, 9, None)
+    assert stored(store, way(store, spec(agent="nobody"))) == (10, 3, None)
 
 
 @pytest.mark.req("CX-9", "CX-10")
 @every_way
 def test_an_agents_policy_goes_before_its_kinds(store: Store, way: Way) -> None:
     register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
-    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (5, 5, GENTLE.to_json())
-    assert stored(store, way(store, spec(agent="planner"))) == (5, 5, GENTLE.to_json())
+    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (6, 5, GENTLE.to_json())
+    assert stored(store, way(store, spec(agent="planner"))) == (6, 5, GENTLE.to_json())
 
 
 @pytest.mark.req("CX-9", "CX-10")
 @every_way
 def test_what_the_call_says_goes_before_both(store: Store, way: Way) -> None:
     register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
-    assert stored(store, way(store, spec(agent="planner", retry=GIVEN, retry_given=True))) == (8, 9, None)
+    assert stored(store, way(store, spec(agent="planner", retry=GIVEN, retry_given=True))) == (9, 9, None)
 
 
 @pytest.mark.req("CX-9", "CX-10")
 @every_way
 def test_what_an_agent_does_not_say_is_its_kinds(store: Store, way: Way) -> None:
     register(store, retry="gentle")
-    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (1, 0, GENTLE.to_json())
+    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (2, 0, GENTLE.to_json())
     register(store)
-    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (1, 0, Backoff(base=7).to_json())
+    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (2, 0, Backoff(base=7).to_json())
 
 
 @pytest.mark.req("CX-9")
 @every_way
 def test_an_agent_can_ask_for_the_usual_backoff(store: Store, way: Way) -> None:
     register(store, retry="patient")
-    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (1, 0, None)
+    assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (2, 0, None)
 
 
 def test_another_definition_is_for_jobs_to_come(store: Store) -> None:
@@ -196,7 +196,7 @@ def test_another_definition_is_for_jobs_to_come(store: Store) -> None:
     before = put_one(store, agent="planner")
     register(store, retry=Retry(max_attempts=3))
     after = put_one(store, agent="planner")
-    assert (job(store, before).max_retries, job(store, after).max_retries) == (1, 2)
+    assert (job(store, before).max_attempts, job(store, after).max_attempts) == (2, 3)
 
 
 # -- what it takes, and what not ----------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_another_tenants_agent_is_not_mine(store: Store) -> None:
     assert store.run(store.agents.get("planner", "default")) is None
     assert store.run(store.agents.list("default")) == []
     mine = put_one(store, agent="planner", payload={"a": 1})
-    assert job(store, mine).max_retries == 9
+    assert job(store, mine).max_attempts == 10
     assert store.run(store.agents.disable("planner", "mine now", "eve", "default")) is None
     assert store.run(store.agents.enable("planner", "default")) is None
     assert store.run(store.agents.resume("planner", 10, "default")) == 0
@@ -349,7 +349,7 @@ def psql(by_hand: ByHand) -> PostgresByHand:
 def test_by_hand(store: Store, psql: PostgresByHand) -> None:
     run = psql.execute
     assert run(
-        "select id, name, kind, max_retries from register_agent('planner', kind => 'plan', max_retries => 1)"
+        "select id, name, kind, max_attempts from register_agent('planner', kind => 'plan', max_attempts => 1)"
     ) == [("planner", "planner", "plan", 1)]
     assert run("select created, refused, reason from enqueue('plan', agent => 'planner')") == [(True, False, None)]
     assert run("select refused, refusal, disabled_by from disable_agent('planner', 'it loops', 'ada')") == [
@@ -375,13 +375,13 @@ def test_by_hand(store: Store, psql: PostgresByHand) -> None:
 def test_by_hand_each_part_of_a_policy_is_ones_own_or_the_agents(store: Store, psql: PostgresByHand) -> None:
     register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
     for said, expected in (
-        ("", (5, 5, GENTLE.to_json())),
-        (", max_retries => 1", (1, 5, GENTLE.to_json())),
-        (", backoff => '{\"base\": 3}'", (5, 5, {"base": 3})),
+        ("", (6, 5, GENTLE.to_json())),
+        (", max_attempts => 1", (1, 5, GENTLE.to_json())),
+        (", backoff => '{\"base\": 3}'", (6, 5, {"base": 3})),
     ):
         ((job_id,),) = psql.execute(f"select id from enqueue('plan', agent => 'planner'{said})")
         found = job(store, job_id)
-        assert (found.max_retries, found.max_crashes, found.backoff) == expected
+        assert (found.max_attempts, found.max_crashes, found.backoff) == expected
 
 
 @on_postgres

@@ -14,6 +14,7 @@ from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.tokens.model import new_token
+from holdfast.features.workflows.model import CallbackSpec
 from tests.attacks import ATTACKS
 from tests.attacks.attack import LATER, Attack
 from tests.attacks.on_agents import REGISTERED
@@ -26,15 +27,15 @@ from tests.attacks.on_tenants import CAPPED
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.connectors import connect
 from tests.support.databases import TemplateDatabases
-from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
 from tests.support.schedules import add, decided, firing, template
-from tests.support.stores import BROKEN, new_id, open_lease, put_one, settle, take
+from tests.support.stores import BROKEN, new_id, open_lease, put_one, settle, spec, take
 from tests.support.subscriptions import feed_all, made_of, subscribe
 from tests.support.tokens import issuing, open_session
 from tests.support.ways import bring
+from tests.support.webhooks import sent, webhook
 from tests.support.workflows import Flow
 
 pytestmark = [
@@ -108,13 +109,14 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     store.run(store.steps.save_checkpoint(names["running"], names["lease"], 1, "p", "1", "*"))
     for statement in REGISTERED:
         by_hand.execute(statement)
-    flow = Flow(store, {"parent": "", "child": "parent"}, fields={"parent": {"queue": "elsewhere"}})
+    tell = CallbackSpec(spec("tell"), "failure", None)
+    flow = Flow(store, {"parent": "", "child": "parent"}, fields={"parent": {"queue": "elsewhere"}}, callbacks=(tell,))
     flow.start()
     names |= {"flow": flow.id, **flow.ids, "later": LATER[by_hand.name]}
     names |= _people(store, by_hand, names) | _planned(store, by_hand) | _following(store) | _tokens(store)
-    names["endpoint"] = endpoint(store).id
+    names["webhook"] = webhook(store).id
     connect(store)
-    assert store.run(store.webhooks.note_delivery(sent(names["endpoint"], names["running"]), "default"))
+    assert store.run(store.webhooks.note_delivery(sent(names["webhook"], names["running"]), "default"))
     assert store.run(store.audit.seal("tests")) > 0
     for statement in (*LIMITED, *PAUSED, *CAPPED, *RETAINED, *BEGUN, *RULED):
         by_hand.execute(statement, _used(names, statement))

@@ -108,13 +108,13 @@ def test_every_option_of_enqueue(shell: Shell) -> None:
     answer = shell.ask(
         "select * from holdfast.enqueue('k', '[1]', queue => 'q', priority => 7, run_at => '2031-01-02Z',"
         " deadline_at => '2032-01-02Z', tags => array['x', 'y'], parent_id => %s, external_ref => 'ext',"
-        " agent => 'a', max_retries => 2, backoff => '{\"base\": 5}', enqueued_by => 'ada',"
+        " agent => 'a', max_attempts => 2, backoff => '{\"base\": 5}', enqueued_by => 'ada',"
         " source_system => 'billing', for_tenant => 'default')",
         parent,
     )
     found = job(shell.store, str(answer["id"]))
     assert (found.queue, found.priority, found.tags, found.agent) == ("q", 7, ("x", "y"), "a")
-    assert (found.max_retries, found.backoff, found.payload) == (2, {"base": 5}, [1])
+    assert (found.max_attempts, found.backoff, found.payload) == (2, {"base": 5}, [1])
     assert (found.enqueued_by, found.source_system, found.external_ref) == ("ada", "billing", "ext")
     assert (found.parent_id, found.correlation_id) == (parent, parent)
     assert str(found.due_at) == "2031-01-02 00:00:00+00:00"
@@ -133,7 +133,7 @@ def test_nothing_to_claim_is_an_answer_and_leaves_no_lease(shell: Shell) -> None
 def test_fail_tries_again_by_the_jobs_own_policy_until_it_is_buried(shell: Shell) -> None:
     forward(shell.store)
     job_id = shell.ask(
-        "select * from holdfast.enqueue('k', max_retries => 2, backoff => %s)",
+        "select * from holdfast.enqueue('k', max_attempts => 3, backoff => %s)",
         json.dumps({"base": 10, "factor": 3, "jitter": False}),
     )["id"]
     for retry, seconds in ((1, 10), (2, 30)):
@@ -225,10 +225,10 @@ def test_operators_by_hand(shell: Shell) -> None:
     shell.ask("select * from holdfast.fail(%s, %s, 'c', 'm', true)", job_id, claimed["lease"])
     assert operate("discard(%s, ' ')", job_id) == (None, True, "reason_required")
     assert operate("reschedule(%s)", job_id) == ("dead_letter", True, "not_waiting")
-    assert operate("redrive(%s, 'try again', 'ada', max_retries => 7)", job_id) == ("queued", False, None)
+    assert operate("redrive(%s, 'try again', 'ada', max_attempts => 7)", job_id) == ("queued", False, None)
     assert operate("reschedule(%s, delay => '1 hour', reason => 'later')", job_id) == ("queued", False, None)
-    assert operate("reschedule(%s, '2090-01-01', max_retries => 0)", job_id) == ("queued", False, None)
-    assert job(shell.store, job_id).max_retries == 0
+    assert operate("reschedule(%s, '2090-01-01', max_attempts => 1)", job_id) == ("queued", False, None)
+    assert job(shell.store, job_id).max_attempts == 1
     other = shell.enqueue()
     assert operate("move(%s, 'after', %s, reason => 'not yet')", job_id, other) == ("queued", False, None)
     assert operate("move(%s, priority => 5)", job_id) == ("queued", False, None)

@@ -94,7 +94,7 @@ def test_a_claim_carries_what_its_handler_needs(store: Store) -> None:
     same = ("id", "kind", "queue", "priority", "deadline_at", "tags", "agent", "parent_id", "workflow_id")
     assert {name: getattr(claimed, name) for name in same} == {name: getattr(asked, name) for name in same}
     assert (claimed.tenant, claimed.correlation_id, claimed.created_at) == ("default", "c-1", now)
-    assert (claimed.retries, claimed.max_retries, claimed.crashes, claimed.max_crashes) == (0, 2, 0, 0)
+    assert (claimed.retries, claimed.max_attempts, claimed.crashes, claimed.max_crashes) == (0, 3, 0, 0)
     assert claimed.backoff == GENTLE.to_json()
 
 

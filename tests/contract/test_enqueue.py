@@ -71,7 +71,7 @@ def test_every_fact_comes_back_as_it_was_given(store: Store) -> None:
             "source_system")  # fmt: skip
     assert {name: getattr(found, name) for name in same} == {name: getattr(asked, name) for name in same}
     assert (found.payload, found.idempotency_key, found.backoff) == (EVERYTHING, "r-1", GENTLE.to_json())
-    assert (found.max_retries, found.max_crashes, found.created_at) == (7, 1, now)
+    assert (found.max_attempts, found.max_crashes, found.created_at) == (8, 1, now)
     assert (found.state, found.attempt, found.due_at) == (State.QUEUED, 0, asked.run_at)
 
 

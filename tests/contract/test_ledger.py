@@ -181,7 +181,7 @@ QUIET = {
     "position": "position + 1",
     "retries": "retries + 1",
     "crashes": "crashes + 1",
-    "max_retries": "max_retries + 1",
+    "max_attempts": "max_attempts + 1",
     "due_at": "(select now from present)",
     "deadline_at": "(select now from present)",
     "started_at": "(select now from present)",
@@ -215,7 +215,12 @@ def test_a_step_changes_counts_as_steps_do(store: Store, by_hand: ByHand, state:
         State.FAILED: "state = 'cleaned'",
         State.DEAD_LETTER: "state = 'cancelled'",
     }
-    for change in ("retries = retries + 2", "crashes = crashes + 2", "max_retries = max_retries + 1", "priority = 99"):
+    for change in (
+        "retries = retries + 2",
+        "crashes = crashes + 2",
+        "max_attempts = max_attempts + 1",
+        "priority = 99",
+    ):
         sql = f"update job_state set {steps[state]}, {change} where id = :id"
         assert by_hand.refusal(sql, {"id": brought.id}) is not None, change
     by_hand.execute(f"update job_state set {steps[state]} where id = :id", {"id": brought.id})

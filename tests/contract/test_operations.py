@@ -78,7 +78,7 @@ def test_all_that_match_and_no_others_are_redriven(store: Store) -> None:
     ids = dead(store, BATCH + 20)
     others = dead(store, 2, "repay") + dead(store, 2, tenant="b")
     assert store.run(store.operations.next()) is None
-    started = start(store, kind="pay", how={"max_retries": 7})
+    started = start(store, kind="pay", how={"max_attempts": 7})
     assert (started.state, started.total, started.done, started.fraction) == ("running", BATCH + 20, 0, 0.0)
     assert started.wanted == {"kind": "pay", "state": "dead_letter"}
     assert store.run(store.operations.next()) == 0
@@ -95,7 +95,7 @@ def test_all_that_match_and_no_others_are_redriven(store: Store) -> None:
     assert {state_of(store, each) for each in ids} == {State.QUEUED}
     assert {state_of(store, each) for each in others} == {State.DEAD_LETTER}
     event = history(store, ids[0])[-1]
-    assert (event.type, event.actor, event.meta) == ("redrive", "ada", {"operation": started.id, "max_retries": 7})
+    assert (event.type, event.actor, event.meta) == ("redrive", "ada", {"operation": started.id, "max_attempts": 7})
     assert store.run(store.operations.list(TENANT)) == [over]
     assert store.run(store.operations.list(TENANT, running=True)) == []
     assert store.run(store.operations.list("b")) == []

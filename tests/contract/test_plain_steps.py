@@ -37,9 +37,9 @@ NEVER = {
     "max_crashes": "max_crashes + 1",
     "agent": "'somebody'",
     "workflow_id": "id",
-    "retries": "max_retries + 1",
+    "retries": "max_attempts",
     "crashes": "-1",
-    "max_retries": "101",
+    "max_attempts": "102",
 }
 BREAKS = {
     "take": NEVER | {

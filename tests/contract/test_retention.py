@@ -23,7 +23,6 @@ from holdfast.features.tokens.model import new_token
 from holdfast.stores.requests import JobFilter
 from tests.support.audit import flaws, seal
 from tests.support.by_hand import ByHand
-from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import all_jobs, read_events
 from tests.support.people import approve, asking, keep_token
 from tests.support.retention import keep, naming, sweep
@@ -51,6 +50,7 @@ from tests.support.stores import (
     work,
 )
 from tests.support.tokens import issuing, open_session
+from tests.support.webhooks import sent, webhook
 from tests.support.workflows import Flow
 
 CANARY = "canary-4711"
@@ -320,7 +320,7 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
 
 @pytest.mark.req("DP-16", "HF-4")
 def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: ByHand) -> None:
-    """Sessions after a week, calls to an endpoint after a month, tokens, reservations and bulk operations after ninety
+    """Sessions after a week, calls to a webhook after a month, tokens, reservations and bulk operations after ninety
     days, groups of dead letters after a year; not a day before, and by nobody's hand. One line of the audit trail says
     how many, and the seals hold."""
     run = store.run
@@ -331,7 +331,7 @@ def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: B
     asked = Ask(new_id(), "queue", "mail", 60.0, "by hand")
     assert run(store.reservations.set(asked, "ada", "default")).state == "active"
     assert run(store.reservations.release(asked.id, "done", "ada", "default"))
-    told = endpoint(store)
+    told = webhook(store)
     assert run(store.webhooks.note_delivery(sent(told.id, new_id()), "default"))
     put_one(store)
     settle(store, take(store), FINAL)

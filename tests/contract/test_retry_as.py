@@ -91,7 +91,7 @@ def test_the_successor_is_what_the_job_was(store: Store) -> None:
     settle(store, take(store), BROKEN, jitter=1.0)
     old, new = chain(store, first)
     same = ("tenant", "kind", "queue", "payload", "priority", "tags", "external_ref", "correlation_id", "causation_id")
-    for name in (*same, "depth", "retry_as", "max_retries", "max_crashes", "backoff", "source_system", "deadline_at"):
+    for name in (*same, "depth", "retry_as", "max_attempts", "max_crashes", "backoff", "source_system", "deadline_at"):
         assert getattr(new, name) == getattr(old, name), name
     assert new.enqueued_by == f"retry of {first}"
     assert new.due_at is not None

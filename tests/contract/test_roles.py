@@ -52,7 +52,7 @@ EXECUTES = {
     *("due_work", "promote_due", "expire_overdue", "reap_lapsed", "set_aside"),
     *("save_steps", "send_event", "attend_approvals", "keep_approval_token"),
     *("enqueue_made", "fire_schedules", "declare_schedules", "add_schedule", "change_schedule"),
-    *("start_workflow", "add_to_workflow"),
+    *("start_workflow", "add_to_workflow", "fire_callbacks"),
     *("attend_limits", "wake_limited", "age_queues", "reserve", "release_reservation", "record_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
     *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),

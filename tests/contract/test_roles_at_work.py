@@ -32,14 +32,13 @@ from holdfast.features.payloads.store import SealedPart
 from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import RetentionRule
 from holdfast.features.schedules.model import Schedule
-from holdfast.features.workflows.model import EdgeSpec, NodeSpec
+from holdfast.features.workflows.model import Addition, EdgeSpec, NodeSpec
 from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
 from tests.api.serving import auntil
 from tests.support.by_hand import ByHand, PostgresByHand
 from tests.support.connectors import drafted
-from tests.support.endpoints import draft, endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.operations import operations
 from tests.support.owners import ROLES, OwnedDatabases, as_role
@@ -48,6 +47,7 @@ from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
 from tests.support.tokens import issuing
 from tests.support.ways import bring
+from tests.support.webhooks import draft, sent, webhook
 from tests.support.workflows import Flow as Drawn
 
 pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
@@ -106,12 +106,14 @@ READS = {
         "templates.list",
         "templates.versions",
         "templates.made_from",
+        "templates.scheduled_at",
         "schedules.get",
         "schedules.list",
         "schedules.declared",
     ),
     *("schedules.due", "schedules.fires"),
     *("workflows.get", "workflows.list", "workflows.graph", "workflows.named", "workflows.parent_results"),
+    *("workflows.failure", "workflows.members", "workflows.name_of"),
     *(
         "limits.list",
         "reservations.get",
@@ -165,6 +167,7 @@ EXECUTES = {
     *(
         "workflows.start",
         "workflows.extend",
+        "workflows.fire_callbacks",
         "limits.attend",
         "limits.wake",
         "queues.age",
@@ -257,7 +260,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     failing = Drawn(owner, {"a": "", "b": "a"}, fields={"a": {"queue": "elsewhere"}})
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
-    ids["endpoint"], ids["reservation"] = endpoint(owner).id, new_id()
+    ids["webhook"], ids["reservation"] = webhook(owner).id, new_id()
     owner.run(owner.reservations.set(Ask(ids["reservation"], "queue", "q", 1000), "ada", "default"))
     return ids
 
@@ -374,6 +377,7 @@ def calls(
         "templates.list": lambda: run(store.templates.list(tenant)),
         "templates.versions": lambda: run(store.templates.versions("monthly", tenant)),
         "templates.made_from": lambda: run(store.templates.made_from(job, tenant)),
+        "templates.scheduled_at": lambda: run(store.templates.scheduled_at(job, tenant)),
         "templates.enqueue": lambda: run(store.templates.enqueue([spec("report")], "monthly", 1, tenant)),
         "templates.set": lambda: run(store.templates.set(template(day=new_id()), "ada", tenant)),
         "templates.remove": lambda: run(store.templates.remove("monthly", "ada", tenant)),
@@ -390,9 +394,15 @@ def calls(
         "schedules.fire": lambda: run(store.schedules.fire([decided(_hourly(store), firing())], scope)),
         "schedules.run": lambda: run(store.schedules.run(ids["schedule"], firing(), True, "ada", tenant)),
         "workflows.start": lambda: Drawn(store, {"a": "", "b": "a"}).start(tenant),
-        "workflows.extend": lambda: run(store.workflows.extend(ids["workflow"], *more(ids["workflow"]), "ada", tenant)),
+        "workflows.extend": lambda: run(
+            store.workflows.extend(ids["workflow"], Addition(*more(ids["workflow"])), "ada", tenant)
+        ),
         "workflows.resume": lambda: run(store.workflows.resume(ids["workflow"], None, "ada", tenant)),
         "workflows.cancel": lambda: run(store.workflows.cancel(ids["workflow"], None, "ada", tenant)),
+        "workflows.fire_callbacks": lambda: run(store.workflows.fire_callbacks(10, scope)),
+        "workflows.failure": lambda: run(store.workflows.failure(ids["its job"], tenant)),
+        "workflows.name_of": lambda: run(store.workflows.name_of(ids["its job"], tenant)),
+        "workflows.members": lambda: run(store.workflows.members(ids["workflow"], "pages", tenant)),
         "workflows.get": lambda: run(store.workflows.get(ids["workflow"], tenant)),
         "workflows.list": lambda: run(store.workflows.list(tenant)),
         "workflows.graph": lambda: run(store.workflows.graph(ids["workflow"], tenant)),
@@ -518,12 +528,12 @@ def calls(
         "connectors.remove": lambda: run(store.connectors.remove("none", "ada", tenant)),
         "webhooks.get": lambda: run(store.webhooks.get("ops", tenant)),
         "webhooks.list": lambda: run(store.webhooks.list(tenant)),
-        "webhooks.deliveries": lambda: run(store.webhooks.deliveries(ids["endpoint"], tenant, 5)),
+        "webhooks.deliveries": lambda: run(store.webhooks.deliveries(ids["webhook"], tenant, 5)),
         "webhooks.add": lambda: run(store.webhooks.add(draft(f"e{new_id()}"), new_id(), "ada", tenant)),
         "webhooks.change": lambda: run(store.webhooks.change(draft(), "ada", tenant)),
         "webhooks.disable": lambda: run(store.webhooks.disable("ops", "because", "ada", tenant)),
         "webhooks.enable": lambda: run(store.webhooks.enable("ops", False, "ada", tenant)),
-        "webhooks.note_delivery": lambda: run(store.webhooks.note_delivery(sent(ids["endpoint"], job), tenant)),
+        "webhooks.note_delivery": lambda: run(store.webhooks.note_delivery(sent(ids["webhook"], job), tenant)),
         "webhooks.remove": lambda: run(store.webhooks.remove("none", "ada", tenant)),
         "tokens.issue": lambda: run(store.tokens.issue(issuing(), "ada", tenant)),
         "tokens.revoke": lambda: run(store.tokens.revoke(ids["token"], "ada", tenant)),

@@ -28,10 +28,10 @@ from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.postgres import PostgresStore
 from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import Leftover, RetentionRule
+from holdfast.features.workflows.model import CallbackSpec
 from holdfast.stores.requests import JobFilter, SendEvent
 from tests.support.by_hand import PostgresByHand
 from tests.support.connectors import connect
-from tests.support.endpoints import endpoint, sent
 from tests.support.ledger import check_ledger
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.pauses import pause
@@ -41,6 +41,7 @@ from tests.support.stores import FINAL, apply, claim, new_id, open_lease, put, p
 from tests.support.subscriptions import feed, subscribe
 from tests.support.tenants import register
 from tests.support.tokens import issuing
+from tests.support.webhooks import sent, webhook
 from tests.support.workflows import Flow
 
 OLD = "00000000-0000-7000-8000-000000000001"  # of a job that there never was
@@ -126,11 +127,11 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             store.run(store.agents.set(Definition(id="planner", name="Planner"), tenant))
             store.run(store.templates.set(template(), "ada", tenant))
             store.run(store.schedules.fire([decided(add(store, tenant), firing())], tenant))
-            Flow(store, {"a": "", "b": "a"}).start(tenant)
+            Flow(store, {"a": "", "b": "a"}, callbacks=(CallbackSpec(spec("tell"), "failure", None),)).start(tenant)
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
             connect(store, tenant=tenant)
-            told = endpoint(store, tenant=tenant)
+            told = webhook(store, tenant=tenant)
             assert store.run(store.webhooks.note_delivery(sent(told.id, running.id), tenant))
             store.run(store.retention.set(RetentionRule.of("slow", clean_after="9d"), "ada", tenant))
             store.run(store.payload_rules.set(RuleDraft.of("heal", restricted=True), "ada", tenant))

@@ -34,7 +34,7 @@ CALL = """select holdfast.broken_state(s::holdfast.state, f, e, d, g, h, t,
 
 def broken(
     state: State, finished: bool, explained: bool, due: bool, asked: bool, held: bool, settled: bool,
-    retries: int, max_retries: int, crashes: int, max_crashes: int,
+    retries: int, max_attempts: int, crashes: int, max_crashes: int,
 ) -> str | None:  # fmt: skip
     """The rules one by one, the first that is broken."""
     rules = {
@@ -44,7 +44,7 @@ def broken(
         "due_when_retry_waiting": due or state is not State.RETRY_WAITING,
         "approval_when_waiting": asked or state is not State.WAITING_FOR_APPROVAL,
         "unsettled_while_held": not (held and settled),
-        "retries_within_limit": 0 <= retries <= max_retries <= 100,
+        "retries_within_limit": 0 <= retries < max_attempts <= 101,
         "crashes_counted": crashes >= 0 and 0 <= max_crashes <= 100,
     }
     return next((name for name, kept in rules.items() if not kept), None)

@@ -73,7 +73,7 @@ def test_a_job_keeps_what_it_was_made_from(app: App, store: Store) -> None:
 
     job = app.jobs.get(first.id)
     assert (job.payload, job.queue, job.priority) == ({"scope": "month", "month": 3}, "reports", 7)
-    assert (job.max_retries, job.deadline_at, job.tags) == (1, MONDAY + timedelta(hours=1), ("t",))
+    assert (job.max_attempts, job.deadline_at, job.tags) == (2, MONDAY + timedelta(hours=1), ("t",))
     job = app.jobs.get(third.id)
     assert (job.payload, job.queue, job.idempotency_key) == ({"scope": "week"}, "fast", "k")
     origins = [store.run(store.templates.made_from(handle.id, "default")) for handle in (first, second, third)]

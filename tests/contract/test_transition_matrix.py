@@ -96,7 +96,7 @@ def test_a_job_begins_as_queued(store: Store, by_hand: ByHand, target: State) ->
     """`PAIRS` has one way in; there is no other row to insert."""
     assert (None, target) not in PAIRS
     refusal = by_hand.refusal(
-        "insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes)"
+        "insert into job_state (id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
         " values (:id, 'default', 'k', 'default', :state, 0, 100, 4, 3)",
         {"id": new_id(), "state": target.value},
     )

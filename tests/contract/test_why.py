@@ -80,7 +80,7 @@ def test_it_is_over(store: Store) -> None:
     store.run(store.leases.promote())
     work(store, BROKEN)
     found = only(store, dead, "dead_letter")
-    assert "all of its 2 tries failed; the last time broken: it broke" in found.says
+    assert "all of its 2 attempts failed; the last time broken: it broke" in found.says
     assert f"redrive {dead}" in (found.change or "")
     final = put_one(store)
     work(store, FINAL)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError
 from holdfast.features.assembly import Store
-from holdfast.features.workflows.model import WorkflowStatus
+from holdfast.features.workflows.model import Addition, WorkflowStatus
 from holdfast.stores.requests import Reschedule
 from tests.support.by_hand import ByHand
 from tests.support.stores import FINAL, TENANT, claim, forward, job, new_id, open_lease, put_one, settle, state_of
@@ -256,7 +256,7 @@ def test_a_workflow_belongs_to_its_tenant(store: Store) -> None:
     assert run(store.workflows.list("acme")) == []
     assert run(store.workflows.cancel(flow.id, None, "ada", "acme")).reason == "not_found"
     assert run(store.workflows.resume(flow.id, None, "ada", "acme")).reason == "not_found"
-    assert run(store.workflows.extend(flow.id, flow.nodes, (), "ada", "acme")).reason == "not_found"
+    assert run(store.workflows.extend(flow.id, Addition(flow.nodes), "ada", "acme")).reason == "not_found"
     put_one(store, tenant="acme", workflow_id=flow.id)  # there it is only a label
     assert flow.graph.workflow.total == 4
 

@@ -288,26 +288,26 @@ async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.Async
 
 
 @pytest.mark.req("SC-15")
-async def test_an_endpoint_is_added_tried_and_removed(app: App, http: httpx2.AsyncClient) -> None:
+async def test_an_webhook_is_added_tried_and_removed(app: App, http: httpx2.AsyncClient) -> None:
     new = {"name": "ops", "url": "https://hooks.example/in?key=canary-4711", "secrets": "OPS_HOOK"}
-    assert (await http.post("/endpoints", data=new | {"url": "ftp://x"})).status_code == 422
-    assert (await http.post("/endpoints", data=new)).headers["location"] == "/endpoints/ops"
-    assert (await http.post("/endpoints", data=new)).status_code == 409
-    for page in ("/endpoints", "/endpoints/ops", "/endpoints/ops?failed=1"):
+    assert (await http.post("/webhooks", data=new | {"url": "ftp://x"})).status_code == 422
+    assert (await http.post("/webhooks", data=new)).headers["location"] == "/webhooks/ops"
+    assert (await http.post("/webhooks", data=new)).status_code == 409
+    for page in ("/webhooks", "/webhooks/ops", "/webhooks/ops?failed=1"):
         shown = await http.get(page)
         assert (shown.status_code, "hooks.example/in" in shown.text, "canary-4711" in shown.text) == (200, True, False)
-    ping = await http.post("/endpoints/ops/send")
+    ping = await http.post("/webhooks/ops/send")
     job = the(app.jobs.get(ping.headers["location"].rsplit("/", 1)[1]))
     assert job.kind == "webhook.deliver"
-    assert (await http.post("/endpoints/ops", data={"do": "disable"})).status_code == 422, "not without a reason"
+    assert (await http.post("/webhooks/ops", data={"do": "disable"})).status_code == 422, "not without a reason"
     for do, enabled in (({"do": "disable", "reason": HOSTILE}, False), ({"do": "enable"}, True)):
-        assert (await http.post("/endpoints/ops", data=do)).status_code == 303
+        assert (await http.post("/webhooks/ops", data=do)).status_code == 303
         assert app.webhooks.get("ops").enabled == enabled
-        assert is_inert((await http.get("/endpoints")).text)
-    assert (await http.post("/endpoints/ops", data={"do": "rotate", "secret": "NEWER"})).status_code == 303
+        assert is_inert((await http.get("/webhooks")).text)
+    assert (await http.post("/webhooks/ops", data={"do": "rotate", "secret": "NEWER"})).status_code == 303
     assert app.webhooks.get("ops").secrets == ("NEWER", "OPS_HOOK")
-    assert 'name="confirmed"' in (await http.post("/endpoints/ops", data={"do": "remove"})).text
-    assert (await http.post("/endpoints/ops", data={"do": "remove", "confirmed": "yes"})).status_code == 303
+    assert 'name="confirmed"' in (await http.post("/webhooks/ops", data={"do": "remove"})).text
+    assert (await http.post("/webhooks/ops", data={"do": "remove", "confirmed": "yes"})).status_code == 303
     assert app.webhooks.list() == []
 
 
@@ -345,16 +345,16 @@ def markup_of(page: str) -> tuple[Counter[str], set[str]]:
 
 @pytest.mark.req("SC-15", "JF-16")
 @pytest.mark.parametrize("text", XSS)
-async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
+async def test_nothing_hostile_on_the_pages_of_webhooks_becomes_markup(
     app: App, http: httpx2.AsyncClient, text: str
 ) -> None:
-    """Every place of an endpoint and of its deliveries that somebody writes into: the operator, the receiver, the one
+    """Every place of a webhook and of its deliveries that somebody writes into: the operator, the receiver, the one
     who made the job. The elements of each page are those of the page with harmless words."""
 
     def furnish(name: str, words: str) -> None:
         url = f"https://hooks.example/{quote(words)}"
         made = app.webhooks.add(name, url, secrets="OPS_HOOK", kind=words.strip("\u202e\u2066")[:100])
-        job = app.enqueue(DELIVER, {"endpoint": name, "type": "note", "data": {"text": words}})
+        job = app.enqueue(DELIVER, {"webhook": name, "type": "note", "data": {"text": words}})
         said = {"message": f"msg_{name}", "type": words[:100], "attempt": 1, "status": 500, "error_code": "refused"}
         entry = WebhookDelivery(
             new_id(),
@@ -370,12 +370,12 @@ async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
             app.webhooks.disable(name, reason=words)
 
     await asyncio.to_thread(furnish, "plain", "harmless words")
-    before = markup_of((await http.get("/endpoints")).text)
+    before = markup_of((await http.get("/webhooks")).text)
     await asyncio.to_thread(app.webhooks.remove, "plain")
     pages = []
     for name, words in (("plain", "harmless words"), ("hostile", text)):
         await asyncio.to_thread(furnish, name, words)
-        shown = [await http.get(f"/endpoints/{name}{more}") for more in ("", "?failed=1", f"?before={new_id()}")]
+        shown = [await http.get(f"/webhooks/{name}{more}") for more in ("", "?failed=1", f"?before={new_id()}")]
         assert [each.status_code for each in shown] == [200, 200, 200]
         assert "default-src 'none'" in shown[0].headers["content-security-policy"]
         assert words.split()[0][:20] in html.unescape(shown[0].text), "it is there, as text"
@@ -383,7 +383,7 @@ async def test_nothing_hostile_on_the_pages_of_endpoints_becomes_markup(
         if name == "plain":
             await asyncio.to_thread(app.webhooks.remove, name)
     assert pages[0] == pages[1]
-    assert markup_of((await http.get("/endpoints")).text) == before
+    assert markup_of((await http.get("/webhooks")).text) == before
 
 
 async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None:

@@ -35,7 +35,7 @@ _SQL = re.compile(
     re.VERBOSE,
 )
 # Words of SQL in the places where a code may stand, that are none: states, columns and classes.
-NO_CODES = {"safe_metadata", "in_progress", "retry_waiting", "dead_letter", "waiting_for_approval", "max_retries"}
+NO_CODES = {"safe_metadata", "in_progress", "retry_waiting", "dead_letter", "waiting_for_approval", "max_attempts"}
 
 
 def collect() -> set[str]:

@@ -33,7 +33,7 @@ def test_the_guide(app: App) -> None:
     at(app, MONDAY + timedelta(minutes=15))
     often, first, version = made(app, "report")[-1], *made(app, "report")[:2]
     assert often.payload == {"scope": "quarter of an hour"}
-    assert (first.payload, first.queue, first.max_retries) == ({"scope": "month"}, "slow", 2)
+    assert (first.payload, first.queue, first.max_attempts) == ({"scope": "month"}, "slow", 3)
     assert (version.payload, version.idempotency_key) == ({"scope": "March"}, "m-3")
     at(app, MONDAY + timedelta(days=1))
     assert sorted(job.enqueued_by for job in made(app, "report")[-2:]) == ["schedule often", "schedule report"]

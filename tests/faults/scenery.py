@@ -159,7 +159,7 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
             yield "fires", store.schedules.fires(row["id"], all_of)
     for row in rows.get("webhook", []):
         if len(str(row["id"])) == 36:
-            yield "endpoint_deliveries", store.webhooks.deliveries(row["id"], all_of, 100)
+            yield "webhook_deliveries", store.webhooks.deliveries(row["id"], all_of, 100)
     for row in rows.get("subscription", []):
         if len(str(row["id"])) == 36:
             yield "deliveries", store.subscriptions.deliveries(row["id"], all_of, False, 100)

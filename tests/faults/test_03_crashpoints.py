@@ -57,6 +57,7 @@ NOT_A_WORKERS |= {"agents.set", "agents.disable", "agents.drain", "agents.enable
 NOT_A_WORKERS |= {"templates.set", "templates.remove", "templates.enqueue", "schedules.run"}
 NOT_A_WORKERS |= {"schedules.add", "schedules.change", "schedules.declare"}  # parts of the flow called schedules.fire
 NOT_A_WORKERS |= {"workflows.start", "workflows.extend", "workflows.cancel", "workflows.resume"}
+NOT_A_WORKERS |= {"workflows.fire_callbacks"}  # where a workflow has callbacks: tests/faults/test_45_workflow_kills.py
 READS = {
     "ledger.read",
     "ledger.cursor",
@@ -91,12 +92,16 @@ READS |= {
     "workflows.graph",
     "workflows.named",
     "workflows.parent_results",
+    "workflows.failure",
+    "workflows.members",
+    "workflows.name_of",
 }
 READS |= {
     "templates.get",
     "templates.list",
     "templates.versions",
     "templates.made_from",
+    "templates.scheduled_at",
     "schedules.get",
     "schedules.list",
     "schedules.declared",

@@ -214,7 +214,7 @@ def insert(store: Store, payload: str) -> list[str]:
     """As another language would; answers the id, or nothing where the database has refused it."""
     with closing(open_by_hand(store.url)) as by_hand:
         before = {str(row[0]) for row in by_hand.execute("select id from job")}
-        text = "insert into job (kind, tenant, max_retries, payload) values ('echo', 'default', 0, :payload)"
+        text = "insert into job (kind, tenant, max_attempts, payload) values ('echo', 'default', 1, :payload)"
         refusal = by_hand.refusal(text, {"payload": payload})
         new = {str(row[0]) for row in by_hand.execute("select id from job")} - before
     assert len(new) == (refusal is None)

@@ -5,13 +5,17 @@ The end of a parent and the release of its children are one transaction, so ther
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast import App, State
+from holdfast.features.workflows.map_template import MAP
+from holdfast.features.workflows.model import CallbackSpec
 from tests.faults.checker import IN_TIME, check
 from tests.faults.crashing import GONE, Point, When, start
 from tests.faults.effects import effects
@@ -56,6 +60,47 @@ def test_gone_at_the_end_of_a_parent(app: App, folder: Path, when: When) -> None
         rescuer.join(10)
     check_workflow(flow.graph)
     assert flow.status == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("operation", "when"), [("extend", "after"), ("fire_callbacks", "before"), ("fire_callbacks", "after")]
+)
+def test_gone_while_jobs_are_added_or_called_back(app: App, folder: Path, operation: str, when: When) -> None:
+    """A map adds each of its jobs once, what is behind it waits for them, and a callback is made once."""
+    template = {
+        "kind": "awork",
+        "argument": "number",
+        "options": {},
+        "retry_given": False,
+        "uses": [],
+        "delay": None,
+        "run_at": None,
+        "deadline_at": None,
+    }
+    callback = CallbackSpec(spec("work", payload={"number": 9}, retry=PATIENT), "success", None)
+    flow = Flow(app._store, {"m": "", "last": "m"}, callbacks=(callback,))
+    mapped, last = (replace(node.job, retry=PATIENT) for node in flow.nodes)
+    mapped.kind, mapped.payload = MAP, json.dumps({"items": [1, 2, 3], "job": template, "limit": 10})
+    last.kind, last.payload = "work", json.dumps({"number": 4})
+    nodes = tuple(replace(node, job=job) for node, job in zip(flow.nodes, (mapped, last), strict=True))
+    app._store.run(app._store.workflows.start(replace(flow.spec, nodes=nodes), "default"))
+    victim = start(app._store.url, folder, Point(f"workflows.{operation}", when), burst=False, lease_ttl=1.5)
+    victim.join(60)
+    assert victim.exitcode == GONE, (folder / "crashing.log").read_text()
+    rescuer = start(app._store.url, folder, burst=False)
+    try:
+        all_ended(app, 6)
+    finally:
+        rescuer.kill()
+        rescuer.join(10)
+    check_workflow(flow.graph)
+    assert flow.status == "succeeded"
+    assert sorted(node.label for node in flow.graph.nodes) == ["last", "m", "m.1", "m.2", "m.3"]
+    assert app.jobs.get(callback.job.id).state is State.SUCCEEDED
+    assert app._store.run(app._store.workflows.fire_callbacks(10, "*")) == 0
+    ended = {node.label: node.finished_at for node in flow.graph.nodes}
+    began = {node.label: node.started_at for node in flow.graph.nodes}
+    assert all(ended[f"m.{n}"] <= began["last"] for n in (1, 2, 3))  # type: ignore[operator]
 
 
 def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: int, width: int, kills: int) -> None:

@@ -91,7 +91,7 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     assert put == worker.templates.get("t") == client.do(lambda c: c.templates.list())[0]
     from_it = client.do(lambda c: c.templates.using(tags=["x"]).enqueue("t", n=6))
     job = client.do(lambda c: c.jobs.get(from_it.id))
-    assert (job.payload, job.queue, job.tags, job.max_retries) == ({"n": 6}, "slow", ("x",), 1)
+    assert (job.payload, job.queue, job.tags, job.max_attempts) == ({"n": 6}, "slow", ("x",), 2)
     assert len(client.do(lambda c: c.templates.versions("t"))) == 1
     client.do(lambda c: c.templates.remove("t"))
     with pytest.raises(NotFound):
@@ -101,6 +101,8 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     a = plan.add("fetch", {"n": 1}, name="a")
     b = plan.add("fetch", {"n": 2})
     plan.add("fetch", {"n": 3}, name="last", after=[a, b])
+    plan.on_failure("tell", {"channel": "ops"})
+    plan.on_success("tell", step="a")
     started = client.do(lambda c: plan.start())
     assert (started.created, sorted(started.jobs)) == (True, ["a", "fetch-2", "last"])
     assert client.do(lambda c: plan.start()).created is False
@@ -109,7 +111,14 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     assert sorted(client.do(lambda c: more.start()).jobs) == ["more"]
     graph = client.do(lambda c: c.workflows.graph(started.id))
     assert graph == worker.workflows.graph(started.id)
+    assert [(each.fires, each.step_id) for each in graph.callbacks] == [
+        ("failure", None),
+        ("success", started.jobs["a"]),
+    ]
     worker.run_worker(burst=True)
+    worker.run_worker(burst=True)
+    (told,) = worker.jobs.list(kind="tell")
+    assert told.id == graph.callbacks[1].job_id
     (done,) = client.do(lambda c: c.workflows.list(over=True))
     assert (done.id, done.status) == (started.id, "succeeded")
     with pytest.raises(errors.Conflict) as raised:
@@ -274,7 +283,7 @@ def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
     with pytest.raises(NotFound, match="message_not_found"):
         client.do(lambda c: c.webhooks.resend("ops", "msg_none"))
     client.do(lambda c: c.webhooks.remove("ops"))
-    with pytest.raises(NotFound, match="endpoint_not_found"):
+    with pytest.raises(NotFound, match="webhook_not_found"):
         client.do(lambda c: c.webhooks.get("ops"))
     kept = client.do(lambda c: c.connectors.set("http.request", hosts=["a.example.com"], timeout="5s", max_bytes="1MB"))
     assert kept == worker.connectors.get("http.request") == client.do(lambda c: c.connectors.list())[0]

@@ -115,7 +115,7 @@ class Comparison:
         order = [job.id for queue in ("bulk", "default") for job in self.model.line("*", queue)]
         same(_claim_order(found), order, f"the queues of {player}")
         for job in found:
-            assert 0 <= job.retries <= job.max_retries
+            assert 0 <= job.retries < job.max_attempts
             assert job.crashes <= job.max_crashes + 1
             assert (job.finished_at is not None) == job.state.finished
 

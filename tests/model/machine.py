@@ -243,7 +243,7 @@ class StoresMachine(Governed):
         when = Reschedule(
             at=None if offset is None else self.model.now + timedelta(seconds=offset),
             delay=data.draw(st.none() | delays, label="delay") if offset is None else None,
-            max_retries=data.draw(st.sampled_from([None, None, 0, 1, 5]), label="limit"),
+            max_attempts=data.draw(st.sampled_from([None, None, 1, 2, 6]), label="limit"),
         )
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")

@@ -221,6 +221,6 @@ def _stands(job: ModelJob, spec: JobSpec) -> bool:
 
 
 def _impossible(item: Settlement, job: ModelJob) -> bool:
-    if item.ending == "retry" and job.retries >= job.max_retries:
+    if item.ending == "retry" and job.retries + 1 >= job.max_attempts:
         return True
     return item.ending in ("retry", "bury", "fail", "crash") and None in (item.code, item.message)

@@ -29,7 +29,7 @@ class Registry(Upkeep):
             definition.id,
             definition.name,
             definition.kind,
-            definition.max_retries,
+            definition.max_attempts,
             definition.max_crashes,
             None if definition.backoff is None else definition.backoff.to_json(),
             definition.max_payload_bytes,

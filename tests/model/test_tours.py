@@ -302,7 +302,7 @@ def test_moving_at_every_stage(tour: Tour) -> None:
 @pytest.mark.slow
 def test_rescheduling_at_every_stage(tour: Tour) -> None:
     """Waiting for its turn, its time, its retry; held, begun, dead; and the same words twice are told once."""
-    later = Reschedule(delay=60.0, max_retries=3)
+    later = Reschedule(delay=60.0, max_attempts=4)
     job = tour.put(retry=TWICE)
     for when in (later, later, AT_ONCE, AT_ONCE):
         tour.reschedule(job, when)
@@ -312,7 +312,7 @@ def test_rescheduling_at_every_stage(tour: Tour) -> None:
     tour.reschedule(job)
     for when in (later, AT_ONCE):
         tour.end(job, "retry")
-        tour.reschedule(job, Reschedule(max_retries=0))
+        tour.reschedule(job, Reschedule(max_attempts=1))
         tour.reschedule(job, when)
         tour.wait(60.0)
         tour.open_lease()
@@ -320,7 +320,7 @@ def test_rescheduling_at_every_stage(tour: Tour) -> None:
     tour.end(job, "bury")
     tour.reschedule(job)
     tour.play(lambda side: side.operate("redrive", [job], None, "somebody", "a", 7))
-    assert tour.model.jobs[job].max_retries == 7
+    assert tour.model.jobs[job].max_attempts == 7
 
 
 @pytest.mark.slow
@@ -396,7 +396,7 @@ def test_an_agent_at_every_stage(tour: Tour) -> None:
     tour.take()  # the label's
     tour.end(label, "retry")
     tour.take()
-    assert [tour.model.jobs[each].max_retries for each in (label, begun, given)] == [1, 2, 1]
+    assert [tour.model.jobs[each].max_attempts for each in (label, begun, given)] == [2, 3, 2]
     tour.agent("disable")
     tour.put(agent="planner")
     free = tour.put()

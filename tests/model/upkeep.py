@@ -118,13 +118,13 @@ class Upkeep(World):
         """At once, or queued until then; the ledger says by whom, once for the same words."""
         due = when.at if when.at is not None else self.now + seconds(when.delay or 0.0)
         later = due if due > self.now else None
-        note = {"rescheduled": moment(later) if later else "now", "by": actor} | _note(reason, when.max_retries)
+        note = {"rescheduled": moment(later) if later else "now", "by": actor} | _note(reason, when.max_attempts)
         answers: dict[str, Verdict] = {}
         for job in self.within(scope):
             if job.id in ids:
                 refusal = _not_rescheduled(job, when)
                 if refusal is None:
-                    job.limit = job.limit if when.max_retries is None else when.max_retries
+                    job.limit = job.limit if when.max_attempts is None else when.max_attempts
                     if job.state is State.RETRY_WAITING or job.note != note:
                         self.step(job, "reschedule", actor, note)
                     job.due_at = later
@@ -203,7 +203,7 @@ def _not_moved(job: ModelJob, other: ModelJob | None, move: Move) -> str | None:
 
 
 def _note(reason: str | None, limit: int | None) -> dict[str, Any]:
-    return ({"reason": reason} if reason else {}) | ({} if limit is None else {"max_retries": limit})
+    return ({"reason": reason} if reason else {}) | ({} if limit is None else {"max_attempts": limit})
 
 
 def _not_rescheduled(job: ModelJob, when: Reschedule) -> str | None:
@@ -211,7 +211,7 @@ def _not_rescheduled(job: ModelJob, when: Reschedule) -> str | None:
         return "not_waiting"
     if job.held:
         return "job_held"
-    return "limit_too_low" if when.max_retries is not None and job.retries > when.max_retries else None
+    return "limit_too_low" if when.max_attempts is not None and job.retries >= when.max_attempts else None
 
 
 def _open_to(operation: OperatorAction, job: ModelJob) -> bool:

@@ -41,7 +41,7 @@ def job_of(job: ModelJob) -> Job:
         attempt=job.attempt,
         retries=job.retries,
         crashes=job.crashes,
-        max_retries=job.max_retries,
+        max_attempts=job.max_attempts,
         max_crashes=spec.retry.max_crashes,
         priority=job.priority,
         position=0,

@@ -63,9 +63,9 @@ class ModelJob:
         return self.spec.id
 
     @property
-    def max_retries(self) -> int:
+    def max_attempts(self) -> int:
         """As it was enqueued, unless somebody has set another."""
-        return self.spec.retry.max_retries if self.limit is None else self.limit
+        return self.spec.retry.max_attempts if self.limit is None else self.limit
 
     @property
     def priority(self) -> int:

@@ -89,7 +89,7 @@ POSTGRES = (
       from (select n, {FACTS} from generate_series(1, {ASKING}) n) f
     """,
     f"""
-    insert into job_state (id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, attempt,
+    insert into job_state (id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, attempt,
                            due_at, deadline_at, lease, approval_id, finished_at, error_code, error_message, agent, note)
     select (lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid,
            tenant, kind, queue, ({STATE})::state, priority, n * 100, 4, 3, 1,
@@ -143,7 +143,7 @@ SQLITE = (
     """,
     "insert into job_tag (tenant, tag, job_id) select tenant, 'rare', id from job where n % 10009 = 0",
     f"""
-    insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, attempt,
+    insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, attempt,
                            due_at, deadline_at, lease, approval_id, finished_at, error_code, error_message, agent, note)
     select n, id, tenant, kind, queue, {STATE}, priority, n * 100, 4, 3, 1,
            {_micros(DUE_YEAR)}, deadline_at,

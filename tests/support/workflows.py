@@ -9,6 +9,7 @@ from holdfast.engine.job import JobSpec
 from holdfast.engine.outcome import Outcome
 from holdfast.features.assembly import Store
 from holdfast.features.workflows.model import (
+    Addition,
     Counts,
     EdgeSpec,
     Graph,
@@ -74,7 +75,7 @@ class Flow:
     def add(self, drawn: Drawn, edges: dict[str, OnFailure] | None = None) -> Started:
         self.ids |= {name: new_id() for name in drawn}
         nodes, drawn_edges = self._plan(drawn, edges or {}, {})
-        return self.store.run(self.store.workflows.extend(self.id, nodes, drawn_edges, "tester", TENANT))
+        return self.store.run(self.store.workflows.extend(self.id, Addition(nodes, drawn_edges), "tester", TENANT))
 
     @property
     def graph(self) -> Graph:

@@ -21,7 +21,7 @@ AGENT = Agent(
     id="planner",
     name="Planner",
     kind=None,
-    max_retries=None,
+    max_attempts=None,
     max_crashes=None,
     backoff=None,
     max_payload_bytes=None,
@@ -44,11 +44,11 @@ def agent(**changes: Any) -> Agent:
 @pytest.mark.req("CX-9")
 def test_a_retry_is_the_whole_policy_and_a_preset_the_backoff_alone() -> None:
     whole = Definition.of("a", retry=Retry(max_attempts=3, max_crashes=1))
-    assert (whole.max_retries, whole.max_crashes, whole.backoff) == (2, 1, PATIENT)
+    assert (whole.max_attempts, whole.max_crashes, whole.backoff) == (3, 1, PATIENT)
     partly = Definition.of("a", retry="gentle")
-    assert (partly.max_retries, partly.max_crashes, partly.backoff) == (None, None, GENTLE)
+    assert (partly.max_attempts, partly.max_crashes, partly.backoff) == (None, None, GENTLE)
     nothing = Definition.of("a")
-    assert (nothing.name, nothing.max_retries, nothing.max_crashes, nothing.backoff) == ("a", None, None, None)
+    assert (nothing.name, nothing.max_attempts, nothing.max_crashes, nothing.backoff) == ("a", None, None, None)
 
 
 def test_sizes_and_spans() -> None:
@@ -60,7 +60,7 @@ def test_sizes_and_spans() -> None:
 def test_what_is_not_registered_is_the_kinds() -> None:
     kinds = Retry(max_attempts=9, max_crashes=8, backoff=Backoff(base=7))
     assert agent().policy(kinds) == kinds
-    assert agent(max_retries=0).policy(kinds) == Retry(max_attempts=1, max_crashes=8, backoff=Backoff(base=7))
+    assert agent(max_attempts=1).policy(kinds) == Retry(max_attempts=1, max_crashes=8, backoff=Backoff(base=7))
     assert agent(max_crashes=0).policy(kinds) == Retry(max_attempts=9, max_crashes=0, backoff=Backoff(base=7))
     assert agent(backoff=GENTLE.to_json()).policy(kinds).backoff == GENTLE
     assert agent(backoff={"base": "much"}).policy(kinds).backoff == PATIENT, "somebody wrote it by hand"
@@ -84,7 +84,7 @@ def test_objections() -> None:
 
 @pytest.mark.req("CX-9")
 def test_a_policy_given_for_the_job_stays() -> None:
-    strict = agent(max_retries=0)
+    strict = agent(max_attempts=1)
     assert under(strict, SPEC, NOW).retry.max_attempts == 1
     given = dataclasses.replace(SPEC, retry=Retry(7), retry_given=True)
     assert under(strict, given, NOW).retry.max_attempts == 7

@@ -45,6 +45,8 @@ def test_unknown_options_name_the_ones_there_are() -> None:
     assert "There are agent, causation_id" in fix_of(nonsense=1)
     with pytest.raises(InvalidSetting, match="Did you mean queue"):
         app.job(queu="mail")  # type: ignore[call-overload]
+    with pytest.raises(InvalidSetting, match="Did you mean run_at"):
+        app.prepare("send", run_att=1)  # type: ignore[call-arg]
     app.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import Retry, RetryLater
-from holdfast.engine.retry import AT_MOST_ONCE, GENTLE, as_policy, as_stored_policy, fixed, retry_limit
+from holdfast.engine.retry import AT_MOST_ONCE, GENTLE, as_policy, as_stored_policy, attempt_limit, fixed
 from holdfast.errors import InvalidSetting
 
 pytestmark = pytest.mark.req("CX-9", "JF-5")
@@ -123,11 +123,11 @@ def test_which_errors_are_worth_another_try(policy: Retry, error: BaseException,
 
 @pytest.mark.req("SC-7")
 def test_at_most_once_leaves_no_second_try() -> None:
-    assert (AT_MOST_ONCE.max_retries, AT_MOST_ONCE.max_crashes) == (0, 0)
+    assert (AT_MOST_ONCE.max_attempts, AT_MOST_ONCE.max_crashes) == (1, 0)
 
 
-def test_a_limit_in_attempts_is_stored_in_retries() -> None:
-    assert (retry_limit(None), retry_limit(1), retry_limit(101)) == (None, 0, 100)
+def test_a_limit_of_attempts() -> None:
+    assert (attempt_limit(None), attempt_limit(1), attempt_limit(101)) == (None, 1, 101)
     for bad in (0, 102, True, 2.0, "3"):
         with pytest.raises(InvalidSetting):
-            retry_limit(bad)
+            attempt_limit(bad)

@@ -146,7 +146,7 @@ def test_the_same_bytes_each_time_and_nothing_of_the_machine() -> None:
         message_of({"event": {}}, "0-1", EPOCH)
 
 
-def test_an_endpoint_that_makes_no_sense_is_refused() -> None:
+def test_an_webhook_that_makes_no_sense_is_refused() -> None:
     good: dict[str, Any] = {"name": "ops", "url": "https://a.example", "secrets": "HOOK"}
     wrong: list[dict[str, Any]] = [
         {"name": "Ops"},

@@ -96,7 +96,7 @@ class App(Running):
     connectors: Connectors
     """Which hosts and secrets the built-in kinds may use."""
     webhooks: Webhooks
-    """Endpoints that are told of events."""
+    """Webhooks that are told of events."""
     payload_rules: PayloadRules
     """Rules for payloads and results."""
     retention: RetentionPolicies

@@ -10,6 +10,8 @@ from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.connectors.report import GENERATE, Sources, check_report, generator
 from holdfast.features.webhooks.delivery import deliverer
 from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
+from holdfast.features.workflows.expansion import expand
+from holdfast.features.workflows.map_template import MAP
 from holdfast.kind import Options
 from holdfast.steps.signature import CheckedSignature, Signature
 
@@ -32,8 +34,10 @@ def built_in(reach: Outbound, reports: Sources) -> Iterator[Made]:
                 DELIVER: Signature(deliver, DELIVER, skip=1),
                 REQUEST: CheckedSignature(request, REQUEST, check_request, skip=1),
                 GENERATE: CheckedSignature(generate, GENERATE, check_report, skip=1),
+                MAP: Signature(expand, MAP, skip=1),
             }
         )
     yield DELIVER, deliver, _signatures[DELIVER], Options(retry=DELIVERY_RETRY)
     yield REQUEST, request, _signatures[REQUEST], Options()
     yield GENERATE, generate, _signatures[GENERATE], Options()
+    yield MAP, expand, _signatures[MAP], Options()

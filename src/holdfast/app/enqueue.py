@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.app import enqueue_many
 from holdfast.app.built_in import ALIASES
 from holdfast.app.handlers import Declared
-from holdfast.context import current
+from holdfast.app.workflow_definitions import planned_by, planner
+from holdfast.context import Context, current
 from holdfast.engine.job import JobSpec
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_options
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import as_stored_policy
@@ -28,10 +29,15 @@ from holdfast.stores.requests import SendEvent, SentResult
 from holdfast.stores.session import Session
 
 R = TypeVar("R")
+P = ParamSpec("P")
+
+
+_OPTIONS = frozenset(Options.__annotations__)
 
 
 class Enqueuing(StoreNamespace):
     _session: Session
+    _job: Callable[..., Any]
     _kinds: dict[str, Declared]
     _all_kinds: Mapping[str, Declared]
 
@@ -67,6 +73,8 @@ class Enqueuing(StoreNamespace):
         name = check_name(kind, "kind")
         if name not in self._kinds:
             name = ALIASES.get(name, name)
+        if not options.keys() <= _OPTIONS:
+            check_options(options, _OPTIONS)
         known = self._all_kinds.get(name)
         text, rule = self._payload(name, payload)
         decode: Callable[[Any], Any] = as_it_is
@@ -95,11 +103,42 @@ class Enqueuing(StoreNamespace):
     def _make(self, kind: str, payload: Any, options: dict[str, Any]) -> JobSpec:
         return self._prepare(kind, payload, Options(**options)).spec  # type: ignore[typeddict-item]
 
-    def workflow(self, kind: str, **options: Unpack[WorkflowOptions]) -> WorkflowPlan:
+    @overload
+    def workflow(self, kind: str, /, **options: Unpack[WorkflowOptions]) -> WorkflowPlan: ...
+    @overload
+    def workflow(self, function: Callable[Concatenate[WorkflowPlan, P], Any], /) -> Kind[P, str]: ...
+    @overload
+    def workflow(
+        self, kind: None = None, /, **options: Any
+    ) -> Callable[[Callable[Concatenate[WorkflowPlan, P], Any]], Kind[P, str]]: ...
+    def workflow(self, kind: Any = None, /, **options: Any) -> Any:
         """Plan jobs that depend on one another: ``wf = app.workflow("publish"); a = wf.add(fetch, 7);
         wf.add(render, after=a); wf.start()``. ``on_failure`` says what the failure of a job means for those after it:
-        ``"skip"`` them, ``"continue"`` anyway, or ``"stop"`` the workflow. With a ``key`` it is started once."""
-        return plan_workflow(self._session, self._child, kind, options, current())
+        ``"skip"`` them, ``"continue"`` anyway, or ``"stop"`` the workflow. With a ``key`` it is started once.
+
+        Above a function, ``@app.workflow`` declares a kind whose jobs plan and start a workflow:
+        ``def nightly(wf: holdfast.WorkflowPlan, day: str) -> None``. It can be scheduled, and enqueued like any kind;
+        the result of its job is the id of the workflow. Options are ``name``, ``on_failure`` and those of ``job``.
+        """
+        kind = options.pop("kind", kind)
+        if callable(kind):
+            return self._define(kind, None, {})
+        if kind is None:
+            name = options.pop("name", None)
+            return lambda function: self._define(function, name, dict(options))
+        return plan_workflow(self._session, self._child, kind, WorkflowOptions(**options), current())  # type: ignore[typeddict-item]
+
+    def _define(self, function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Kind[..., str]:
+        named = name or function.__name__
+        given = planned_by(options)
+
+        def plan(ctx: Context) -> WorkflowPlan:
+            found = plan_workflow(self._session, self._child, named, {**given, "key": ctx.job_id}, ctx)
+            found.once = True
+            return found
+
+        declared: Kind[..., str] = self._job(named, options)(planner(function, plan))
+        return declared
 
     @operation
     def send_event(

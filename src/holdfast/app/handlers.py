@@ -28,7 +28,7 @@ from holdfast.features.attempts.model import LOG_LIMIT
 from holdfast.features.connectors.command_runner import Program, command_caller
 from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.features.registry.model import TEXT_LIMIT
-from holdfast.features.workflows.run import result_value
+from holdfast.features.workflows.run import BoundResults
 from holdfast.kind import Kind, Prepared
 from holdfast.steps.approvals import Asking
 from holdfast.steps.driver import Durable, Plan, StepTools
@@ -143,13 +143,13 @@ def binder(client: Session) -> Callable[[Claim], Awaitable[Claim]]:
     """Puts results of the jobs before it into the payload of a workflow's job, in place of the marks of its plan."""
 
     async def bind(claim: Claim) -> Claim:
-        found = await client.arun(client.store.workflows.parent_results(claim.id, claim.tenant))
-        opened = partial(client.vault.open_value, tenant=claim.tenant)
-        parents = {
-            each.job_id: replace(each, value=await in_thread(opened, each.value, each.ref, job_id=each.job_id))
-            for each in found
-        }
-        return replace(claim, payload=filled(claim.payload, lambda job_id: result_value(parents[job_id])))
+        store, opened = client.store, partial(client.vault.open_value, tenant=claim.tenant)
+        found = [
+            replace(each, value=await in_thread(opened, each.value, each.ref, job_id=each.job_id))
+            for each in await client.arun(store.workflows.parent_results(claim.id, claim.tenant))
+        ]
+        failed = await client.arun(store.workflows.failure(claim.id, claim.tenant)) if not claim.workflow_id else None
+        return replace(claim, payload=filled(claim.payload, BoundResults(found, failed)))
 
     return bind
 

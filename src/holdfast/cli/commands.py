@@ -223,7 +223,7 @@ GROUPS = (
     ("workers", workers.commands),
     ("subscriptions", events.commands),
     ("consumers", events.consumer_commands),
-    ("endpoints", webhooks.commands),
+    ("webhooks", webhooks.commands),
     ("connectors", connectors.commands),
     ("executors", agents.executor_commands),
     ("kinds", registry.kind_commands),

@@ -1,44 +1,82 @@
 """Arguments of a workflow's job that are results of other jobs.
 
-A plan writes a mark with the ids of those jobs into the payload; the worker puts the results in its place before the
-handler is called, so the handler takes ordinary arguments.
+A plan writes a mark into the payload that says where the value comes from; the worker puts the value in its place
+before the handler is called, so the handler takes ordinary arguments.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 from holdfast.engine.payload import decode
 
 RESULT_MARK: Final = "holdfast:result"
+CALLBACK_TAG: Final = "holdfast:callback"
+"""On jobs that are callbacks of workflows, which do not belong to one: a worker must know which payloads to look at."""
+
+Source = str | list[Any] | dict[str, Any]
+"""The id of a job for its result, a list for the list of theirs, ``{"map": id}`` for the results of the jobs that this
+one added; in a callback ``{"ends": true}`` for those of the workflow, and ``{"failure": true}``."""
+
+
+class Values(Protocol):
+    """Where the values of marks are looked up."""
+
+    def result(self, job_id: str) -> Any: ...
+    def mapped(self, job_id: str) -> Any: ...
+    def ends(self) -> Any: ...
+    def failure(self) -> Any: ...
 
 
 class ResultOf(dict[str, Any]):
-    """The mark: the id of a job for its result, a list of ids for the list of their results."""
+    """The mark."""
 
-    def __init__(self, job: str | Sequence[str]) -> None:
-        super().__init__({RESULT_MARK: job if isinstance(job, str) else list(job)})
+    def __init__(self, source: Source) -> None:
+        super().__init__({RESULT_MARK: source})
 
 
 def rebound(payload: str, ids: Mapping[str, str]) -> str:
     """The payload with other ids in its marks: for a copy of the plan."""
-    return _replaced(payload, lambda job: ids.get(job, job), as_mark=True)
+
+    def change(source: Source) -> Source:
+        if isinstance(source, str):
+            return ids.get(source, source)
+        if isinstance(source, list):
+            return [change(each) for each in source]
+        return {tag: ids.get(value, value) if tag == "map" else value for tag, value in source.items()}
+
+    return _replaced(payload, lambda source: {RESULT_MARK: change(source)})
 
 
-def filled(payload: str, result: Callable[[str], Any]) -> str:
-    """The payload with the results in place of the marks."""
-    return _replaced(payload, result, as_mark=False)
+def filled(payload: str, values: Values) -> str:
+    """The payload with the values in place of the marks."""
+
+    def value(source: Source) -> Any:
+        match source:
+            case str():
+                return values.result(source)
+            case list():
+                return [value(each) for each in source]
+            case {"map": str(job_id)}:
+                return values.mapped(job_id)
+            case {"ends": True}:
+                return values.ends()
+            case {"failure": True}:
+                return values.failure()
+            case _:
+                raise ValueError("a mark of no known form")
+
+    return _replaced(payload, value)
 
 
-def _replaced(payload: str, change: Callable[[str], Any], *, as_mark: bool) -> str:
+def _replaced(payload: str, change: Callable[[Source], Any]) -> str:
     values = decode(payload)
     if not isinstance(values, dict):
         return payload
     for name, value in values.items():
         if isinstance(value, dict) and value.keys() == {RESULT_MARK}:
-            job: Any = value[RESULT_MARK]
-            new = change(job) if isinstance(job, str) else [change(each) for each in job]
-            values[name] = {RESULT_MARK: new} if as_mark else new
+            source: Any = value[RESULT_MARK]
+            values[name] = change(source)
     return json.dumps(values)

@@ -124,7 +124,7 @@ class Claim:
     payload: str
     retries: int
     crashes: int
-    max_retries: int
+    max_attempts: int
     max_crashes: int
     backoff: dict[str, Any] | None
     priority: int
@@ -196,7 +196,7 @@ class Job:
     attempt: int
     retries: int
     crashes: int
-    max_retries: int
+    max_attempts: int
     max_crashes: int
     priority: int
     position: int
@@ -250,7 +250,7 @@ class Job:
             backoff = Backoff.from_json(self.backoff) if self.backoff else PATIENT
         except InvalidSetting:
             backoff = PATIENT
-        return backoff.span(self.max_retries)
+        return backoff.span(self.max_attempts - 1)
 
     @property
     def retried(self) -> bool:

@@ -228,15 +228,10 @@ class Retry:
         object.__setattr__(self, "give_up_on", _errors("give_up_on", self.give_up_on))
 
     @property
-    def max_retries(self) -> int:
-        """The first attempt is no retry."""
-        return self.max_attempts - 1
-
-    @property
     def span(self) -> float:
         """The longest time, in seconds, between the first failure and the last attempt. With jitter the average is half
         of it."""
-        return self.backoff.span(self.max_retries)
+        return self.backoff.span(self.max_attempts - 1)
 
     def is_final(self, error: BaseException) -> bool:
         """Whether another attempt after this error is not worth it."""
@@ -256,12 +251,12 @@ AT_MOST_ONCE: Final = Retry(max_attempts=1, max_crashes=0)
 """Begun once: neither a failure nor a lost worker is a reason to begin it again (SC-7)."""
 
 
-def retry_limit(max_attempts: object) -> int | None:
-    """A number of attempts as the number of retries that is stored; None stays None."""
+def attempt_limit(max_attempts: object) -> int | None:
+    """A number of attempts, checked; None stays None."""
     if max_attempts is None:
         return None
     whole("max_attempts", max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
-    return int(max_attempts) - 1  # type: ignore[call-overload, no-any-return]
+    return int(max_attempts)  # type: ignore[call-overload, no-any-return]
 
 
 def as_policy(value: object) -> Retry:

@@ -164,7 +164,7 @@ def unreadable(claim: Claim) -> Failed:
 
 
 def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement:
-    again = not failure.final and claim.retries < claim.max_retries
+    again = not failure.final and claim.retries + 1 < claim.max_attempts
     delay = 0.0
     if again:
         asked, rule = failure.after, failure.backoff or _backoff(claim)

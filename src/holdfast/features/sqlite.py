@@ -19,7 +19,7 @@ from holdfast.features.schedules.sqlite import SqliteSchedules, SqliteTemplates
 from holdfast.features.tenants.store import SqliteTenants
 from holdfast.features.tokens.store import SqliteTokens
 from holdfast.features.webhooks.store import SqliteWebhooks
-from holdfast.features.workflows.store import SqliteWorkflows
+from holdfast.features.workflows.sqlite import SqliteWorkflows
 from holdfast.stores.sqlite.base import SqliteClock
 from holdfast.stores.sqlite.jobs import SqliteJobs
 from holdfast.stores.sqlite.leases import SqliteLeases

@@ -228,6 +228,7 @@ class WorkflowPlan(RemoteNamespace):
         self._path, self._options = path, options
         self._nodes: dict[str, dict[str, Any]] = {}
         self._edges: list[dict[str, Any]] = []
+        self._callbacks: list[dict[str, Any]] = []
 
     def add(
         self,
@@ -249,10 +250,19 @@ class WorkflowPlan(RemoteNamespace):
             self._edges.append(given(parent=parent, child=known, on_failure=on_failure))
         return known
 
+    def on_success(self, kind: str, payload: dict[str, Any] | None = None, *, step: str | None = None) -> None:
+        """Create a job once the workflow, or the job named ``step``, has succeeded. Its payload also has ``result``."""
+        self._callbacks.append(given(fires="success", kind=kind, payload=payload, step=step))
+
+    def on_failure(self, kind: str, payload: dict[str, Any] | None = None, *, step: str | None = None) -> None:
+        """Create a job once the workflow, or the job named ``step``, has failed. Its payload also has ``failure``."""
+        self._callbacks.append(given(fires="failure", kind=kind, payload=payload, step=step))
+
     @operation
     def start(self) -> Steps[StartedWorkflow]:
         """All its jobs in one transaction. Under a key of its own it is started once, whatever is lost on the way."""
         body = {**self._options, "nodes": [*self._nodes.values()], "edges": self._edges}
+        body |= {"callbacks": self._callbacks} if self._callbacks else {}
         request = dataclasses.replace(post(self._path, body), repeatable="key" in self._options)
         return (yield from self._read(StartedWorkflow, request))
 

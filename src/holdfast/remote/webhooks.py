@@ -22,7 +22,7 @@ _Deliveries = list[WebhookDelivery]  # inside the class the word is an operation
 
 
 class Webhooks(RemoteNamespace):
-    """Endpoints that are told of events over HTTP. URLs are shown without their query."""
+    """Webhooks that are told of events over HTTP. URLs are shown without their query."""
 
     @operation
     def add(
@@ -39,7 +39,7 @@ class Webhooks(RemoteNamespace):
         names of secrets of the workers."""
         said = given(secrets=_listed(secrets), wants=None if wants is None else _listed(wants), kind=kind)
         body = {"name": name, "url": url, **said, **_how(options)}
-        return (yield from self._read(Webhook, post("/endpoints", body)))
+        return (yield from self._read(Webhook, post("/webhooks", body)))
 
     aadd = awaited(add)
 
@@ -64,7 +64,7 @@ class Webhooks(RemoteNamespace):
     @operation
     def list(self) -> Steps[list[Webhook]]:
         """Webhooks by name."""
-        return (yield from self._pages(Webhook, "/endpoints"))
+        return (yield from self._pages(Webhook, "/webhooks"))
 
     alist = awaited(list)
 
@@ -155,7 +155,7 @@ class Connectors(RemoteNamespace):
 
 
 def _at(name: str) -> str:
-    return f"/endpoints/{segment(name)}"
+    return f"/webhooks/{segment(name)}"
 
 
 def _connector(name: str) -> str:

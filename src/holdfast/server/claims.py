@@ -227,7 +227,7 @@ def _handed_out(claim: Claim, kept: dict[str, Any]) -> dict[str, Any]:
         "queue": claim.queue,
         "payload": decode(claim.payload),
         "retries": claim.retries,
-        "max_retries": claim.max_retries,
+        "max_attempts": claim.max_attempts,
         "crashes": claim.crashes,
         "max_crashes": claim.max_crashes,
         "priority": claim.priority,
@@ -331,7 +331,7 @@ def _claim(job: Job, lease: str, attempt: int) -> Claim:
     """As far as deciding needs it: if it is not this attempt any more, nothing will be written."""
     return Claim(
         *(job.id, lease, attempt, job.tenant, job.kind, job.queue, json.dumps(job.payload), job.retries, job.crashes),
-        *(job.max_retries, job.max_crashes, job.backoff, job.priority, job.position, job.deadline_at, job.created_at),
+        *(job.max_attempts, job.max_crashes, job.backoff, job.priority, job.position, job.deadline_at, job.created_at),
         *(job.correlation_id, job.parent_id, job.workflow_id, job.agent, job.tags),
     )
 

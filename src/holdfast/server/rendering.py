@@ -99,7 +99,7 @@ TABS: tuple[tuple[str, str], ...] = (
     ("/registry", "Registry"),
     ("/templates", "Templates"),
     ("/subscriptions", "Subscriptions"),
-    ("/endpoints", "Webhooks"),
+    ("/webhooks", "Webhooks"),
     ("/connectors", "Connectors"),
     ("/payload-rules", "Payload rules"),
     ("/retention", "Retention"),

@@ -54,7 +54,7 @@ RECORDED = (
         "agent",
         "agent",
         "id",
-        "name kind max_retries max_crashes backoff max_payload_bytes max_wait requires_approval disabled_reason",
+        "name kind max_attempts max_crashes backoff max_payload_bytes max_wait requires_approval disabled_reason",
         "disabled_at",
     ),
     Recorded("template", "template", "name", "version kind removed created_by", trimmed=True),

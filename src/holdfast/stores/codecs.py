@@ -95,7 +95,7 @@ class Record:
                 "retry_of",
                 "cause_id",
             ),
-            *("subscription_id", "sample_job", "new_id", "place", "endpoint_id"),
+            *("subscription_id", "sample_job", "new_id", "place", "webhook_id"),
         }
     )
     documents: ClassVar[frozenset[str]] = frozenset(

@@ -10,7 +10,7 @@ from typing import Final
 KNOWN: Final = frozenset(
     {
         *("promote", "limits", "subscriptions", "operations", "schedules", "expire", "approvals", "aging", "reap"),
-        *("seal", "retention", "leftovers"),
+        *("seal", "retention", "leftovers", "callbacks"),
     }
 )
 

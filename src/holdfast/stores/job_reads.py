@@ -161,7 +161,7 @@ _WHY = "(select q.why from {quarantine} q, {present} p where q.job_id = j.id and
 JOB_COLUMNS = Record.columns(Job, "j.")
 STATE_COLUMNS = frozenset(
     {
-        *("state", "attempt", "retries", "crashes", "max_retries", "max_crashes", "priority", "position"),
+        *("state", "attempt", "retries", "crashes", "max_attempts", "max_crashes", "priority", "position"),
         *("due_at", "started_at", "finished_at", "error_code", "error_message"),
     }
 )

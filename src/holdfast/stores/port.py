@@ -192,9 +192,9 @@ class JobStore(Protocol):
         reason: str | None,
         actor: str,
         tenant: str,
-        max_retries: int | None = None,
+        max_attempts: int | None = None,
     ) -> Flow[list[Verdict]]:
-        """``max_retries`` is a new limit, for a redrive."""
+        """``max_attempts`` is a new limit, for a redrive."""
         ...
 
     def reschedule(

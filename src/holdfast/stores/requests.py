@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.engine.retry import retry_limit
+from holdfast.engine.retry import attempt_limit
 from holdfast.engine.states import State
 from holdfast.engine.times import instant, instant_or_none
 from holdfast.engine.units import Duration, seconds
@@ -40,16 +40,16 @@ class Reschedule:
 
     at: datetime | None = None
     delay: float | None = None
-    max_retries: int | None = None
+    max_attempts: int | None = None
 
     @classmethod
     def of(cls, at: datetime | None, delay: Duration | None, max_attempts: int | None) -> Reschedule:
         """As people say it, checked."""
         if at is not None and delay is not None:
             raise InvalidSetting("pass a time or a delay, not both", code="conflicting_options")
-        limit = retry_limit(max_attempts)
+        limit = attempt_limit(max_attempts)
         span = None if delay is None else seconds(delay, "delay")
-        return cls(at=instant_or_none(at, "the time"), delay=span, max_retries=limit)
+        return cls(at=instant_or_none(at, "the time"), delay=span, max_attempts=limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,9 @@ class Runner:
                 ticks += 1
                 if ticks > 1 and not summary.taken:
                     break
-                await feed(self._app._store, tenant=EVERY_TENANT)  # what came of it may make jobs
+                store = self._app._store
+                await feed(store, tenant=EVERY_TENANT)  # what came of it may make jobs
+                await store.arun(store.workflows.fire_callbacks(PAGE, EVERY_TENANT))
                 waiting = await self._queues(handlers, queues, due=True)
         return await self._report(taken)
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.engine.bound_results import RESULT_MARK
+from holdfast.engine.bound_results import CALLBACK_TAG, RESULT_MARK
 from holdfast.engine.hooks import EndHooks
 from holdfast.engine.job import DEFAULT_RETRY, Claim, log_fields
 from holdfast.engine.outcome import (
@@ -183,7 +183,8 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
         try:
             if is_packed(claim.payload):
                 claim = await unpacked(handler, claim)
-            if claim.workflow_id is not None and handler.bind is not None and RESULT_MARK in claim.payload:
+            bound = claim.workflow_id is not None or (claim.tags and CALLBACK_TAG in claim.tags)
+            if bound and handler.bind is not None and RESULT_MARK in claim.payload:
                 claim = await handler.bind(claim)
         except Exception as error:  # a key or a blob that is not here: tried again, and told
             outcome = failure(error, handler.redact)

@@ -256,7 +256,10 @@ class MaintenanceTask:
 def standard_tasks(
     tenant: str, *, promote_every: float, sweep_every: float, sealing: bool = True
 ) -> tuple[MaintenanceTask, ...]:
-    bulk = MaintenanceTask("operations", promote_every, run=partial(work_off, tenant=tenant))
+    callbacks = MaintenanceTask(
+        "callbacks", promote_every, lambda store: store.workflows.fire_callbacks(TASK_BATCH, tenant)
+    )
+    bulk = MaintenanceTask("operations", promote_every, run=partial(work_off, tenant=tenant), then=callbacks)
     following = MaintenanceTask("subscriptions", promote_every, run=partial(feed, tenant=tenant), then=bulk)
     limits = MaintenanceTask(
         "limits", promote_every, lambda store: store.limits.attend(TASK_BATCH, tenant), then=following

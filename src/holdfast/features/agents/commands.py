@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast.cli.output import duration, emit, facts, line, moment, span, write
 from holdfast.cli.session import AnyTenant, NoTenant, OneTenant
 from holdfast.cli.tree import Commands
-from holdfast.engine.retry import PRESETS, preset, retry_limit
+from holdfast.engine.retry import PRESETS, attempt_limit, preset
 from holdfast.engine.units import in_words
 from holdfast.features.agents.model import WAITING_CAP, Agent, Definition
 from holdfast.features.agents.operations import Agents, Executors
@@ -107,7 +107,7 @@ def register(
     )
     definition = dataclasses.replace(
         definition,
-        max_retries=retry_limit(max_attempts),
+        max_attempts=attempt_limit(max_attempts),
         max_crashes=max_crashes,
         backoff=None if backoff is None else preset(backoff),
     )
@@ -151,7 +151,7 @@ def _print(agent: Agent, as_json: bool) -> None:
             ("tenant", agent.tenant),
             ("kind", agent.kind),
             ("waiting", _waiting(agent)),
-            ("tries", None if agent.max_retries is None else str(agent.max_retries + 1)),
+            ("attempts", None if agent.max_attempts is None else str(agent.max_attempts)),
             ("lost workers", None if agent.max_crashes is None else str(agent.max_crashes)),
             ("backoff", _backoff(agent.backoff)),
             ("payloads up to", None if agent.max_payload_bytes is None else in_words(agent.max_payload_bytes)),

@@ -33,7 +33,7 @@ HOLD: Final = timedelta(minutes=10)
 class Agent:
     """A registered agent: a named owner of jobs.
 
-    ``max_retries``, ``max_crashes`` and ``backoff`` are None where the kind's own apply. ``waiting`` counts its
+    ``max_attempts``, ``max_crashes`` and ``backoff`` are None where the kind's own apply. ``waiting`` counts its
     waiting, delayed and retrying jobs, up to 10,000. ``max_wait`` is in seconds.
     """
 
@@ -41,7 +41,7 @@ class Agent:
     id: str
     name: str
     kind: str | None
-    max_retries: int | None
+    max_attempts: int | None
     max_crashes: int | None
     backoff: dict[str, Any] | None
     max_payload_bytes: int | None
@@ -61,7 +61,7 @@ class Agent:
     def policy(self, otherwise: Retry) -> Retry:
         """How its jobs are tried again: what was registered, and for the rest what their kind says."""
         return Retry(
-            max_attempts=(otherwise.max_retries if self.max_retries is None else self.max_retries) + 1,
+            max_attempts=otherwise.max_attempts if self.max_attempts is None else self.max_attempts,
             max_crashes=otherwise.max_crashes if self.max_crashes is None else self.max_crashes,
             backoff=otherwise.backoff if self.backoff is None else _readable(self.backoff),
         )
@@ -85,7 +85,7 @@ class Definition:
     id: str
     name: str
     kind: str | None = None
-    max_retries: int | None = None
+    max_attempts: int | None = None
     max_crashes: int | None = None
     backoff: Backoff | None = None
     max_payload_bytes: int | None = None
@@ -118,7 +118,7 @@ class Definition:
             id=called,
             name=called if name is None else check_name(name, "name", limit=NAME_LIMIT),
             kind=None if kind is None else check_name(kind, "kind"),
-            max_retries=None if policy is None else policy.max_retries,
+            max_attempts=None if policy is None else policy.max_attempts,
             max_crashes=None if policy is None else policy.max_crashes,
             backoff=backoff,
             max_payload_bytes=None if max_payload is None else _largest(max_payload),

@@ -77,7 +77,7 @@ return case p_policy when 'job' then p_own when 'kind' then coalesce(p_agents, p
 -- What an agent's job has of its agent. The usual backoff is not stored with a job.
 create or replace function agent_parts(p_job json, p_agent agent, p_now timestamptz) returns json language sql stable
 return json_build_object(
-    'max_retries', preferred(p_job ->> 'policy', p_job ->> 'max_retries', (p_agent).max_retries::text),
+    'max_attempts', preferred(p_job ->> 'policy', p_job ->> 'max_attempts', (p_agent).max_attempts::text),
     'max_crashes', preferred(p_job ->> 'policy', p_job ->> 'max_crashes', (p_agent).max_crashes::text),
     'backoff', nullif(preferred(p_job ->> 'policy', p_job ->> 'backoff', (p_agent).backoff::text)::jsonb,
                       '{"base": 1, "factor": 4, "cap": 7200, "jitter": true, "head": 0}'),
@@ -142,7 +142,7 @@ create or replace trigger refuse_rename before update on agent for each row
 -- Register an agent, or give one that is registered another definition: what is not said is as for a new one. Whether
 -- it is disabled is not touched.
 create or replace function register_agent(agent text, name text default null, kind text default null,
-    max_retries integer default null, max_crashes integer default null, backoff jsonb default null,
+    max_attempts integer default null, max_crashes integer default null, backoff jsonb default null,
     max_payload_bytes integer default null, max_wait double precision default null,
     requires_approval boolean default false, for_tenant text default null, actor text default null)
 returns setof agent
@@ -152,19 +152,19 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(register_agent.for_tenant, register_agent.actor);
 begin
-    insert into agent as a (tenant, id, name, kind, max_retries, max_crashes, backoff, max_payload_bytes, max_wait,
+    insert into agent as a (tenant, id, name, kind, max_attempts, max_crashes, backoff, max_payload_bytes, max_wait,
                             requires_approval, created_at, updated_at)
     values (v_scope, register_agent.agent, coalesce(register_agent.name, register_agent.agent), register_agent.kind,
-            register_agent.max_retries, register_agent.max_crashes, register_agent.backoff,
+            register_agent.max_attempts, register_agent.max_crashes, register_agent.backoff,
             register_agent.max_payload_bytes, register_agent.max_wait,
             coalesce(register_agent.requires_approval, false), v_now, v_now)
     on conflict (tenant, id) do update
-       set name = excluded.name, kind = excluded.kind, max_retries = excluded.max_retries,
+       set name = excluded.name, kind = excluded.kind, max_attempts = excluded.max_attempts,
            max_crashes = excluded.max_crashes, backoff = excluded.backoff,
            max_payload_bytes = excluded.max_payload_bytes, max_wait = excluded.max_wait,
            requires_approval = excluded.requires_approval, updated_at = excluded.updated_at
-     where (a.name, a.kind, a.max_retries, a.max_crashes, a.backoff, a.max_payload_bytes, a.max_wait, a.requires_approval)
-           is distinct from (excluded.name, excluded.kind, excluded.max_retries, excluded.max_crashes, excluded.backoff,
+     where (a.name, a.kind, a.max_attempts, a.max_crashes, a.backoff, a.max_payload_bytes, a.max_wait, a.requires_approval)
+           is distinct from (excluded.name, excluded.kind, excluded.max_attempts, excluded.max_crashes, excluded.backoff,
                              excluded.max_payload_bytes, excluded.max_wait, excluded.requires_approval);
     return query select a.* from agent a where a.tenant = v_scope and a.id = register_agent.agent;
 end $$;

@@ -138,7 +138,7 @@ class PostgresAgents(Calls, AgentReads):
             new.id,
             new.name,
             new.kind,
-            new.max_retries,
+            new.max_attempts,
             new.max_crashes,
             None if new.backoff is None else json.dumps(new.backoff.to_json()),
             new.max_payload_bytes,
@@ -172,10 +172,10 @@ class PostgresExecutors(Calls, Reader):
         return [decode(row) for row in rows]
 
 
-_PARTS = "name, kind, max_retries, max_crashes, backoff, max_payload_bytes, max_wait, requires_approval"
+_PARTS = "name, kind, max_attempts, max_crashes, backoff, max_payload_bytes, max_wait, requires_approval"
 _REGISTER = (
     f"INSERT INTO agent AS a (tenant, id, {_PARTS}, created_at, updated_at)"
-    " VALUES (:tenant, :id, :name, :kind, :max_retries, :max_crashes, :backoff, :max_payload_bytes, :max_wait,"
+    " VALUES (:tenant, :id, :name, :kind, :max_attempts, :max_crashes, :backoff, :max_payload_bytes, :max_wait,"
     " :requires_approval, :now, :now) ON CONFLICT (tenant, id) DO UPDATE SET"
     f" ({_PARTS}, updated_at) = (excluded.{_PARTS.replace(', ', ', excluded.')}, excluded.updated_at)"
     f" WHERE (a.{_PARTS.replace(', ', ', a.')}) IS NOT (excluded.{_PARTS.replace(', ', ', excluded.')})"
@@ -237,7 +237,7 @@ class SqliteAgents(SqlitePart, AgentReads):
             "id": new.id,
             "name": new.name,
             "kind": new.kind,
-            "max_retries": new.max_retries,
+            "max_attempts": new.max_attempts,
             "max_crashes": new.max_crashes,
             "backoff": None if new.backoff is None else json.dumps(new.backoff.to_json()),
             "max_payload_bytes": new.max_payload_bytes,

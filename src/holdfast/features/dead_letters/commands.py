@@ -172,7 +172,7 @@ def print_operation(found: Operation, as_json: bool) -> None:
             ("done", _progress(found)),
             ("refused", ", ".join(f"{count:,} {why}" for why, count in sorted(found.refusals.items()))),
             ("rate", None if found.rate is None else f"{found.rate:g} a second"),
-            ("tries", None if found.max_retries is None else str(found.max_retries + 1)),
+            ("attempts", None if found.max_attempts is None else str(found.max_attempts)),
             ("reason", found.reason),
             ("tenant", found.tenant),
             ("started", f"{moment(found.created_at)} by {found.created_by}"),

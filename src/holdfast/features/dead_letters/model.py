@@ -32,7 +32,7 @@ class Operation:
     wanted: dict[str, Any]
     """The filter that selects the jobs."""
     reason: str | None
-    max_retries: int | None
+    max_attempts: int | None
     rate: float | None
     "Maximum jobs per second."
     state: str
@@ -78,7 +78,7 @@ class Starting:
     id: str
     action: BulkAction
     reason: str | None = None
-    max_retries: int | None = None
+    max_attempts: int | None = None
     rate: float | None = None
 
 

@@ -11,7 +11,7 @@ from holdfast.engine.job import Job, JobSpec
 from holdfast.engine.names import page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import safe_text
-from holdfast.engine.retry import retry_limit
+from holdfast.engine.retry import attempt_limit
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
@@ -314,7 +314,7 @@ class Operations(StoreNamespace):
             raise InvalidInput("discarding dead letters needs a reason", code="reason_required")
         if max_attempts is not None and which != "redrive":
             raise InvalidSetting("max_attempts is only for a redrive", code="conflicting_options")
-        new = Starting(self._new_id(), which, why, retry_limit(max_attempts), check_rate(rate))
+        new = Starting(self._new_id(), which, why, attempt_limit(max_attempts), check_rate(rate))
         return self._store.operations.start(new, all_of(self._tenant, wanted), self._actor, self._tenant)
 
 

@@ -96,7 +96,7 @@ end $$;
 -- are what was asked for is looked at here once more, since a worker may do to jobs what only an administrator may ask for.
 
 create or replace function start_operation(id uuid, action text, wanted text, total bigint, capped boolean, reason text default null,
-    max_retries integer default null, rate double precision default null, actor text default null, for_tenant text default null)
+    max_attempts integer default null, rate double precision default null, actor text default null, for_tenant text default null)
 returns void
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -104,9 +104,9 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(start_operation.for_tenant, nullif(start_operation.actor, ''));
 begin
-    insert into operation (id, tenant, action, wanted, reason, max_retries, rate, total, capped, next_at, created_by, created_at, updated_at)
+    insert into operation (id, tenant, action, wanted, reason, max_attempts, rate, total, capped, next_at, created_by, created_at, updated_at)
     values (start_operation.id, v_scope, start_operation.action, (start_operation.wanted::json)::text, nullif(start_operation.reason, ''),
-            start_operation.max_retries, start_operation.rate, start_operation.total, start_operation.capped, v_now, actor(),
+            start_operation.max_attempts, start_operation.rate, start_operation.total, start_operation.capped, v_now, actor(),
             v_now, v_now)
     on conflict (id) do nothing;
 end $$;
@@ -193,7 +193,7 @@ begin
     v_no := cardinality(do_operation.jobs) - cardinality(v_jobs);
     v_said := case when v_no > 0 then jsonb_build_object('not_wanted', v_no) else '{}' end;   -- not any more
     for v_row in
-        select a.reason, count(*) as n from operate(v_op.action, v_jobs, v_op.reason, v_op.created_by, v_op.tenant, v_op.max_retries, v_op.id) a
+        select a.reason, count(*) as n from operate(v_op.action, v_jobs, v_op.reason, v_op.created_by, v_op.tenant, v_op.max_attempts, v_op.id) a
          group by 1
     loop
         if v_row.reason is null then
@@ -240,7 +240,7 @@ end $$;
 create or replace trigger judge_update before update on operation for each row
     when (old.state <> 'running' or old.id <> new.id or old.tenant <> new.tenant or old.action <> new.action
           or old.wanted <> new.wanted or old.reason is distinct from new.reason or old.rate is distinct from new.rate
-          or old.max_retries is distinct from new.max_retries or old.total <> new.total or old.created_by <> new.created_by
+          or old.max_attempts is distinct from new.max_attempts or old.total <> new.total or old.created_by <> new.created_by
           or old.created_at <> new.created_at or new.done < old.done or new.refused < old.refused
           or (old.place is not null and (new.place is null or new.place > old.place)))
     execute function judge_operation();
@@ -287,7 +287,7 @@ begin
     v_job.payload := redrive_as.payload;
     v_job.queue := v_own.queue;
     v_job.priority := v_own.priority;
-    v_job.max_retries := v_own.max_retries;
+    v_job.max_attempts := v_own.max_attempts;
     v_job.run_at := null;
     v_job.retry_of := null;
     v_job.enqueued_by := actor();

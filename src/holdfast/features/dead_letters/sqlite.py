@@ -30,8 +30,8 @@ _FIND = (
 _GIVE_UP = "UPDATE job_state SET state = 'cancelled', finished_at = :now, note = :note WHERE id = :old"
 _KEPT = SAME.replace("payload, ", "")
 _REMAKE = (
-    f"INSERT INTO job (id, payload, {_KEPT}, queue, priority, max_retries, enqueued_by, created_at)"
-    f" SELECT :new, :payload, j.{_KEPT.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :actor, :now"
+    f"INSERT INTO job (id, payload, {_KEPT}, queue, priority, max_attempts, enqueued_by, created_at)"
+    f" SELECT :new, :payload, j.{_KEPT.replace(', ', ', j.')}, s.queue, s.priority, s.max_attempts, :actor, :now"
     " FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
 )
 _LINK = "INSERT INTO redriven_as (job_id, tenant, new_id, by, at) VALUES (:old, :tenant, :new, :actor, :now)"
@@ -73,7 +73,7 @@ class SqliteDeadLetters(SqlitePart, DeadLetterReads):
 
 
 _START = (
-    "INSERT INTO operation (id, tenant, action, wanted, reason, max_retries, rate, total, capped, next_at, created_by,"
+    "INSERT INTO operation (id, tenant, action, wanted, reason, max_attempts, rate, total, capped, next_at, created_by,"
     " created_at, updated_at) VALUES (:id, :tenant, :action, :wanted, :reason, :limit, :rate, :total, :capped, :now,"
     " :actor, :now, :now)"
 )
@@ -102,7 +102,7 @@ class SqliteOperations(SqlitePart, Operating):
         total = yield from self._count(chosen)
         now = yield from sign(actor)
         facts = {"id": new.id, "tenant": tenant, "action": new.action, "wanted": as_wanted(chosen)}
-        how = {"reason": new.reason or None, "limit": new.max_retries, "rate": new.rate, "actor": actor, "now": now}
+        how = {"reason": new.reason or None, "limit": new.max_attempts, "rate": new.rate, "actor": actor, "now": now}
         yield Statement(_START, facts | how | {"total": min(total, COUNTED), "capped": int(total > COUNTED)})
         yield from unsign()
         started = yield from self.get(new.id, tenant).start()
@@ -139,7 +139,7 @@ class SqliteOperations(SqlitePart, Operating):
 
     def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
         now = yield from sign(found.created_by)
-        verdicts = yield from apply(found.action, jobs, found.reason, found.tenant, now, found.max_retries, found.id)
+        verdicts = yield from apply(found.action, jobs, found.reason, found.tenant, now, found.max_attempts, found.id)
         no = Counter(verdict.reason or "refused" for verdict in verdicts if verdict.refused)
         pause = 0 if found.rate is None else in_micros(len(jobs) / found.rate)
         progress = {

@@ -318,7 +318,7 @@ class PostgresOperations(Calls, Operating):
             min(total, COUNTED),
             total > COUNTED,
             new.reason,
-            new.max_retries,
+            new.max_attempts,
             new.rate,
             actor,
             tenant,

@@ -188,10 +188,10 @@ def resume(
     session: AnyTenant,
     name: SubscriptionName,
     skip: Annotated[
-        bool, typer.Option("--skip", help="Skip events that arrived while the endpoint was disabled.")
+        bool, typer.Option("--skip", help="Skip events that arrived while the webhook was disabled.")
     ] = False,
 ) -> None:
-    """Enable an endpoint and send the events that arrived meanwhile."""
+    """Enable a webhook and send the events that arrived meanwhile."""
     with session.connect() as client:
         features = Subscriptions(client)
         _told(features, features.resume(name, skip=skip), session.as_json)

@@ -31,14 +31,14 @@ Start = Literal["now", "beginning"]
 _EVENT_TYPES: Final = frozenset(event_type.value for event_type in EventType)
 
 LEDGER: Final = "job."
-TOLD_BY_US: Final = ("schedule.missed", "endpoint.disabled")
+TOLD_BY_US: Final = ("schedule.missed", "webhook.disabled")
 """Events that are not about a job; the database tells them among those of applications."""
 DEPTH: Final = 5
 """How many subscriptions may lie behind a job, unless a subscription says otherwise."""
 MOST_DEEP: Final = 100
 PATTERN_LIMIT: Final = 500
 TELLS: Final = "webhook.deliver"
-"""The kind of jobs that tell endpoints of events (features/webhooks/model.py)."""
+"""The kind of jobs that tell webhooks of events (features/webhooks/model.py)."""
 
 # As people say it. A worker with a free slot takes a job, which is to claim and to start it in one step.
 _SAID: Final = {

@@ -349,9 +349,9 @@ def _running(found: Story) -> str | None:
 
 def _retries(job: Job) -> str:
     """``2 of 9 used; all of them span up to 5 h 31 m``"""
-    if not job.max_retries:
+    if job.max_attempts == 1:
         return "none"
-    return f"{job.retries} of {job.max_retries} used; all of them span up to {span(job.retry_span)}"
+    return f"{job.retries} of {job.max_attempts - 1} used; all of them span up to {span(job.retry_span)}"
 
 
 def _print_facts(found: Story) -> None:

@@ -69,12 +69,12 @@ class Facts:
 
     @property
     def max_attempts(self) -> int:
-        return self._run.claim.max_retries + 1
+        return self._run.claim.max_attempts
 
     @property
     def is_last_attempt(self) -> bool:
         """Whether a failure of this attempt makes the job a dead letter."""
-        return self._run.claim.retries >= self._run.claim.max_retries
+        return self._run.claim.retries + 1 >= self._run.claim.max_attempts
 
     @property
     def created_at(self) -> datetime:

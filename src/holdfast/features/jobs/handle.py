@@ -15,7 +15,7 @@ from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, Referen
 from holdfast.engine.operation import Namespace, Program, awaited, operation
 from holdfast.engine.order import Move
 from holdfast.engine.payload import Unreadable
-from holdfast.engine.retry import retry_limit
+from holdfast.engine.retry import attempt_limit
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
@@ -205,7 +205,7 @@ class Handle(Namespace, Generic[R]):
             redriving,
         )
 
-        limit, whom = retry_limit(max_attempts), (self._session.actor, self.tenant)
+        limit, whom = attempt_limit(max_attempts), (self._session.actor, self.tenant)
         when = redrive_time(at, delay)
         if from_step is None and when is None:
             flow = self._store.jobs.operate("redrive", [self.id], storable(reason), *whom, limit)

@@ -41,7 +41,7 @@ class ClaimedJob:
     queue: str
     payload: Any
     retries: int
-    max_retries: int
+    max_attempts: int
     crashes: int
     max_crashes: int
     priority: int

@@ -13,7 +13,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import Move
 from holdfast.engine.payload import encode
-from holdfast.engine.retry import retry_limit
+from holdfast.engine.retry import attempt_limit
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import NAME_LIMIT, Step
@@ -351,7 +351,7 @@ class Jobs(StoreNamespace):
         They start at once, or not before ``at`` or a ``delay`` from now. Completed steps are not run again, unless
         ``from_step`` (a number or a name) says where to start.
         """
-        limit, whose = retry_limit(max_attempts), tenant or self._tenant
+        limit, whose = attempt_limit(max_attempts), tenant or self._tenant
         when = redrive_time(at, delay)
         if from_step is None and when is None:
             return (yield from self._operate("redrive", job_ids, reason, whose, limit))
@@ -423,11 +423,11 @@ class Jobs(StoreNamespace):
         job_ids: Sequence[str],
         reason: str | None,
         tenant: str | None,
-        max_retries: int | None = None,
+        max_attempts: int | None = None,
     ) -> Program[_Verdicts]:
         ids, whose = id_texts(job_ids), tenant or self._tenant
         return (
-            yield from run(self._store.jobs.operate(action, ids, storable(reason), self._actor, whose, max_retries))
+            yield from run(self._store.jobs.operate(action, ids, storable(reason), self._actor, whose, max_attempts))
         )
 
 
@@ -452,12 +452,12 @@ def redriving(
     reason: str | None,
     actor: str,
     tenant: str,
-    max_retries: int | None,
+    max_attempts: int | None,
     when: Reschedule | None = None,
 ) -> Steps[list[Verdict]]:
     wanted, verdicts = [parse_id(job_id) for job_id in ids], {}
     for job_id in sorted(set(wanted)):  # in the order in which every batch locks
-        verdict = yield from _redrive(store, job_id, from_step, reason, actor, tenant, max_retries)
+        verdict = yield from _redrive(store, job_id, from_step, reason, actor, tenant, max_attempts)
         if when is not None and not verdict.refused:  # in the same transaction: no worker sees it in between
             yield from store.jobs.reschedule([job_id], when, storable(reason), actor, tenant).start()
         verdicts[job_id] = verdict
@@ -471,7 +471,7 @@ def _redrive(
     reason: str | None,
     actor: str,
     tenant: str,
-    max_retries: int | None,
+    max_attempts: int | None,
 ) -> Steps[Verdict]:
     job = None if from_step is None else (yield from store.jobs.get(job_id, tenant).start())
     if job is not None and from_step is not None and job.state is State.DEAD_LETTER:
@@ -484,7 +484,7 @@ def _redrive(
         yield from store.steps.rewind(job_id, places[0], actor, tenant).start()
         reason = storable(f"{_named(steps, places[0])}: {reason}" if reason else _named(steps, places[0]))
     # What is no dead letter, or not any more, is refused here.
-    verdicts = yield from store.jobs.operate("redrive", [job_id], storable(reason), actor, tenant, max_retries).start()
+    verdicts = yield from store.jobs.operate("redrive", [job_id], storable(reason), actor, tenant, max_attempts).start()
     return verdicts[0]
 
 

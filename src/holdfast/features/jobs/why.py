@@ -273,9 +273,9 @@ def dead_letter(scene: Scene) -> Reason | None:
         return None
     if job.crashes > job.max_crashes:
         why = f"its worker, or its process, was lost {job.crashes} times, and {job.max_crashes} are allowed"
-    elif job.retries >= job.max_retries and job.max_retries:
-        why = f"all of its {job.max_retries + 1} tries failed"
-    elif not job.max_retries:
+    elif job.retries + 1 >= job.max_attempts > 1:
+        why = f"all of its {job.max_attempts} attempts failed"
+    elif job.max_attempts == 1:
         why = "it failed, and is not tried again"
     else:
         why = "it failed in a way that no other try can help"

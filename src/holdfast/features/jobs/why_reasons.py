@@ -228,7 +228,8 @@ def retry_waiting(scene: Scene) -> Reason | None:
     return Reason(
         "retry_waiting",
         f"its last try failed ({job.error_code}: {job.error_message}); it is tried again at {at(job.due_at)},"
-        f" with {job.retries} of {job.max_retries} retries and {job.crashes} of {job.max_crashes} lost workers used",
+        f" with {job.retries} of {job.max_attempts - 1} retries and"
+        f" {job.crashes} of {job.max_crashes} lost workers used",
         f"To try at once: holdfast jobs reschedule {job.id}",
         {"due_at": at(job.due_at), "error_code": job.error_code},
     )

@@ -50,6 +50,16 @@ end $$;
 create or replace trigger judge_delete after delete on dependency
     referencing old table as gone for each statement execute function judge_dependency_delete();
 
+create or replace function judge_callback_delete() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from gone g where exists (select from workflow w where w.id = g.workflow_id)) then
+        raise exception 'callback: rows are never changed (delete refused)' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on callback
+    referencing old table as gone for each statement execute function judge_callback_delete();
+
 create or replace function judge_workflow_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from gone g where g.finished_at is null or exists (select from node n where n.workflow_id = g.id)) then
@@ -269,6 +279,7 @@ begin
         delete from dependency d where d.child = any (p_jobs);
         delete from dependency d where d.parent = any (p_jobs);
         delete from workflow w where w.id = any (v_flows) and not exists (select from node n where n.workflow_id = w.id);
+        delete from callback c where c.workflow_id = any (v_flows) and not exists (select from workflow w where w.id = c.workflow_id);
     end if;
 end $$;
 

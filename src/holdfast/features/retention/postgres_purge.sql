@@ -20,7 +20,7 @@ begin
 end $$;
 
 -- What is kept only to work with, and for how long: ended leases, the tokens of decided approvals and sessions that are over for a
--- week, what became of calls to an endpoint for a month, what became of times and of events, and reservations, bulk operations
+-- week, what became of calls to a webhook for a month, what became of times and of events, and reservations, bulk operations
 -- and API tokens that are over for ninety days, what applications told and groups of dead letters with nothing open for a
 -- year. Each is found by its own index, a few at a time; the tables without one hold what people have set.
 create or replace function prune_bookkeeping(p_want integer, p_now timestamptz) returns integer

@@ -259,6 +259,10 @@ _WORKFLOWS = (
     "DELETE FROM workflow WHERE id IN (SELECT value FROM json_each(?))"
     " AND NOT EXISTS (SELECT 1 FROM node o WHERE o.workflow_id = workflow.id)"
 )
+_CALLBACKS = (
+    "DELETE FROM callback WHERE workflow_id IN (SELECT value FROM json_each(?))"
+    " AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.id = callback.workflow_id)"
+)
 
 
 def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
@@ -303,4 +307,5 @@ def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
         yield Statement(f"DELETE FROM node WHERE job_id {_THESE}", these)
         for end in ("child", "parent"):
             yield Statement(f"DELETE FROM dependency WHERE {end} {_THESE}", these)
-        yield Statement(_WORKFLOWS, (ids_json(row[0] for row in flows),))
+        for text in (_WORKFLOWS, _CALLBACKS):
+            yield Statement(text, (ids_json(row[0] for row in flows),))

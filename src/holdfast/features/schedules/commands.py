@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -99,15 +100,19 @@ def show(session: OneTenant, name: Name) -> None:
         _print_fires(fires)
 
 
+# What people write who mean times: five or six fields of cron, a nickname, an interval.
+_LIKE_TIMING = re.compile(r"@\w+$|every\s+\S|[\d*][\d*,/-]*(\s+[\w*,/#-]+){4,5}$")
+
+
 @commands.add(
     "preview",
     "holdfast schedules preview nightly",
-    "holdfast schedules preview --timing '30 2 * * *' --tz Europe/London --count 100",
+    "holdfast schedules preview '30 2 * * *' --tz Europe/London --count 100",
 )
 def preview_schedule(
     session: OneTenant,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The schedule's name; not needed with --timing.")
+        str | None, typer.Argument(metavar="[NAME]", help="The schedule's name, or a timing that is not stored yet.")
     ] = None,
     timing: Annotated[
         str | None, typer.Option("--timing", metavar="TEXT", help='Timing to preview: "0 9 * * MON-FRI", "every 90s".')
@@ -116,6 +121,8 @@ def preview_schedule(
     count: Count = 10,
 ) -> None:
     """Show the next times in the schedule's time zone, with a warning where daylight saving time affects one."""
+    if timing is None and name is not None and _LIKE_TIMING.match(name):
+        name, timing = None, name
     if (name is None) == (timing is None):
         raise InvalidSetting("name a schedule, or pass --timing", code="conflicting_options")
     if timing is not None:  # of a schedule that there is not yet: no database is needed

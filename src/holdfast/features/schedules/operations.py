@@ -52,7 +52,8 @@ class Schedules(StoreNamespace):
     def add(self, /, name: str, timing: str, **definition: Any) -> Program[Schedule]:
         """``app.schedules.add("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``.
 
-        ``kind`` or ``template`` says what is made, ``payload`` with which arguments. ``missed`` is skip, once or all;
+        ``kind`` or ``template`` says what is made, ``payload`` with which arguments; a workflow that was declared with
+        ``@app.workflow`` is a kind. ``missed`` is skip, once or all;
         ``overlap`` is allow, skip or queue; ``jitter`` spreads the load; other options are those of a template. A name
         that is taken is refused.
         """
@@ -238,8 +239,13 @@ class Schedules(StoreNamespace):
     ) -> Steps[tuple[ScheduleDraft, Template | None]]:
         template = yield from self._template(definition.get("template"))
         kind = definition.get("kind")
+        kind = getattr(kind, "name", kind)  # of a declared one
         if (kind is None) == (template is None):
-            raise InvalidSetting("a schedule needs a kind or a template", code="conflicting_options")
+            raise InvalidSetting(
+                "a schedule needs a kind or a template",
+                code="conflicting_options",
+                fix="Pass kind=…, also for a workflow: declare it with @app.workflow and pass its name.",
+            )
         parts = {name: definition[name] for name in _PARTS if name in definition}
         options = {name: value for name, value in definition.items() if name not in (*_PARTS, "timing")}
         parts["kind"] = template.kind if template is not None else kind

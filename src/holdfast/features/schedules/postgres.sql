@@ -214,7 +214,9 @@ begin
     update fire f set ended = true
      where f.schedule_id = p_schedule and f.status = 'fired' and not f.ended
        and not exists (select from job_state s where s.id = f.job_id
-                        and s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval'));
+                        and s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval'))
+       -- A job that started a workflow is over when that is.
+       and not exists (select from workflow w where w.parent_id = f.job_id and w.parent_id is not null and w.finished_at is null);
     return exists (select from fire f where f.schedule_id = p_schedule and f.status = 'fired' and not f.ended);
 end $$;
 

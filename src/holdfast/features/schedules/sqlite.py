@@ -103,6 +103,9 @@ _MARK = (
     "UPDATE fire SET ended = 1 WHERE schedule_id = ? AND status = 'fired' AND NOT ended AND NOT EXISTS (SELECT 1"
     " FROM job_state s WHERE s.id = fire.job_id"
     " AND s.state IN ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval'))"
+    # A job that started a workflow is over when that is.
+    " AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.parent_id = fire.job_id AND w.parent_id IS NOT NULL"
+    " AND w.finished_at IS NULL)"
 )
 _RUNNING = "SELECT 1 FROM fire WHERE schedule_id = ? AND status = 'fired' AND NOT ended LIMIT 1"
 _WAITING = "SELECT due_at FROM fire WHERE schedule_id = ? AND status = 'waiting' ORDER BY due_at"

@@ -99,6 +99,10 @@ class TemplateStore(Protocol):
 
     def made_from(self, job_id: str, tenant: str) -> Flow[MadeFrom | None]: ...
 
+    def scheduled_at(self, job_id: str, tenant: str) -> Flow[datetime | None]:
+        """The time of the schedule that made this job, or the job that started its workflow."""
+        ...
+
     def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Flow[Template | None]:
         """A new version, unless it says what the newest does; None when the template is of another kind."""
         ...
@@ -251,6 +255,17 @@ class TemplateReads(Reader):
         )
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
         return Record.decoder(MadeFrom, self.dialect.codec)(rows[0]) if rows else None
+
+    @flow(writes=False)
+    def scheduled_at(self, job_id: str, tenant: str) -> Steps[datetime | None]:
+        text = (
+            "select m.due_at from {made_from} m where m.due_at is not null and m.job_id in (select :id union all"
+            " select w.parent_id from {node} n join {workflow} w on w.id = n.workflow_id where n.job_id = :id"
+            " union all select w.parent_id from {callback} c join {workflow} w on w.id = c.workflow_id"
+            f" where c.job_id = :id) and {within(tenant, 'm.tenant')}"
+        )
+        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        return self.dialect.codec.time(rows[0][0]) if rows else None
 
     @flow(writes=False)
     def list(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Steps[list[Template]]:

@@ -37,7 +37,7 @@ class Scope(StrEnum):
     WORK = "work"
     """Claim, heartbeat, checkpoint and settle; and the tick, which runs jobs here."""
     ADMIN = "admin"
-    """Tenants, executors, rules, retention, limits, tokens, connectors, endpoints."""
+    """Tenants, executors, rules, retention, limits, tokens, connectors, webhooks."""
 
 
 class Role(StrEnum):

@@ -1,1 +1,1 @@
-"""Webhooks: signed messages to endpoints of others."""
+"""Webhooks: signed messages to other services."""

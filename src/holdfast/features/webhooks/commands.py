@@ -1,4 +1,4 @@
-"""``holdfast endpoints …``: who is told of events by webhooks, and what became of the messages."""
+"""``holdfast webhooks …``: signed messages to other services, and what became of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from holdfast.features.webhooks.model import NOTICES, Webhook, WebhookDelivery
 from holdfast.features.webhooks.operations import Changes, Looking, Webhooks
 from holdfast.webhooks import new_secret
 
-commands = Commands("Manage webhook endpoints and their deliveries.")
+commands = Commands("Manage webhooks and their deliveries.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The endpoint's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The webhook's name.")]
 Wants = Annotated[
     list[str] | None,
     typer.Option("--on", metavar="EVENT", help=f"Event types to send: {', '.join(NOTICES)}, order.*; repeatable."),
@@ -40,9 +40,9 @@ Secret = Annotated[
 ]
 
 
-@commands.add("list", "holdfast endpoints list")
-def list_endpoints(session: AnyTenant) -> None:
-    """List the webhook endpoints with their URLs and event types."""
+@commands.add("list", "holdfast webhooks list")
+def list_webhooks(session: AnyTenant) -> None:
+    """List the webhooks with their URLs and event types."""
     with session.connect() as client:
         found = Webhooks(client).list()
     session.print_list(
@@ -54,15 +54,15 @@ def list_endpoints(session: AnyTenant) -> None:
             "told": lambda each: line(", ".join(each.wants)),
             "state": lambda each: _state(each),
         },
-        none="There are no endpoints.",
+        none="There are no webhooks.",
         keep=("name", "state"),
         described=lambda each: each.described(),
     )
 
 
-@commands.add("show", "holdfast endpoints show ops")
+@commands.add("show", "holdfast webhooks show ops")
 def show(session: OneTenant, name: Name) -> None:
-    """Show an endpoint and its last delivery attempts."""
+    """Show a webhook and its last delivery attempts."""
     with session.connect() as client:
         feature = Webhooks(client)
         found, log = feature.get(name), feature.deliveries(name, limit=10)
@@ -76,8 +76,8 @@ def show(session: OneTenant, name: Name) -> None:
 
 @commands.add(
     "add",
-    "holdfast endpoints add ops https://ops.example.com/hooks --secret OPS_HOOK",
-    "holdfast endpoints add shop https://shop.example.com/hooks --secret SHOP_HOOK \\",
+    "holdfast webhooks add ops https://ops.example.com/hooks --secret OPS_HOOK",
+    "holdfast webhooks add shop https://shop.example.com/hooks --secret SHOP_HOOK \\",
     "  --on job.succeeded --kind 'order*'",
 )
 def add(
@@ -90,7 +90,7 @@ def add(
     of_queue: OfQueue = None,
     queue: Queue = None,
 ) -> None:
-    """Add an endpoint: post signed messages (Standard Webhooks) to a URL."""
+    """Add a webhook: post signed messages (Standard Webhooks) to a URL."""
     how = JobOptions() if queue is None else JobOptions(queue=queue)
     if of_queue is not None:
         how["of_queue"] = of_queue
@@ -98,7 +98,7 @@ def add(
         _told(Webhooks(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **how), session.as_json)
 
 
-@commands.add("change", "holdfast endpoints change ops --on job.dead_letter --on job.crashed")
+@commands.add("change", "holdfast webhooks change ops --on job.dead_letter --on job.crashed")
 def change(
     session: OneTenant,
     name: Name,
@@ -114,7 +114,7 @@ def change(
     of_queue: OfQueue = None,
     queue: Queue = None,
 ) -> None:
-    """Change an endpoint's URL, secrets, queue or event types."""
+    """Change a webhook's URL, secrets, queue or event types."""
     how = {name: value for name, value in (("queue", queue), ("of_queue", of_queue)) if value is not None}
     given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind, "options": how or None}
     changes = Changes(**{key: value for key, value in given.items() if value is not None})  # type: ignore[typeddict-item]
@@ -124,8 +124,8 @@ def change(
 
 @commands.add(
     "rotate",
-    "holdfast endpoints rotate ops OPS_HOOK_2",
-    "holdfast endpoints rotate ops OPS_HOOK_2 --keep 0",
+    "holdfast webhooks rotate ops OPS_HOOK_2",
+    "holdfast webhooks rotate ops OPS_HOOK_2 --keep 0",
 )
 def rotate(
     session: OneTenant,
@@ -140,44 +140,44 @@ def rotate(
         _told(Webhooks(client).rotate_secret(name, secret, keep=keep), session.as_json)
 
 
-@commands.add("disable", "holdfast endpoints disable ops --reason 'it is moved'")
+@commands.add("disable", "holdfast webhooks disable ops --reason 'it is moved'")
 def disable(
     session: OneTenant, name: Name, reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason.")]
 ) -> None:
-    """Disable an endpoint. Events that arrive meanwhile are kept until it is enabled."""
+    """Disable a webhook. Events that arrive meanwhile are kept until it is enabled."""
     with session.connect() as client:
         _told(Webhooks(client).disable(name, reason=reason), session.as_json)
 
 
-@commands.add("enable", "holdfast endpoints enable ops --skip")
+@commands.add("enable", "holdfast webhooks enable ops --skip")
 def enable(
     session: OneTenant,
     name: Name,
     skip: Annotated[
-        bool, typer.Option("--skip", help="Skip events that arrived while the endpoint was disabled.")
+        bool, typer.Option("--skip", help="Skip events that arrived while the webhook was disabled.")
     ] = False,
 ) -> None:
-    """Enable an endpoint and send the events that arrived meanwhile."""
+    """Enable a webhook and send the events that arrived meanwhile."""
     with session.connect() as client:
         _told(Webhooks(client).enable(name, skip=skip), session.as_json)
 
 
-@commands.add("remove", "holdfast endpoints remove ops")
+@commands.add("remove", "holdfast webhooks remove ops")
 def remove(session: OneTenant, name: Name) -> None:
-    """Remove an endpoint and the log of its deliveries."""
+    """Remove a webhook and the log of its deliveries."""
     with session.connect() as client:
         Webhooks(client).remove(name)
     session.answer({"name": name, "removed": True}, f"{name} is gone.")
 
 
-@commands.add("test", "holdfast endpoints test ops")
+@commands.add("test", "holdfast webhooks test ops")
 def ping(session: OneTenant, name: Name) -> None:
-    """Send a ping to an endpoint. A worker delivers it; `holdfast endpoints deliveries` shows the result."""
+    """Send a ping to a webhook. A worker delivers it; `holdfast webhooks deliveries` shows the result."""
     with session.connect() as client:
         _enqueued(Webhooks(client).test(name), session.as_json)
 
 
-@commands.add("deliveries", "holdfast endpoints deliveries ops --failed")
+@commands.add("deliveries", "holdfast webhooks deliveries ops --failed")
 def deliveries(
     session: OneTenant,
     name: Name,
@@ -190,7 +190,7 @@ def deliveries(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="Maximum number of results.")] = 50,
 ) -> None:
-    """List delivery attempts of an endpoint, newest first."""
+    """List delivery attempts of a webhook, newest first."""
     wanted = Looking(failed=failed, limit=limit)
     if message is not None:
         wanted["message"] = message
@@ -206,7 +206,7 @@ def deliveries(
         _attempts(found)
 
 
-@commands.add("resend", "holdfast endpoints resend ops msg_01a1de74eb8c70f1843bcac5f6817387")
+@commands.add("resend", "holdfast webhooks resend ops msg_01a1de74eb8c70f1843bcac5f6817387")
 def resend(
     session: OneTenant,
     name: Name,
@@ -217,7 +217,7 @@ def resend(
         _enqueued(Webhooks(client).resend(name, message), session.as_json)
 
 
-@commands.add("secret", "holdfast endpoints secret")
+@commands.add("secret", "holdfast webhooks secret")
 def secret(as_json: options.Json = False) -> None:
     """Generate a signing secret. It is printed once and not stored: give it to the workers and to the receiver."""
     made = new_secret()

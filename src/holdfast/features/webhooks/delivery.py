@@ -1,8 +1,8 @@
-"""``webhook.deliver`` (JF-9): post a signed message to an endpoint, and keep what became of it.
+"""``webhook.deliver`` (JF-9): post a signed message to a webhook, and keep what became of it.
 
 At least once: whoever dies between the answer and the end of the job sends the same message again, with the same id and
 the same bytes, and a signature of that moment. What was answered stands, also where the note of it is lost. Nothing but
-the endpoint says where to: a job cannot name a URL, so whoever may enqueue cannot reach or sign for anything that an
+the webhook says where to: a job cannot name a URL, so whoever may enqueue cannot reach or sign for anything that an
 administrator has not set up.
 """
 
@@ -55,7 +55,7 @@ def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
 
     async def deliver(
         ctx: Context,
-        endpoint: str,
+        webhook: str,
         event: dict[str, Any] | None = None,
         type: str | None = None,
         data: dict[str, Any] | None = None,
@@ -63,11 +63,11 @@ def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
         at: str | None = None,
     ) -> dict[str, Any]:
         client, tenant = ctx._run.session, ctx.tenant
-        found = await client.arun(client.store.webhooks.get(endpoint, tenant))
+        found = await client.arun(client.store.webhooks.get(webhook, tenant))
         if found is None:
-            raise Cancel(f"there is no endpoint {endpoint} any more")
+            raise Cancel(f"there is no webhook {webhook} any more")
         if not found.enabled and type != PING:
-            raise Reject("endpoint_disabled", f"endpoint {endpoint} is disabled: {found.disabled_reason}")
+            raise Reject("webhook_disabled", f"webhook {webhook} is disabled: {found.disabled_reason}")
         if event is not None or message is not None or is_ours(type):
             await _refuse_forged(ctx)
         given = {"event": event, "type": type, "data": data, "message": message, "at": at}
@@ -88,7 +88,7 @@ def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
 
 
 async def _refuse_forged(ctx: Context) -> None:
-    """What happened to jobs, schedules and endpoints is told by subscriptions, and once more by whoever may resend it:
+    """What happened to jobs, schedules and webhooks is told by subscriptions, and once more by whoever may resend it:
     a receiver that has checked the signature believes that it did happen."""
     job = await ctx._run.session.arun(ctx._run.session.store.jobs.get(ctx.job_id, ctx.tenant))
     if job is None or job.source_system not in MAKERS:
@@ -97,13 +97,13 @@ async def _refuse_forged(ctx: Context) -> None:
         )
 
 
-async def _secrets(endpoint: Webhook, reach: Outbound) -> list[str]:
+async def _secrets(webhook: Webhook, reach: Outbound) -> list[str]:
     """Their values, the tenant's own; whatever is written from now on is without them. One that is not there yet may
     come while there are tries left."""
     values = []
-    for name in endpoint.secrets:
+    for name in webhook.secrets:
         try:
-            value = await reach.secret(name, endpoint.tenant)
+            value = await reach.secret(name, webhook.tenant)
         except Reject as missing:
             raise InvalidSetting(str(missing), code="secret_missing") from None
         reach.redact.know(value.removeprefix(signing.PREFIX))
@@ -122,20 +122,20 @@ def _disabled(caller: Caller, asked: Webhook, actor: str) -> Steps[bool]:
 
 
 class _Attempt:
-    def __init__(self, ctx: Context, endpoint: Webhook, message: str, type: str) -> None:
-        self._ctx, self._endpoint, self._message, self._type = ctx, endpoint, message, type
+    def __init__(self, ctx: Context, webhook: Webhook, message: str, type: str) -> None:
+        self._ctx, self._webhook, self._message, self._type = ctx, webhook, message, type
         self._begun = time.monotonic()
 
     async def judged(self, answer: Answer) -> dict[str, Any]:
-        ctx, name = self._ctx, self._endpoint.name
+        ctx, name = self._ctx, self._webhook.name
         fate = fate_of(answer.status, await self._refused_before())
         await self.note(answer.status, fate.code, answer.body[: 4 * EXCERPT].decode("utf-8", "replace"))
         if fate.what == "delivered":
             return {"message": self._message, "status": answer.status}
         says = f"{name} answered {answer.status}"
         if fate.what == "gone":
-            if await ctx._run.session.arun(_disabled(ctx._run.session, self._endpoint, f"{DELIVER} {ctx.job_id}")):
-                raise Reject("endpoint_gone", f"{says}: it is gone, and is disabled")
+            if await ctx._run.session.arun(_disabled(ctx._run.session, self._webhook, f"{DELIVER} {ctx.job_id}")):
+                raise Reject("webhook_gone", f"{says}: it is gone, and is disabled")
             says = f"{says}, and has another address by now"
         since = http_date(answer.header("date")) or datetime.now(UTC)
         after = asked_delay(answer.header("retry-after"), since, LONGEST_WAIT)
@@ -153,7 +153,7 @@ class _Attempt:
             return self._ctx.retries
         try:
             store = self._ctx._run.session.store
-            found = store.webhooks.deliveries(self._endpoint.id, self._ctx.tenant, TRIES, message=self._message)
+            found = store.webhooks.deliveries(self._webhook.id, self._ctx.tenant, TRIES, message=self._message)
             tried = await self._ctx._run.session.arun(found)
         except StoreUnavailable:
             return 0
@@ -166,7 +166,7 @@ class _Attempt:
         entry = WebhookDelivery(
             new_id(),
             self._ctx.tenant,
-            self._endpoint.id,
+            self._webhook.id,
             self._message,
             self._type,
             self._ctx.job_id,
@@ -183,6 +183,6 @@ class _Attempt:
             log.warning(
                 "Delivery of message %s to %s could not be logged: %s",
                 self._message,
-                self._endpoint.name,
+                self._webhook.name,
                 error.message,
             )

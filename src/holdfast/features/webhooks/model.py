@@ -1,6 +1,6 @@
-"""Endpoints (JF-9, SC-15): who is told of events over HTTP, what a message says, and what an answer means. Pure.
+"""Webhooks (JF-9, SC-15): who is told of events over HTTP, what a message says, and what an answer means. Pure.
 
-An endpoint is a subscription whose jobs are of kind ``webhook.deliver``: what it wants is read from the ledger, and
+A webhook is a subscription whose jobs are of kind ``webhook.deliver``: what it wants is read from the ledger, and
 from what applications tell, by the machinery of subscriptions. Secrets are known here by name alone (JF-11).
 """
 
@@ -38,7 +38,7 @@ MOST_WANTS: Final = 30
 EXCERPT: Final = 500
 """How much of an answer's body is kept."""
 KEPT: Final = 1_000
-"""How many attempts are kept of each endpoint, the newest; and none longer than this many days."""
+"""How many attempts are kept of each webhook, the newest; and none longer than this many days."""
 KEPT_DAYS: Final = 30
 LONGEST_WAIT: Final = 86_400.0
 """A receiver may put us off for a day."""
@@ -49,11 +49,11 @@ DELIVERY_RETRY: Final = Retry(max_attempts=11, backoff=Backoff(base=10.0, factor
 """Up to 10 s, 40 s, 160 s … six hours: eleven times within 28 hours, spread by chance."""
 DELIVERY_TIMEOUT: Final = 20.0
 
-MAKERS: Final = frozenset({"subscription", "endpoint"})
+MAKERS: Final = frozenset({"subscription", "webhook"})
 """Of which source a job is that delivers what happened; nobody who enqueues can say so."""
 
-NOTICES: Final = ("job.dead_letter", "job.crashed", "job.approval_needed", "schedule.missed", "endpoint.disabled")
-"""What an endpoint is told that wants nothing in particular: all that somebody should look at."""
+NOTICES: Final = ("job.dead_letter", "job.crashed", "job.approval_needed", "schedule.missed", "webhook.disabled")
+"""What a webhook is told that wants nothing in particular: all that somebody should look at."""
 
 # A worker that is lost and a job's own process that dies are one thing to those outside: it crashed, and is taken up.
 _WANTED: Final = {"job.crashed": "job.crash|job.lapse", "job.approval_needed": "job.ask"}
@@ -132,7 +132,7 @@ class WebhookDelivery:
 
     id: str
     tenant: str
-    endpoint_id: str
+    webhook_id: str
     message: str
     """The webhook-id: the same in every attempt."""
     type: str
@@ -154,7 +154,7 @@ class WebhookDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookDraft:
-    """An endpoint about to be made or changed, checked."""
+    """A webhook about to be made or changed, checked."""
 
     name: str
     url: str
@@ -175,14 +175,14 @@ class WebhookDraft:
     ) -> WebhookDraft:
         if wants is not None and not isinstance(wants, str | Sequence):
             raise InvalidSetting(
-                f"wants must be a list of event types, not {type(wants).__name__}", code="invalid_endpoint"
+                f"wants must be a list of event types, not {type(wants).__name__}", code="invalid_webhook"
             )
         given = (wants,) if isinstance(wants, str) else NOTICES if wants is None else tuple(wants)
         check_options(options or {}, ("queue", "priority", "tags", "retry", "delay", "of_queue"))
         if isinstance(kind, str) and not kind.replace("*", ""):
             kind = None
         draft = cls(
-            name=check_endpoint_name(name),
+            name=check_webhook_name(name),
             url=check_url(url),
             secrets=check_secret_names(secrets),
             wants=_check_wants(given),
@@ -213,7 +213,7 @@ class WebhookDraft:
         """The subscriptions that make its jobs, by name: one for the ledger, one for what applications tell. None for
         one that it does not need."""
         made: dict[str, Subscribing | None] = dict.fromkeys(subscription_names(self.name))
-        options: Any = _job_options(self.job_options) | {"payload": {"endpoint": self.name, "event": "$"}}
+        options: Any = _job_options(self.job_options) | {"payload": {"webhook": self.name, "event": "$"}}
         for name, ledger in zip(made, (True, False), strict=True):
             if not ledger:  # what applications tell is of no queue
                 options.pop("of_queue", None)
@@ -224,15 +224,15 @@ class WebhookDraft:
         return made
 
 
-def subscription_names(endpoint: str) -> tuple[str, str]:
-    return f"endpoint:{endpoint}", f"endpoint:{endpoint}:told"
+def subscription_names(webhook: str) -> tuple[str, str]:
+    return f"webhook:{webhook}", f"webhook:{webhook}:told"
 
 
-def check_endpoint_name(name: object) -> str:
+def check_webhook_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidSetting(
-            "an endpoint's name must be at most 60 lower-case letters, digits, dots, dashes and underscores",
-            code="invalid_endpoint",
+            "a webhook's name must be at most 60 lower-case letters, digits, dots, dashes and underscores",
+            code="invalid_webhook",
         )
     return name
 
@@ -255,7 +255,7 @@ def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Names, the newest first; a secret itself is refused, and not repeated in the refusal."""
     given: tuple[object, ...] = (names,) if isinstance(names, str) else tuple(names)
     if not 1 <= len(given) <= MOST_SECRETS or len(set(given)) != len(given):
-        raise _bad(f"an endpoint has the names of 1 to {MOST_SECRETS} secrets, each once")
+        raise _bad(f"a webhook has the names of 1 to {MOST_SECRETS} secrets, each once")
     checked = []
     for name in given:
         if isinstance(name, str) and name.startswith(PREFIX):
@@ -272,13 +272,13 @@ def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 def check_tenant(tenant: str) -> str:
     if tenant == EVERY_TENANT:
-        raise InvalidSetting("an endpoint belongs to one tenant", code="invalid_endpoint", fix="Name the tenant.")
+        raise InvalidSetting("a webhook belongs to one tenant", code="invalid_webhook", fix="Name the tenant.")
     return tenant
 
 
 def _check_wants(wants: tuple[str, ...]) -> tuple[str, ...]:
     if not 1 <= len(wants) <= MOST_WANTS or not all(isinstance(want, str) for want in wants):
-        raise _bad(f"an endpoint wants 1 to {MOST_WANTS} kinds of events, such as {', '.join(NOTICES)}")
+        raise _bad(f"a webhook wants 1 to {MOST_WANTS} kinds of events, such as {', '.join(NOTICES)}")
     parts = [part.strip() for want in wants for part in want.split("|")]
     for part in parts:
         check_pattern(_WANTED.get(part, part))
@@ -297,7 +297,7 @@ def _job_options(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bad(why: str) -> InvalidSetting:
-    return InvalidSetting(why, code="invalid_endpoint")
+    return InvalidSetting(why, code="invalid_webhook")
 
 
 # --- what is sent ---
@@ -321,7 +321,7 @@ def message_of(payload: Mapping[str, Any], job_id: str, made_at: datetime) -> tu
 
 
 def is_ours(type: str | None) -> bool:
-    """Whether this is what a message is called that tells of a job, a schedule or an endpoint."""
+    """Whether this is what a message is called that tells of a job, a schedule or a webhook."""
     return type is not None and (of_ledger(type) or type in TOLD_BY_US or type == PING)
 
 
@@ -346,15 +346,15 @@ def _outside(key: str, value: Any) -> Any:
     return value
 
 
-def delivery_job(endpoint: Webhook, payload: dict[str, Any], id: str, actor: str) -> JobSpec:
+def delivery_job(webhook: Webhook, payload: dict[str, Any], id: str, actor: str) -> JobSpec:
     """A delivery that somebody asked for: a ping, or a message once more."""
-    options = endpoint.job_options
+    options = webhook.job_options
     return JobSpec(
         id=id,
         kind=DELIVER,
-        payload=encode({"endpoint": endpoint.name, **payload}),
+        payload=encode({"webhook": webhook.name, **payload}),
         enqueued_by=actor,
-        source_system="endpoint",
+        source_system="webhook",
         queue=options.get("queue", "default"),
         priority=options.get("priority", 0),
         retry=job_policy(options, DELIVERY_RETRY),
@@ -387,7 +387,7 @@ def fate_of(status: int, refused: int) -> Fate:
     if 200 <= status < 300:
         return Fate("delivered")
     if status == 410:
-        return Fate("gone", "endpoint_gone")
+        return Fate("gone", "webhook_gone")
     if status >= 500 or status in (408, 425, 429) or status < 200:
         return Fate("again", "webhook_failed")
     return Fate("given_up" if refused + 1 >= PATIENCE else "again", "webhook_refused")

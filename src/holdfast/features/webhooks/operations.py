@@ -1,4 +1,4 @@
-"""``app.webhooks``: endpoints that are told of events, and their deliveries."""
+"""``app.webhooks``: webhooks that are told of events, and their deliveries."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from holdfast.features.webhooks.model import (
     Webhook,
     WebhookDelivery,
     WebhookDraft,
-    check_endpoint_name,
     check_tenant,
+    check_webhook_name,
     delivery_job,
 )
 from holdfast.features.webhooks.signing import MOST_SECRETS
@@ -26,14 +26,14 @@ from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-_Endpoints = list[Webhook]  # inside the class the word is an operation
+_Webhooks = list[Webhook]  # inside the class the word is an operation
 _Deliveries = list[WebhookDelivery]
 PAGE: Final = 201
 """How many attempts are listed at most: a page, and whether there are more."""
 
 
 class Changes(TypedDict, total=False):
-    """What can be changed of an endpoint: what is given takes the place of what was."""
+    """What can be changed of a webhook: what is given takes the place of what was."""
 
     url: str
     secrets: str | Sequence[str]
@@ -52,7 +52,7 @@ class Looking(TypedDict, total=False):
 
 
 class Webhooks(StoreNamespace):
-    """Endpoints that are told of events over HTTP. A webhook and its subscriptions are written in one transaction."""
+    """Webhooks that are told of events over HTTP. A webhook and its subscriptions are written in one transaction."""
 
     @operation
     def add(
@@ -95,7 +95,7 @@ class Webhooks(StoreNamespace):
     arotate_secret = awaited(rotate_secret)
 
     @operation
-    def list(self) -> Program[_Endpoints]:
+    def list(self) -> Program[_Webhooks]:
         """Webhooks by name."""
         return (yield from run(self._store.webhooks.list(self._tenant)))
 
@@ -104,7 +104,7 @@ class Webhooks(StoreNamespace):
     @operation
     def get(self, name: str) -> Program[Webhook]:
         """One webhook; ``NotFound`` if there is none."""
-        return (yield from run(_there(self._caller, check_endpoint_name(name))))
+        return (yield from run(_there(self._caller, check_webhook_name(name))))
 
     aget = awaited(get)
 
@@ -139,7 +139,7 @@ class Webhooks(StoreNamespace):
     @operation
     def deliveries(self, name: str, **wanted: Unpack[Looking]) -> Program[_Deliveries]:
         """Attempts to deliver messages, newest first."""
-        return (yield from run(_log(self._caller, check_endpoint_name(name), wanted)))
+        return (yield from run(_log(self._caller, check_webhook_name(name), wanted)))
 
     adeliveries = awaited(deliveries)
 
@@ -152,7 +152,7 @@ class Webhooks(StoreNamespace):
 
     def _own(self, name: str) -> str:
         check_tenant(self._tenant)
-        return check_endpoint_name(name)
+        return check_webhook_name(name)
 
 
 @flow(writes=False)
@@ -170,7 +170,7 @@ def _found(caller: Caller, name: str) -> Steps[Webhook]:
 @flow()
 def _added(caller: Caller, draft: WebhookDraft) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.add(draft, new_id(), caller.actor, caller.tenant).start()):
-        raise Conflict(f"endpoint {draft.name} already exists", code="endpoint_exists")
+        raise Conflict(f"webhook {draft.name} already exists", code="webhook_exists")
     yield from _subscribe(caller, draft)
     return (yield from _found(caller, draft.name))
 
@@ -184,7 +184,7 @@ def _changed(caller: Caller, name: str, changes: Changes) -> Steps[Webhook]:
 @flow()
 def _rotated(caller: Caller, name: str, secret: str, keep: int) -> Steps[Webhook]:
     if not 0 <= check_whole(keep, "keep") < MOST_SECRETS:
-        raise InvalidInput(f"keep must be from 0 to {MOST_SECRETS - 1}", code="invalid_endpoint")
+        raise InvalidInput(f"keep must be from 0 to {MOST_SECRETS - 1}", code="invalid_webhook")
     was = yield from _found(caller, name)
     older = [each for each in was.secrets if each != secret]
     return (yield from _put(caller, was, WebhookDraft.changed(was, {"secrets": [secret, *older[:keep]]})))
@@ -212,7 +212,7 @@ def _subscribe(caller: Caller, draft: WebhookDraft) -> Steps[None]:
 def _disabled(caller: Caller, name: str, reason: str) -> Steps[Webhook]:
     why = storable(reason)
     if why is None or not why.strip():
-        raise InvalidInput("disabling an endpoint needs a reason", code="reason_required")
+        raise InvalidInput("disabling a webhook needs a reason", code="reason_required")
     if not (yield from caller.store.webhooks.disable(name, why, caller.actor, caller.tenant).start()):
         raise _missing(name)
     return (yield from _found(caller, name))
@@ -234,7 +234,7 @@ def _removed(caller: Caller, name: str) -> Steps[None]:
 @flow(tells=True)
 def _pinged(caller: Caller, name: str) -> Steps[str]:
     found = yield from _found(caller, name)
-    return (yield from _enqueued(caller, found, {"type": PING, "data": {"endpoint": name}}))
+    return (yield from _enqueued(caller, found, {"type": PING, "data": {"webhook": name}}))
 
 
 @flow(writes=False)
@@ -254,20 +254,20 @@ def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
     found = yield from _found(caller, name)
     sent = yield from caller.store.webhooks.deliveries(found.id, found.tenant, 1, None, message).start()
     job = (yield from caller.store.jobs.get(sent[0].job_id, caller.tenant).start()) if sent else None
-    if job is None or not isinstance(job.payload, dict) or "endpoint" not in job.payload:
+    if job is None or not isinstance(job.payload, dict) or "webhook" not in job.payload:
         raise NotFound(
             f"message {message} to {name} no longer exists",
             code="message_not_found",
-            fix=f"List its deliveries: holdfast endpoints deliveries {name}",
+            fix=f"List its deliveries: holdfast webhooks deliveries {name}",
         )
-    payload: dict[str, Any] = {key: value for key, value in job.payload.items() if key != "endpoint"}
+    payload: dict[str, Any] = {key: value for key, value in job.payload.items() if key != "webhook"}
     if payload.get("event") is None:
         payload.setdefault("at", job.created_at.isoformat(timespec="microseconds").replace("+00:00", "Z"))
     return (yield from _enqueued(caller, found, payload | {"message": message}))
 
 
-def _enqueued(caller: Caller, endpoint: Webhook, payload: dict[str, Any]) -> Steps[str]:
-    spec = delivery_job(endpoint, payload, new_id(), caller.actor)
+def _enqueued(caller: Caller, webhook: Webhook, payload: dict[str, Any]) -> Steps[str]:
+    spec = delivery_job(webhook, payload, new_id(), caller.actor)
     (answer,) = yield from caller.store.jobs.enqueue([spec], caller.tenant).start()
     if answer.id is None:
         raise Refused(answer.detail or "the job was refused", code=answer.reason)
@@ -276,5 +276,5 @@ def _enqueued(caller: Caller, endpoint: Webhook, payload: dict[str, Any]) -> Ste
 
 def _missing(name: str) -> NotFound:
     return NotFound(
-        f"no endpoint {name} in this tenant", code="endpoint_not_found", fix="List them: holdfast endpoints list"
+        f"no webhook {name} in this tenant", code="webhook_not_found", fix="List them: holdfast webhooks list"
     )

@@ -1,4 +1,4 @@
-"""Endpoints: who is told of events by webhooks, what became of the messages, and sending one again."""
+"""Webhooks: signed messages to other services, what became of them, and sending one again."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ REASON: Final = 1_000
 
 async def index(request: Request) -> Response:
     found = await the_app(request).webhooks.alist()
-    return await render(request, "endpoints.html", endpoints=found[:500], notices=NOTICES)
+    return await render(request, "webhooks.html", webhooks=found[:500], notices=NOTICES)
 
 
 async def show(request: Request) -> Response:
     app, asked = the_app(request), request.query_params
-    endpoint = await app.webhooks.aget(request.path_params["name"])
+    webhook = await app.webhooks.aget(request.path_params["name"])
     wanted: Looking = {"limit": PAGE + 1, "failed": bool(asked.get("failed"))}
     before = said(asked, "before", 50)
     if before is not None:
         wanted["before"] = before
-    log = await app.webhooks.adeliveries(endpoint.name, **wanted)
+    log = await app.webhooks.adeliveries(webhook.name, **wanted)
     return await render(
         request,
-        "endpoint.html",
-        endpoint=endpoint,
+        "webhook.html",
+        webhook=webhook,
         deliveries=log[:PAGE],
         following=log[PAGE - 1].id if len(log) > PAGE else None,
         failed=wanted["failed"],
@@ -50,42 +50,42 @@ async def add(request: Request) -> Response:
         wants=_words(given, "wants") or None,
         kind=said(given, "kind", 255),
     )
-    return go(request, f"/endpoints/{made.name}", f"Added webhook {made.name}.")
+    return go(request, f"/webhooks/{made.name}", f"Added webhook {made.name}.")
 
 
 async def set_up(request: Request) -> Response:
     """Disable, enable, give it another secret, remove."""
-    given, endpoints = await fields(request), the_app(request).webhooks
-    endpoint = await endpoints.aget(request.path_params["name"])
-    here = f"/endpoints/{endpoint.name}"
+    given, webhooks = await fields(request), the_app(request).webhooks
+    webhook = await webhooks.aget(request.path_params["name"])
+    here = f"/webhooks/{webhook.name}"
     match given.get("do"):
         case "disable":
-            await endpoints.adisable(endpoint.name, reason=said(given, "reason", REASON) or "")
-            return go(request, here, f"Disabled webhook {endpoint.name}.")
+            await webhooks.adisable(webhook.name, reason=said(given, "reason", REASON) or "")
+            return go(request, here, f"Disabled webhook {webhook.name}.")
         case "enable":
-            await endpoints.aenable(endpoint.name, skip=bool(given.get("skip")))
-            return go(request, here, f"Enabled webhook {endpoint.name}.")
+            await webhooks.aenable(webhook.name, skip=bool(given.get("skip")))
+            return go(request, here, f"Enabled webhook {webhook.name}.")
         case "rotate":
-            await endpoints.arotate_secret(endpoint.name, said(given, "secret", 255) or "")
+            await webhooks.arotate_secret(webhook.name, said(given, "secret", 255) or "")
             return go(request, here, "Added the signing secret.")
         case "remove":
-            question = f"Remove webhook {endpoint.name} and its delivery log?"
+            question = f"Remove webhook {webhook.name} and its delivery log?"
             if (asks := await ask_first(request, question, back=here)) is not None:
                 return asks
-            await endpoints.aremove(endpoint.name)
-            return go(request, "/endpoints", f"Removed webhook {endpoint.name}.")
+            await webhooks.aremove(webhook.name)
+            return go(request, "/webhooks", f"Removed webhook {webhook.name}.")
     raise InvalidInput("do is disable, enable, rotate or remove", code="invalid_request")
 
 
 async def send(request: Request) -> Response:
     """A ping, or a message that was sent before."""
-    given, endpoints = await fields(request), the_app(request).webhooks
-    endpoint = await endpoints.aget(request.path_params["name"])
+    given, webhooks = await fields(request), the_app(request).webhooks
+    webhook = await webhooks.aget(request.path_params["name"])
     message = said(given, "message", 255)
     if message is None:
-        job = await endpoints.atest(endpoint.name)
+        job = await webhooks.atest(webhook.name)
     else:
-        job = await endpoints.aresend(endpoint.name, message)
+        job = await webhooks.aresend(webhook.name, message)
     return go(request, f"/jobs/{job}", "This job sends the message.")
 
 
@@ -94,9 +94,9 @@ def _words(given: dict[str, str], name: str) -> list[str]:
 
 
 routes = [
-    shows("/endpoints", index),
-    does("/endpoints", add, Scope.ADMIN),
-    shows("/endpoints/{name}", show),
-    does("/endpoints/{name}", set_up, Scope.ADMIN),
-    does("/endpoints/{name}/send", send, Scope.OPERATE),
+    shows("/webhooks", index),
+    does("/webhooks", add, Scope.ADMIN),
+    shows("/webhooks/{name}", show),
+    does("/webhooks/{name}", set_up, Scope.ADMIN),
+    does("/webhooks/{name}/send", send, Scope.OPERATE),
 ]

@@ -1,4 +1,4 @@
--- What may not be done to endpoints and to the log of their deliveries, whoever asks; and what is told when one is disabled,
+-- What may not be done to webhooks and to the log of their deliveries, whoever asks; and what is told when one is disabled,
 -- or when times of a schedule were missed: events of the application, since the ledger is about jobs.
 
 create or replace function refuse_webhook_change() returns trigger language plpgsql as $$
@@ -13,15 +13,15 @@ create or replace trigger refuse_truncate before truncate on webhook for each st
 create or replace function tell_disabled() returns trigger language plpgsql set search_path from current as $$
 begin
     insert into app_event (id, tenant, name, data, sent_by, sent_at)
-    values (uuid7(), new.tenant, 'endpoint.disabled',
-            json_build_object('endpoint', new.name, 'reason', new.disabled_reason, 'by', new.disabled_by),
+    values (uuid7(), new.tenant, 'webhook.disabled',
+            json_build_object('webhook', new.name, 'reason', new.disabled_reason, 'by', new.disabled_by),
             new.disabled_by, new.disabled_at);
     return null;
 end $$;
 create or replace trigger tell_disabled after update of disabled_at on webhook for each row
     when (old.disabled_at is null and new.disabled_at is not null) execute function tell_disabled();
 
--- The log goes with its endpoint.
+-- The log goes with its webhook.
 create or replace function on_webhook_removed() returns trigger language plpgsql set search_path from current as $$
 begin
     delete from webhook_delivery d where d.webhook_id = old.id;
@@ -54,8 +54,8 @@ begin
 end $$;
 create or replace trigger tell_missed after insert on fire for each row when (new.status = 'missed') execute function tell_missed();
 
--- Endpoints (JF-9, SC-15). Their subscriptions are saved by the caller, in the same transaction
--- (features/webhooks/operations.py); that they rest while an endpoint is disabled, and go with it, is seen to here.
+-- Webhooks (JF-9, SC-15). Their subscriptions are saved by the caller, in the same transaction
+-- (features/webhooks/operations.py); that they rest while a webhook is disabled, and go with it, is seen to here.
 
 create or replace function add_webhook(id uuid, name text, url text, secrets text[], wants text[], kind text default null,
                                         job_options json default '{}', actor text default null, for_tenant text default null)
@@ -131,10 +131,10 @@ begin
 end $$;
 
 create or replace function webhook_subscriptions(p_name text) returns setof text language sql immutable
-as $$ select unnest(array['endpoint:' || p_name, 'endpoint:' || p_name || ':told']) $$;
+as $$ select unnest(array['webhook:' || p_name, 'webhook:' || p_name || ':told']) $$;
 
 -- What became of an attempt. The oldest go: those behind the newest so many, and of the oldest few those past their time.
-create or replace function note_webhook_delivery(id uuid, endpoint uuid, message text, type text, job uuid, attempt integer,
+create or replace function note_webhook_delivery(id uuid, webhook uuid, message text, type text, job uuid, attempt integer,
     status integer, error_code text, duration_ms integer, excerpt text, kept integer default 1000, kept_for interval default '30 days',
     for_tenant text default null)
 returns boolean
@@ -148,14 +148,14 @@ begin
     select note_webhook_delivery.id, e.tenant, e.id, note_webhook_delivery.message, note_webhook_delivery.type,
            note_webhook_delivery.job, note_webhook_delivery.attempt, note_webhook_delivery.status,
            note_webhook_delivery.error_code, note_webhook_delivery.duration_ms, note_webhook_delivery.excerpt, v_now
-      from webhook e where e.id = note_webhook_delivery.endpoint and e.tenant = v_scope;
+      from webhook e where e.id = note_webhook_delivery.webhook and e.tenant = v_scope;
     if not found then
         return false;
     end if;
-    delete from webhook_delivery d where d.webhook_id = note_webhook_delivery.endpoint and d.id <= (
-        select o.id from webhook_delivery o where o.webhook_id = note_webhook_delivery.endpoint
+    delete from webhook_delivery d where d.webhook_id = note_webhook_delivery.webhook and d.id <= (
+        select o.id from webhook_delivery o where o.webhook_id = note_webhook_delivery.webhook
          order by o.id desc offset note_webhook_delivery.kept limit 1);
     delete from webhook_delivery d where d.at < v_now - note_webhook_delivery.kept_for and d.id = any (array(
-        select o.id from webhook_delivery o where o.webhook_id = note_webhook_delivery.endpoint order by o.id limit 100));
+        select o.id from webhook_delivery o where o.webhook_id = note_webhook_delivery.webhook order by o.id limit 100));
     return true;
 end $$;

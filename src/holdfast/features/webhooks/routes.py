@@ -1,4 +1,4 @@
-"""Endpoints: who is told of events by webhooks, and what became of the messages."""
+"""Webhooks: signed messages to other services, and what became of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.server.bodies import Body, RetryPolicy, Text, Words
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, After, Limit, Name, Page, TheApp, allowed, allowed_one, paged
 
-router = Router(prefix="/endpoints", tags=["endpoints"])
+router = Router(prefix="/webhooks", tags=["webhooks"])
 
 Url = Annotated[str, Field(max_length=2_000, description="URL to post messages to.")]
 Secrets = Annotated[
@@ -27,7 +27,7 @@ Secrets = Annotated[
 Wants = Annotated[list[Text], Field(min_length=1, max_length=30, examples=[["job.dead_letter", "job.crashed"]])]
 
 
-class ShownEndpoint(BaseModel):
+class ShownWebhook(BaseModel):
     """Of its URL without what is in the query."""
 
     id: str
@@ -52,7 +52,7 @@ class ShownDelivery(BaseModel):
 
     id: str
     tenant: str
-    endpoint_id: str
+    webhook_id: str
     message: str
     type: str
     job_id: str
@@ -85,8 +85,8 @@ class Delivering(Body):
         return said
 
 
-class AddEndpoint(Delivering):
-    """Add an endpoint: post signed messages (Standard Webhooks) to a URL."""
+class AddWebhook(Delivering):
+    """Add a webhook: post signed messages (Standard Webhooks) to a URL."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -102,7 +102,7 @@ class AddEndpoint(Delivering):
     kind: Text | None = None
 
 
-class ChangeEndpoint(Delivering):
+class ChangeWebhook(Delivering):
     """What is given takes the place of what was; of how it is delivered, null is as if it had never been said."""
 
     model_config = ConfigDict(
@@ -125,33 +125,33 @@ class Disable(Body):
 
 
 class Enable(Body):
-    skip: bool = Field(default=False, description="Skip events that arrived while the endpoint was disabled.")
+    skip: bool = Field(default=False, description="Skip events that arrived while the webhook was disabled.")
 
 
 class Resend(Body):
     message: Text = Field(examples=["msg_01a1de74eb8c70f1843bcac5f6817387"])
 
 
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownEndpoint])
-async def list_endpoints(app: TheApp) -> Any:
-    """List endpoints by name."""
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownWebhook])
+async def list_webhooks(app: TheApp) -> Any:
+    """List webhooks by name."""
     return {"items": [each.described() for each in await app.webhooks.alist()]}
 
 
-@router.post("", dependencies=[allowed_one(Scope.ADMIN)], status_code=201, response_model=ShownEndpoint)
-async def add_endpoint(app: TheApp, body: AddEndpoint) -> Any:
+@router.post("", dependencies=[allowed_one(Scope.ADMIN)], status_code=201, response_model=ShownWebhook)
+async def add_webhook(app: TheApp, body: AddWebhook) -> Any:
     how = JobOptions(**{name: value for name, value in body.options().items() if value is not None})  # type: ignore[typeddict-item]
     made = await app.webhooks.aadd(body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **how)
     return made.described()
 
 
-@router.get("/{name}", dependencies=[allowed(Scope.READ)], response_model=ShownEndpoint)
-async def show_endpoint(app: TheApp, name: Name) -> Any:
+@router.get("/{name}", dependencies=[allowed(Scope.READ)], response_model=ShownWebhook)
+async def show_webhook(app: TheApp, name: Name) -> Any:
     return (await app.webhooks.aget(name)).described()
 
 
-@router.patch("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
-async def change_endpoint(app: TheApp, name: Name, body: ChangeEndpoint) -> Any:
+@router.patch("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
+async def change_webhook(app: TheApp, name: Name, body: ChangeWebhook) -> Any:
     options = body.options()
     said = {name: value for name, value in body.given().items() if name not in options}
     changes = Changes(**said, options=options)  # type: ignore[typeddict-item]
@@ -159,31 +159,31 @@ async def change_endpoint(app: TheApp, name: Name, body: ChangeEndpoint) -> Any:
 
 
 @router.delete("/{name}", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
-async def remove_endpoint(app: TheApp, name: Name) -> None:
-    """Remove an endpoint and its delivery log. Pending deliveries are cancelled."""
+async def remove_webhook(app: TheApp, name: Name) -> None:
+    """Remove a webhook and its delivery log. Pending deliveries are cancelled."""
     await app.webhooks.aremove(name)
 
 
-@router.post("/{name}/rotate", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
+@router.post("/{name}/rotate", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
 async def rotate_secret(app: TheApp, name: Name, body: Rotate) -> Any:
     """Add a signing secret. The old ones still sign, so that receivers can change theirs in time."""
     return (await app.webhooks.arotate_secret(name, body.secret, keep=body.keep)).described()
 
 
-@router.post("/{name}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
-async def disable_endpoint(app: TheApp, name: Name, body: Disable) -> Any:
-    "Disable an endpoint. Events that arrive meanwhile are kept until it is enabled."
+@router.post("/{name}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
+async def disable_webhook(app: TheApp, name: Name, body: Disable) -> Any:
+    "Disable a webhook. Events that arrive meanwhile are kept until it is enabled."
     return (await app.webhooks.adisable(name, reason=body.reason)).described()
 
 
-@router.post("/{name}/enable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownEndpoint)
-async def enable_endpoint(app: TheApp, name: Name, body: Enable | None = None) -> Any:
+@router.post("/{name}/enable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
+async def enable_webhook(app: TheApp, name: Name, body: Enable | None = None) -> Any:
     return (await app.webhooks.aenable(name, skip=body is not None and body.skip)).described()
 
 
 @router.post("/{name}/test", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
-async def ping_endpoint(app: TheApp, name: Name) -> Any:
-    """Send a `ping` to an endpoint, also while it is disabled."""
+async def ping_webhook(app: TheApp, name: Name) -> Any:
+    """Send a `ping` to a webhook, also while it is disabled."""
     return {"job_id": await app.webhooks.atest(name)}
 
 
@@ -194,7 +194,7 @@ async def resend_message(app: TheApp, name: Name, body: Resend) -> Any:
 
 
 @router.get("/{name}/deliveries", dependencies=[allowed(Scope.READ)], response_model=Page[ShownDelivery])
-async def list_endpoint_deliveries(
+async def list_webhook_deliveries(
     app: TheApp,
     name: Name,
     failed: Annotated[bool, Query()] = False,

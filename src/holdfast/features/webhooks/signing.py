@@ -180,4 +180,4 @@ def _malformed(why: str) -> InvalidInput:
 
 
 def _bad_secret(why: str) -> InvalidSetting:
-    return InvalidSetting(why, code="webhook_secret", fix="Generate one: holdfast endpoints secret")
+    return InvalidSetting(why, code="webhook_secret", fix="Generate one: holdfast webhooks secret")

@@ -1,4 +1,4 @@
--- What may not be done to endpoints and to the log of their deliveries, whoever asks; and what is told when one is disabled,
+-- What may not be done to webhooks and to the log of their deliveries, whoever asks; and what is told when one is disabled,
 -- or when times of a schedule were missed: events of the application, since the ledger is about jobs.
 
 -- REPLACE would delete what is in its way unasked.
@@ -20,12 +20,12 @@ CREATE TRIGGER tell_disabled AFTER UPDATE OF disabled_at ON webhook
 WHEN OLD.disabled_at IS NULL AND NEW.disabled_at IS NOT NULL
 BEGIN
     INSERT INTO app_event (tenant, name, data, sent_by, sent_at)
-    VALUES (NEW.tenant, 'endpoint.disabled',
-            json_object('endpoint', NEW.name, 'reason', NEW.disabled_reason, 'by', NEW.disabled_by),
+    VALUES (NEW.tenant, 'webhook.disabled',
+            json_object('webhook', NEW.name, 'reason', NEW.disabled_reason, 'by', NEW.disabled_by),
             NEW.disabled_by, NEW.disabled_at);
 END;
 
--- The log goes with its endpoint.
+-- The log goes with its webhook.
 DROP TRIGGER IF EXISTS on_webhook_removed;
 CREATE TRIGGER on_webhook_removed AFTER DELETE ON webhook
 BEGIN

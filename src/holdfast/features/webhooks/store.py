@@ -1,4 +1,4 @@
-"""Webhook endpoints in the database: port, shared reads, PostgreSQL and SQLite."""
+"""Webhooks in the database: port, shared reads, PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WebhookStore(Protocol):
         ...
 
     def disable(self, name: str, reason: str, actor: str, tenant: str) -> Flow[bool]:
-        """Nothing more is made for it, and ``endpoint.disabled`` is told. Whoever was first stands."""
+        """Nothing more is made for it, and ``webhook.disabled`` is told. Whoever was first stands."""
         ...
 
     def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Flow[bool]:
@@ -47,14 +47,14 @@ class WebhookStore(Protocol):
         ...
 
     def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Flow[bool]:
-        """Keep what became of an attempt, and forget the oldest; False when the endpoint is gone."""
+        """Keep what became of an attempt, and forget the oldest; False when the webhook is gone."""
         ...
 
     def get(self, name: str, tenant: str) -> Flow[Webhook | None]: ...
 
     def deliveries(
         self,
-        endpoint_id: str,
+        webhook_id: str,
         tenant: str,
         limit: int,
         before: str | None = None,
@@ -68,7 +68,7 @@ class WebhookStore(Protocol):
 
 
 MOST = 1_000
-_REST = Record.columns(WebhookDelivery, "d.", skip=("id", "tenant", "endpoint_id"))
+_REST = Record.columns(WebhookDelivery, "d.", skip=("id", "tenant", "webhook_id"))
 
 
 class WebhookReads(Reader):
@@ -84,15 +84,15 @@ class WebhookReads(Reader):
     @flow(writes=False)
     def deliveries(
         self,
-        endpoint_id: str,
+        webhook_id: str,
         tenant: str,
         limit: int,
         before: str | None = None,
         message: str | None = None,
         failed: bool = False,
     ) -> Steps[list[WebhookDelivery]]:
-        asked = [within(tenant, "d.tenant"), "d.webhook_id = :endpoint"]
-        params: dict[str, object] = {"endpoint": parse_id(endpoint_id)}
+        asked = [within(tenant, "d.tenant"), "d.webhook_id = :webhook"]
+        params: dict[str, object] = {"webhook": parse_id(webhook_id)}
         if before is not None:
             asked.append("d.id < :before")
             params["before"] = parse_id(before)
@@ -159,7 +159,7 @@ class PostgresWebhooks(Calls, WebhookReads):
 
     @flow(single=True)
     def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Steps[bool]:
-        facts = (entry.id, entry.endpoint_id, entry.message, entry.type, entry.job_id, entry.attempt)
+        facts = (entry.id, entry.webhook_id, entry.message, entry.type, entry.job_id, entry.attempt)
         ends = (entry.status, entry.error_code, entry.duration_ms, entry.excerpt)
         return (
             yield from self._asked(
@@ -199,16 +199,16 @@ _NOTE = (
     " duration_ms, excerpt, at)"
     " SELECT :id, e.tenant, e.id, :message, :type, :job_id, :attempt, :status, :error_code, :duration_ms, :excerpt,"
     " :now"
-    " FROM webhook e WHERE e.id = :endpoint_id AND e.tenant = :tenant RETURNING 1"
+    " FROM webhook e WHERE e.id = :webhook_id AND e.tenant = :tenant RETURNING 1"
 )
 # The oldest go: those behind the newest thousand, and of the oldest few those that are a month old.
 _TRIM = (
-    "DELETE FROM webhook_delivery WHERE webhook_id = :endpoint_id AND id <= (SELECT d.id FROM webhook_delivery d"
-    " WHERE d.webhook_id = :endpoint_id ORDER BY d.id DESC LIMIT 1 OFFSET :kept)"
+    "DELETE FROM webhook_delivery WHERE webhook_id = :webhook_id AND id <= (SELECT d.id FROM webhook_delivery d"
+    " WHERE d.webhook_id = :webhook_id ORDER BY d.id DESC LIMIT 1 OFFSET :kept)"
 )
 _AGED = (
     "DELETE FROM webhook_delivery WHERE at < :old AND id IN (SELECT d.id FROM webhook_delivery d"
-    " WHERE d.webhook_id = :endpoint_id ORDER BY d.id LIMIT 100)"
+    " WHERE d.webhook_id = :webhook_id ORDER BY d.id LIMIT 100)"
 )
 _DAY = 86_400_000_000
 
@@ -220,14 +220,14 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
     @flow()
     def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        rows = yield Statement(_ADD, {"id": id, **_endpoint_facts(draft), "actor": actor, "now": now, "tenant": tenant})
+        rows = yield Statement(_ADD, {"id": id, **_webhook_facts(draft), "actor": actor, "now": now, "tenant": tenant})
         yield from unsign()
         return bool(rows)
 
     @flow()
     def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        rows = yield Statement(_CHANGE, {**_endpoint_facts(draft), "now": now, "tenant": tenant})
+        rows = yield Statement(_CHANGE, {**_webhook_facts(draft), "now": now, "tenant": tenant})
         yield from unsign()
         return bool(rows)
 
@@ -262,17 +262,17 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
     @flow()
     def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Steps[bool]:
         now = yield from sign(None)
-        names = ("id", "endpoint_id", "message", "type", "job_id", "attempt", "status", "error_code", "duration_ms")
+        names = ("id", "webhook_id", "message", "type", "job_id", "attempt", "status", "error_code", "duration_ms")
         params: dict[str, Any] = {name: getattr(entry, name) for name in (*names, "excerpt")}
         rows = yield Statement(_NOTE, params | {"now": now, "tenant": tenant})
         if rows:
-            yield Statement(_TRIM, {"endpoint_id": entry.endpoint_id, "kept": KEPT})
-            yield Statement(_AGED, {"endpoint_id": entry.endpoint_id, "old": now - KEPT_DAYS * _DAY})
+            yield Statement(_TRIM, {"webhook_id": entry.webhook_id, "kept": KEPT})
+            yield Statement(_AGED, {"webhook_id": entry.webhook_id, "old": now - KEPT_DAYS * _DAY})
         yield from unsign()
         return bool(rows)
 
 
-def _endpoint_facts(draft: WebhookDraft) -> dict[str, Any]:
+def _webhook_facts(draft: WebhookDraft) -> dict[str, Any]:
     return {
         "name": draft.name,
         "url": draft.url,

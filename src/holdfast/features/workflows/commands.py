@@ -13,7 +13,7 @@ from holdfast.cli import options
 from holdfast.cli.output import STYLES, Cell, age, console, emit, facts, heading, line, moment, say, table, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
-from holdfast.features.workflows.model import Edge, Graph, Node, Workflow
+from holdfast.features.workflows.model import CallbackRecord, Edge, Graph, Node, Workflow
 from holdfast.features.workflows.operations import Workflows, accepted
 
 commands = Commands("List, cancel and resume workflows.")
@@ -140,7 +140,8 @@ def _document(workflow: Workflow) -> dict[str, Any]:
 
 def _graph_document(found: Graph) -> dict[str, Any]:
     parts = found.parts()
-    return {"workflow": _document(found.workflow), "parts": parts, "jobs": found.nodes, "edges": found.edges}
+    named = {"workflow": _document(found.workflow), "parts": parts, "jobs": found.nodes, "edges": found.edges}
+    return named | {"callbacks": found.callbacks}
 
 
 def _styled(word: str) -> Text:
@@ -178,8 +179,16 @@ def _print_facts(found: Graph) -> None:
             ("correlation", workflow.correlation_id),
             ("parent", workflow.parent_id),
             *((f"part {name}", _styled(status)) for name, status in found.parts().items()),
+            *(("callback", _callback(each, found)) for each in found.callbacks),
         ]
     )
+
+
+def _callback(each: CallbackRecord, found: Graph) -> str:
+    names = {node.job_id: line(node.label) for node in found.nodes}
+    of = "" if each.step_id is None else f" of {names.get(each.step_id, each.step_id)}"
+    state = f"job {each.job_id}" if each.fired_at else "due" if each.due_at else "not fired"
+    return f"on {each.fires}{of}: {state}"
 
 
 def _print_nodes(found: Graph) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
+from holdfast.engine.bound_results import RESULT_MARK, rebound
 from holdfast.engine.job import JobSpec
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
@@ -73,6 +74,31 @@ class NodeSpec:
     fatal: bool = False
 
 
+Fires = Literal["success", "failure"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackSpec:
+    """A job that is made when ``step`` has ended so, or the workflow if that is None."""
+
+    job: JobSpec
+    fires: Fires
+    step: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowFailure:
+    """What the callback of a failure is called with: the job that failed first, and its error. ``step`` is its name in
+    the workflow; a job that joined as a child of another has none."""
+
+    workflow_id: str
+    workflow: str
+    step: str | None
+    job_id: str
+    error_code: str | None
+    error_message: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowSpec:
     """A workflow about to be started, in one transaction."""
@@ -84,11 +110,22 @@ class WorkflowSpec:
     source_system: str
     nodes: tuple[NodeSpec, ...]
     edges: tuple[EdgeSpec, ...] = ()
+    callbacks: tuple[CallbackSpec, ...] = ()
     on_failure: OnFailure = "skip"
     key: str | None = None
     plan_hash: str = ""
     correlation_id: str | None = None
     parent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """More jobs for a workflow. Those that wait for ``behind``, a job of it, wait for the new ones, too."""
+
+    nodes: Sequence[NodeSpec]
+    edges: Sequence[EdgeSpec] = ()
+    callbacks: Sequence[CallbackSpec] = ()
+    behind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +184,26 @@ def find_cycle(parents: Mapping[str, Sequence[str]]) -> list[str] | None:
     return None
 
 
-def plan_hash(nodes: Iterable[NodeSpec], edges: Iterable[EdgeSpec], on_failure: OnFailure) -> str:
+def plan_hash(
+    nodes: Sequence[NodeSpec],
+    edges: Iterable[EdgeSpec],
+    on_failure: OnFailure,
+    callbacks: Iterable[CallbackSpec] = (),
+) -> str:
     """Of what was planned, whatever ids the jobs were given: the same plan under the same key is the same workflow."""
     names, digest = {}, hashlib.sha256(on_failure.encode())
     for node in nodes:
         names[node.job.id] = node.name
-        digest.update(f"\n{node.name}\0{node.job.kind}\0{node.job.payload_hash or node.job.payload}".encode())
+    for node in nodes:
+        text = node.job.payload_hash or node.job.payload
+        # Of results that are arguments the names count: the ids are new each time.
+        text = rebound(text, names) if RESULT_MARK in text else text
+        digest.update(f"\n{node.name}\0{node.job.kind}\0{text}".encode())
     for line in sorted(f"{names[e.child]}\0{names.get(e.parent, e.parent)}\0{e.on_failure}" for e in edges):
         digest.update(f"\n{line}".encode())
+    for each in callbacks:
+        about = "" if each.step is None else names.get(each.step, each.step)
+        digest.update(f"\n{each.fires}\0{about}\0{each.job.kind}".encode())
     return digest.hexdigest()
 
 
@@ -266,15 +315,28 @@ class ParentResult:
     state: State
     value: Any
     ref: str | None
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackRecord:
+    """A callback of a workflow, or of the job ``step_id``. The job ``job_id`` exists once it has fired."""
+
+    job_id: str
+    step_id: str | None
+    fires: Fires
+    due_at: datetime | None
+    fired_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A workflow with its jobs, in the order in which they were added, and who waits for whom."""
+    """A workflow with its jobs, in the order in which they were added, who waits for whom, and its callbacks."""
 
     workflow: Workflow
     nodes: list[Node]
     edges: list[Edge]
+    callbacks: list[CallbackRecord] = field(default_factory=list)
 
     def parts(self) -> dict[str, WorkflowStatus]:
         """The status of each group and sub-workflow, derived from its jobs (SC-17)."""

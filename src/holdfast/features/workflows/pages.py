@@ -97,6 +97,8 @@ async def show(request: Request) -> Response:
         workflow=graph.workflow,
         nodes=nodes,
         parents=_parents(graph),
+        callbacks=graph.callbacks,
+        labels={node.job_id: node.label for node in nodes},
         parts=graph.parts() if len(nodes) == graph.workflow.total else {},
         chart=bars(nodes[:DRAWN], datetime.now(UTC)),
         drawn=graph.workflow.total <= DRAWN,

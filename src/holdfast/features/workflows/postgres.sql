@@ -65,6 +65,29 @@ begin
     return coalesce(v_ready, '{}');
 end $$;
 
+-- Callbacks whose end has come are due from now on; a worker makes their jobs (fire_callbacks). Not here: what keeps a job
+-- from being made (a pause, a full tenant) must not keep another from ending.
+create or replace function callbacks_on_end(p_flow uuid, p_good uuid[], p_bad uuid[], p_now timestamptz) returns void
+language plpgsql set search_path from current
+    set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+begin
+    if not exists (select from callback c where c.workflow_id = p_flow and c.due_at is null) then
+        return;   -- nearly always
+    end if;
+    update callback c set due_at = p_now
+     where c.workflow_id = p_flow and c.due_at is null and c.fires = 'success'
+       and (c.step_id = any (p_good)
+            or c.step_id is null and exists (select from workflow w where w.id = p_flow and w.total = w.succeeded));
+    update callback c
+       set due_at = p_now, failed_job = f.id, error_code = f.error_code, error_message = f.error_message
+      from (select s.id, s.error_code, s.error_message, row_number() over (order by s.finished_at, s.id) as place
+              from node n join job_state s on s.id = n.job_id
+             where n.workflow_id = p_flow and n.standing in ('failed', 'dead')) f
+     where c.workflow_id = p_flow and c.due_at is null and c.fires = 'failure'
+       and (c.step_id = any (p_bad) and f.id = c.step_id
+            or c.step_id is null and f.place = 1 and exists (select from workflow w where w.id = p_flow and w.open = 0));
+end $$;
+
 create or replace function advance_workflow(p_flow uuid, p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -191,6 +214,7 @@ begin
              where s.id in (select n.job_id from node n where n.workflow_id = p_flow and n.standing = 'skipped')
                and s.state in ('queued', 'retry_waiting');
         end if;
+        perform callbacks_on_end(p_flow, v_good, v_failed || v_dead, p_now);
     end if;
 end $$;
 
@@ -238,9 +262,9 @@ begin
      where a.id = any (p_jobs)
     on conflict (job_id) do nothing;
     insert into job_state (id, tenant, kind, queue, state, priority, position,
-                           max_retries, max_crashes, due_at, deadline_at, agent, workflow_id, note, executor)
+                           max_attempts, max_crashes, due_at, deadline_at, agent, workflow_id, note, executor)
     select a.id, a.tenant, a.kind, a.queue, 'queued', a.priority, nextval('position_seq') * 100,
-           a.max_retries, a.max_crashes,
+           a.max_attempts, a.max_crashes,
            case when n.unmet > 0 or n.standing = 'skipped' then 'infinity'::timestamptz
                 when a.run_at > p_now then a.run_at end,
            a.deadline_at, a.agent, n.workflow_id,
@@ -298,9 +322,27 @@ create or replace trigger judge_update before update on workflow for each row
               or (old.stopped, old.total, old.open, old.succeeded, old.failed, old.dead, old.cancelled, old.skipped)
               <> (new.stopped, new.total, new.open, new.succeeded, new.failed, new.dead, new.cancelled, new.skipped)))
     execute function refuse_by_hand();
+-- By hand nothing of a node changes, but for the number of parents it waits for where that is their number: a job that adds
+-- others at run time lets those behind it wait for them (plan_nodes).
+create or replace function judge_node() returns trigger language plpgsql set search_path from current as $$
+begin
+    if (old.job_id, old.tenant, old.workflow_id, old.fatal, old.standing, old.stops)
+           = (new.job_id, new.tenant, new.workflow_id, new.fatal, new.standing, new.stops)
+       and old.name is not distinct from new.name and old.part is not distinct from new.part
+       and new.unmet = (select count(*) from dependency d where d.child = new.job_id and not d.met) then
+        return new;
+    end if;
+    raise exception 'node: what was planned never changes, and the rest is written by triggers only' using errcode = 'ZH002';
+end $$;
 create or replace trigger judge_update before update on node for each row
     when (pg_trigger_depth() = 0 or old.job_id <> new.job_id or old.tenant <> new.tenant or old.workflow_id <> new.workflow_id
           or old.fatal <> new.fatal or old.name is distinct from new.name or old.part is distinct from new.part)
+    execute function judge_node();
+-- A callback fires once, and is forgotten with its workflow.
+create or replace trigger judge_update before update on callback for each row
+    when ((old.job_id, old.tenant, old.workflow_id, old.fires) <> (new.job_id, new.tenant, new.workflow_id, new.fires)
+          or old.step_id is distinct from new.step_id or old.fired_at is not null or old.due_at is not null and new.due_at is null
+          or new.fired_at is null and old.document::text is distinct from new.document::text)
     execute function refuse_by_hand();
 create or replace trigger judge_update before update on dependency for each row
     when (pg_trigger_depth() = 0 or old.met or old.child <> new.child or old.parent <> new.parent
@@ -311,10 +353,13 @@ create or replace trigger judge_delete after delete on node
 create or replace trigger refuse_truncate before truncate on workflow for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on node for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on dependency for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on callback for each statement execute function refuse_change();
 
 -- Workflows (DP-14): start, add to, cancel, resume. A plan is one document:
 --   {"workflow": {"id", "kind", "generator", "on_failure", "key", …}, "jobs": [… as for enqueue_many],
---    "nodes": [{"id", "name", "part", "fatal"}], "edges": [{"child", "parent", "on_failure"}]}
+--    "nodes": [{"id", "name", "part", "fatal"}], "edges": [{"child", "parent", "on_failure"}],
+--    "callbacks": [{"step", "fires": "success" or "failure", "job": as for enqueue_many, with its id}]}
+-- and "behind": a job of the workflow, where those that wait for it are to wait for the new jobs, too;
 -- and "plain": true where the caller vouches for the jobs as for those of enqueue_many.
 
 -- Write down who waits for whom, then enqueue: the jobs find their nodes and wait from the beginning. The row of the
@@ -350,6 +395,19 @@ begin
                    from json_to_recordset(p_plan -> 'edges') as e(child uuid, parent uuid)
                    join dependency d on d.child = e.child and d.parent = e.parent
                   where not d.met group by e.child) u on u.child = o.id;
+    if p_plan ->> 'behind' is not null then
+        -- They wait already, for the job that adds these: none can have been let go.
+        insert into dependency (child, parent, tenant, on_failure)
+        select d.child, o.id, p_tenant, d.on_failure
+          from dependency d cross join json_to_recordset(p_plan -> 'nodes') as o(id uuid)
+         where d.parent = (p_plan ->> 'behind')::uuid and d.tenant = p_tenant and not d.met;
+        update node n set unmet = (select count(*) from dependency d where d.child = n.job_id and not d.met)
+         where n.job_id in (select d.child from dependency d where d.parent = (p_plan ->> 'behind')::uuid and not d.met)
+           and n.workflow_id = p_flow;
+    end if;
+    insert into callback (job_id, tenant, workflow_id, step_id, fires, document)
+    select (c.job ->> 'id')::uuid, p_tenant, p_flow, c.step, c.fires, c.job
+      from json_to_recordset(p_plan -> 'callbacks') as c(step uuid, fires text, job json);
     -- All or nothing: a job that is refused takes the others with it.
     select e.reason, e.detail into v_bad
       from enqueue_many(p_plan -> 'jobs', p_tenant, p_actor, coalesce((p_plan ->> 'plain')::boolean, false)) e
@@ -418,6 +476,43 @@ begin
     end if;
     perform plan_nodes(add_to_workflow.workflow, add_to_workflow.plan, v_whose, coalesce(nullif(add_to_workflow.actor, ''), actor()));
     return query select add_to_workflow.workflow, true, null::text;
+end $$;
+
+-- Make the jobs of callbacks that are due; answers how many. What is refused (a full tenant, a pause) is tried again later.
+create or replace function fire_callbacks(want integer default 1000, for_tenant text default '*')
+returns integer
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now    timestamptz := clock_now();
+    v_scope  text := enter(fire_callbacks.for_tenant, 'workflows');
+    v_due    callback[];
+    v_one    callback;
+    v_made   boolean;
+    v_count  integer := 0;
+begin
+    if halted() then
+        return 0;
+    end if;
+    v_due := array(
+        select c from callback c
+         where c.due_at <= v_now and c.due_at is not null and c.fired_at is null and (v_scope = '*' or c.tenant = v_scope)
+         order by c.due_at limit fire_callbacks.want for update skip locked);
+    foreach v_one in array v_due loop
+        begin
+            select e.created into v_made from enqueue_many(json_build_array(v_one.document), v_one.tenant, 'workflow ' || v_one.workflow_id) e;
+        exception when others then
+            v_made := false;
+        end;
+        perform enter(fire_callbacks.for_tenant, 'workflows');   -- again: making a job binds to its tenant
+        if v_made then
+            update callback c set fired_at = v_now, document = null where c.job_id = v_one.job_id;
+            v_count := v_count + 1;
+        else
+            update callback c set due_at = v_now + interval '30 seconds' where c.job_id = v_one.job_id;
+        end if;
+    end loop;
+    return v_count;
 end $$;
 
 -- Cancel whatever of it has not ended, what runs as well.

@@ -12,7 +12,17 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from holdfast.app import App
 from holdfast.errors import InvalidSetting
 from holdfast.features.tokens.model import Scope
-from holdfast.features.workflows.model import Edge, Graph, Node, OnFailure, Swept, Workflow, WorkflowStatus
+from holdfast.features.workflows.model import (
+    CallbackRecord,
+    Edge,
+    Fires,
+    Graph,
+    Node,
+    OnFailure,
+    Swept,
+    Workflow,
+    WorkflowStatus,
+)
 from holdfast.features.workflows.run import Extension, WorkflowPlan
 from holdfast.server.bodies import Because, Body, Enqueue, Text
 from holdfast.server.json_body import Router
@@ -32,7 +42,7 @@ from holdfast.server.parameters import (
 
 router = Router(prefix="/workflows", tags=["workflows"])
 
-MOST_NODES, MOST_EDGES = 1_000, 10_000
+MOST_NODES, MOST_EDGES, MOST_CALLBACKS = 1_000, 10_000, 100
 
 ShownWorkflow: Any = with_more(Workflow, "ShownWorkflow", status=WorkflowStatus)
 
@@ -44,6 +54,7 @@ class ShownGraph(BaseModel):
     nodes: list[Node]
     edges: list[Edge]
     parts: dict[str, WorkflowStatus]
+    callbacks: list[CallbackRecord]
 
 
 class AddNode(Enqueue, Body):
@@ -58,9 +69,20 @@ class AddEdge(Body):
     on_failure: OnFailure | None = None
 
 
+class AddCallback(Body):
+    """A job to create once, when the workflow has ended, or ``step`` of it. Its payload gets the key ``result`` or
+    ``failure``."""
+
+    fires: Fires
+    step: Text | None = Field(default=None, description="The name of a node; default: the whole workflow.")
+    kind: Text
+    payload: dict[str, Any] = Field(default_factory=dict, description="The other arguments.")
+
+
 class AddJobs(Body):
     nodes: Annotated[list[AddNode], FailFast()] = Field(min_length=1, max_length=MOST_NODES)
     edges: Annotated[list[AddEdge], FailFast()] = Field(default_factory=list, max_length=MOST_EDGES)
+    callbacks: Annotated[list[AddCallback], FailFast()] = Field(default_factory=list, max_length=MOST_CALLBACKS)
 
 
 class StartWorkflow(AddJobs):
@@ -124,6 +146,11 @@ def _draw(app: App, plan: WorkflowPlan | Extension, body: AddJobs) -> None:
             raise InvalidSetting(f"no job {edge.child!r} among the nodes", code="unknown_parent")
         parent = known.get(edge.parent, edge.parent)
         known[edge.child].wait_for(parent, on_failure=edge.on_failure)
+    for each in body.callbacks:
+        if each.step is not None and each.step not in known:
+            raise InvalidSetting(f"no job {each.step!r} among the nodes", code="unknown_parent")
+        step = None if each.step is None else known[each.step]
+        plan.callback(each.fires, step, each.kind, (each.payload,), {})
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownWorkflow])
@@ -144,7 +171,9 @@ async def list_workflows(
 async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
     """Show a workflow, its jobs and their dependencies."""
     graph: Graph = await app.workflows.agraph(workflow_id)
-    return {"workflow": _shown(graph.workflow), "nodes": graph.nodes, "edges": graph.edges, "parts": graph.parts()}
+    return {"workflow": _shown(graph.workflow), "nodes": graph.nodes, "edges": graph.edges, "parts": graph.parts()} | {
+        "callbacks": graph.callbacks
+    }
 
 
 @router.post(

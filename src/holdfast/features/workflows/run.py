@@ -7,7 +7,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
@@ -18,17 +20,21 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.features.jobs.facts import Facts
 from holdfast.features.jobs.handle import Handle
+from holdfast.features.workflows.map_template import MAP
 from holdfast.features.workflows.model import (
+    Addition,
     OnFailure,
     ParentResult,
     Started,
     Workflow,
+    WorkflowFailure,
     WorkflowSpec,
     WorkflowStatus,
     check_on_failure,
     plan_hash,
 )
-from holdfast.features.workflows.plan import Part, Plan, Planned
+from holdfast.features.workflows.parts import Callback, Mapped, Part, Planned
+from holdfast.features.workflows.plan import Plan
 from holdfast.stores.flow import run
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace, call
@@ -60,10 +66,12 @@ class WorkflowRun(StoreNamespace):
     @overload
     def __getitem__(self, job: str) -> Handle[Any]: ...
     @overload
+    def __getitem__(self, job: Callback[R]) -> Handle[R]: ...
+    @overload
     def __getitem__(self, job: Part) -> list[Handle[Any]]: ...
-    def __getitem__(self, job: Planned[Any] | Part | str) -> Handle[Any] | list[Handle[Any]]:
+    def __getitem__(self, job: Planned[Any] | Callback[Any] | Part | str) -> Handle[Any] | list[Handle[Any]]:
         """The handle of a planned job, by its name as well (``run[a].result()``, ``run["fetch"]``); of a group or a
-        sequence the list of handles, in the order in which the jobs were added."""
+        sequence, also by its name, the list of handles, in the order in which the jobs were added."""
         if not self.created:
             raise Conflict(
                 f"workflow {self.id} was started before, with other jobs",
@@ -72,12 +80,40 @@ class WorkflowRun(StoreNamespace):
             )
         if isinstance(job, Part):
             return [self[each] for each in job.walk()]
+        if isinstance(job, Callback):
+            return Handle(job.spec.id, self.tenant, True, None, self._caller, job.decode)
+        if not isinstance(job, Planned | str):
+            raise InvalidSetting(
+                f"a run is indexed by a planned job, a group or a name, not by {type(job).__name__}",
+                code="invalid_name",
+                fix="Use what wf.add returned, or the name of the job.",
+            )
         name = job.name if isinstance(job, Planned) else job
         planned = self.planned.get(name)
-        if planned is None:
+        if planned is not None:
+            return Handle(planned.spec.id, self.tenant, True, None, self._caller, planned.decode)
+        members = [each for each in self.planned.values() if f"{each.part.name}.".startswith(f"{name}.")]
+        if not members:
             there = ", ".join(list(self.planned)[:20])
-            raise NotFound(f"there is no job {name!r} in this workflow", fix=f"There are {there}.")
-        return Handle(planned.spec.id, self.tenant, True, None, self._caller, planned.decode)
+            near = get_close_matches(name, self.planned, 1)
+            guess = f"Did you mean {near[0]!r}? " if near else ""
+            raise NotFound(f"there is no job or group {name!r} in this workflow", fix=f"{guess}There are {there}.")
+        return [self[each] for each in members]
+
+    @operation
+    def members(self, group: Part | Mapped | str) -> Program[list[Handle[Any]]]:
+        """The handles of a group's jobs, also of those that ``wf.map`` added at run time."""
+        named = group if isinstance(group, str) else group.name
+        if named is None:
+            raise InvalidSetting("members expects a group, not the whole workflow", code="invalid_name")
+        found = yield from run(self._store.workflows.members(self.id, named, self.tenant))
+        decode = {each.spec.id: each.decode for each in self.planned.values()}
+        return [
+            Handle(job_id, self.tenant, True, None, self._caller, decode.get(job_id, lambda value: value))
+            for job_id in found
+        ]
+
+    amembers = awaited(members)
 
     @operation
     def workflow(self) -> Program[Workflow]:
@@ -183,6 +219,10 @@ class WorkflowPlan(Plan):
         )
         self._parent_id = parent_id
         self._connection = connection
+        self.scheduled_at: datetime | None = None
+        """The time of the schedule that this workflow is started for, in a function of ``@app.workflow``."""
+        self.once = False
+        """Whether what was started under this key is this workflow, also if its jobs were others."""
 
     @operation
     def start(self) -> Program[WorkflowRun]:
@@ -204,7 +244,8 @@ class WorkflowPlan(Plan):
             raise InvalidSetting(f"no job {missing[0]!r} in this workflow", code="unknown_parent")
         flow_id = new_id()
         nodes, edges = self.compiled(flow_id, self.correlation_id, {})
-        on_failure = self.on_failure or "skip"
+        on_failure = self.failure_policy or "skip"
+        callbacks = self.called_back(flow_id, self.correlation_id)
         return WorkflowSpec(
             id=flow_id,
             kind=self.kind,
@@ -213,15 +254,16 @@ class WorkflowPlan(Plan):
             source_system=self._caller.name,
             nodes=nodes,
             edges=edges,
+            callbacks=callbacks,
             on_failure=on_failure,
             key=self.key,
-            plan_hash=plan_hash(nodes, edges, on_failure),
+            plan_hash=plan_hash(nodes, edges, on_failure, callbacks),
             correlation_id=self.correlation_id,
             parent_id=self._parent_id,
         )
 
     def _started(self, answer: Started) -> WorkflowRun:
-        if answer.reason == "idempotency_conflict":
+        if answer.reason == "idempotency_conflict" and not self.once:
             raise Conflict(
                 f"workflow {answer.id} was started under this key with other jobs",
                 code="idempotency_conflict",
@@ -244,14 +286,26 @@ class Extension(Plan):
     @operation
     def start(self) -> Program[WorkflowRun]:
         """Store the new jobs in one transaction."""
+        return (yield from self._adding(None))
+
+    astart = awaited(start)
+
+    @operation
+    def behind(self, job_id: str) -> Program[WorkflowRun]:
+        """Store the new jobs; those that wait for this job of the workflow wait for the new ones, too."""
+        return (yield from self._adding(job_id))
+
+    abehind = awaited(behind)
+
+    def _adding(self, behind: str | None) -> Program[WorkflowRun]:
         workflows, workflow = self._store.workflows, self.workflow
         known = yield from run(workflows.named(workflow.id, self.names_used(), self.tenant))
         nodes, edges = self.compiled(workflow.id, workflow.correlation_id, known)
+        callbacks = self.called_back(workflow.id, workflow.correlation_id)
+        more = Addition(nodes, edges, callbacks, behind)
         with observers.sending([node.job for node in nodes], self.tenant):
             actor = nodes[0].job.enqueued_by
-            return self._added((yield from run(workflows.extend(workflow.id, nodes, edges, actor, self.tenant))))
-
-    astart = awaited(start)
+            return self._added((yield from run(workflows.extend(workflow.id, more, actor, self.tenant))))
 
     def _added(self, answer: Started) -> WorkflowRun:
         if answer.reason == "not_found":
@@ -348,3 +402,33 @@ def result_value(parent: ParentResult) -> Any:
     if parent.state is not State.SUCCEEDED:
         raise JobFailed(f"parent {parent.name or parent.job_id} is {parent.state}: it has no result")
     return parent.value
+
+
+class BoundResults:
+    """The values that a plan binds to arguments, of the jobs that this one waited for."""
+
+    def __init__(self, parents: Sequence[ParentResult], failed: WorkflowFailure | None) -> None:
+        self._parents = {parent.job_id: parent for parent in parents}
+        self._failed = failed
+
+    def result(self, job_id: str) -> Any:
+        if job_id not in self._parents:
+            raise JobFailed(f"job {job_id} is not one that this job waited for: it has no result here")
+        return result_value(self._parents[job_id])
+
+    def mapped(self, job_id: str) -> list[Any]:
+        """In the order of the items: ids follow the order in which the jobs were added."""
+        self.result(job_id)  # whether it has added them
+        name = self._parents[job_id].name
+        return [result_value(each) for each in self._parents.values() if each.part == name and each.name]
+
+    def ends(self) -> dict[str, Any]:
+        maps = {each.name: each.job_id for each in self._parents.values() if each.kind == MAP}
+        return {
+            each.name: self.mapped(each.job_id) if each.name in maps else result_value(each)
+            for each in self._parents.values()
+            if each.name is not None and each.part not in maps
+        }
+
+    def failure(self) -> dict[str, Any] | None:
+        return None if self._failed is None else asdict(self._failed)

@@ -166,6 +166,22 @@ BEGIN
                       SELECT w.id FROM moved m CROSS JOIN node p ON p.job_id = m.job_id CROSS JOIN workflow w ON w.id = p.workflow_id
                        WHERE m.now_is <> 'open' AND w.open = 0 AND w.dead = 0 AND w.skipped > 0))
        AND state IN ('queued', 'retry_waiting');
+
+    -- Callbacks whose end has come are due from now on; a worker makes their jobs.
+    UPDATE callback SET due_at = (SELECT now FROM present)
+     WHERE due_at IS NULL AND fires = 'success' AND workflow_id IN (SELECT o.workflow_id FROM moved m CROSS JOIN node o ON o.job_id = m.job_id)
+       AND (step_id IN (SELECT m.job_id FROM moved m WHERE m.now_is = 'succeeded' AND m.was <> m.now_is)
+            OR (step_id IS NULL AND EXISTS (SELECT 1 FROM workflow w WHERE w.id = callback.workflow_id AND w.total = w.succeeded)));
+    UPDATE callback SET due_at = (SELECT now FROM present), failed_job = f.id, error_code = f.error_code, error_message = f.error_message
+      FROM (SELECT s.id, s.error_code, s.error_message, c.job_id AS callback
+              FROM moved m CROSS JOIN node p ON p.job_id = m.job_id CROSS JOIN callback c ON c.workflow_id = p.workflow_id
+             CROSS JOIN job_state s ON s.id = coalesce(c.step_id, (
+                       SELECT o.job_id FROM node o CROSS JOIN job_state e ON e.id = o.job_id
+                        WHERE o.workflow_id = c.workflow_id AND o.standing IN ('failed', 'dead') ORDER BY e.finished_at, e.id LIMIT 1))
+             WHERE c.due_at IS NULL AND c.fires = 'failure'
+               AND ((c.step_id = m.job_id AND m.now_is IN ('failed', 'dead') AND m.was <> m.now_is)
+                    OR (c.step_id IS NULL AND EXISTS (SELECT 1 FROM workflow w WHERE w.id = c.workflow_id AND w.open = 0)))) f
+     WHERE callback.job_id = f.callback AND callback.due_at IS NULL;
     DELETE FROM ready;
     DELETE FROM moved;
     DELETE FROM round;
@@ -195,6 +211,9 @@ END;
 -- How a job stands follows from its state; only skipped says more.
 DROP TRIGGER IF EXISTS judge_standing;
 CREATE TRIGGER judge_standing BEFORE UPDATE OF standing, unmet, stops ON node WHEN NOT EXISTS (SELECT 1 FROM round)
+     -- A job that adds others at run time lets those behind it wait for them: the number follows from the dependencies.
+     AND (NEW.standing <> OLD.standing OR NEW.stops <> OLD.stops
+          OR NEW.unmet <> (SELECT count(*) FROM dependency d WHERE d.child = NEW.job_id AND d.met = 0))
 BEGIN
     SELECT RAISE(ABORT, 'immutable: nodes are written by triggers only');
 END;
@@ -222,4 +241,25 @@ DROP TRIGGER IF EXISTS refuse_retry_in_workflow;
 CREATE TRIGGER refuse_retry_in_workflow BEFORE INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND NEW.retry_as IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'retried in place: a job of a workflow has no retries that are jobs');
+END;
+
+-- A callback fires once, and is forgotten with its workflow.
+DROP TRIGGER IF EXISTS judge_callback_insert;
+CREATE TRIGGER judge_callback_insert BEFORE INSERT ON callback
+WHEN EXISTS (SELECT 1 FROM callback c WHERE c.job_id = NEW.job_id)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: this callback already exists');
+END;
+DROP TRIGGER IF EXISTS judge_callback_update;
+CREATE TRIGGER judge_callback_update BEFORE UPDATE ON callback
+WHEN NEW.job_id <> OLD.job_id OR NEW.tenant <> OLD.tenant OR NEW.workflow_id <> OLD.workflow_id OR NEW.fires <> OLD.fires
+     OR NEW.step_id IS NOT OLD.step_id OR OLD.fired_at IS NOT NULL OR (OLD.due_at IS NOT NULL AND NEW.due_at IS NULL)
+     OR (NEW.fired_at IS NULL AND NEW.document IS NOT OLD.document)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: what was planned never changes, and a callback fires once');
+END;
+DROP TRIGGER IF EXISTS refuse_callback_delete;
+CREATE TRIGGER refuse_callback_delete BEFORE DELETE ON callback WHEN EXISTS (SELECT 1 FROM workflow w WHERE w.id = OLD.workflow_id)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: callbacks are never deleted');
 END;

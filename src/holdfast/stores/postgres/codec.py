@@ -11,12 +11,12 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import DEFAULT_RETRY, Enqueued, JobSpec
-from holdfast.engine.retry import PATIENT
+from holdfast.engine.job import DEFAULT_RETRY, Enqueued, JobSpec, References
+from holdfast.engine.retry import PATIENT, Backoff, Retry
 from holdfast.engine.states import state_of
 from holdfast.engine.times import FIRST, LAST
 from holdfast.errors import InvalidInput
-from holdfast.features.workflows.model import EdgeSpec, NodeSpec, WorkflowSpec
+from holdfast.features.workflows.model import Addition, WorkflowSpec
 from holdfast.stores.codecs import texts
 from holdfast.stores.flow import Row
 
@@ -57,7 +57,7 @@ def _policy(spec: JobSpec) -> str:
     whose = "" if spec.agent is None else f',"policy":"{"job" if spec.retry_given else "kind"}"'
     if retry is DEFAULT_RETRY:  # which are the function's own defaults
         return whose
-    text = whose + f',"max_retries":{retry.max_retries},"max_crashes":{retry.max_crashes}'
+    text = whose + f',"max_attempts":{retry.max_attempts},"max_crashes":{retry.max_crashes}'
     if retry.backoff != PATIENT:
         text += f',"backoff":{json.dumps(retry.backoff.to_json())}'
     return text
@@ -134,6 +134,35 @@ def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
 
 def job_document(spec: JobSpec) -> str:
     return f'{{"id":"{spec.id}","payload":{spec.payload}{_shared(spec)}}}'
+
+
+def job_of(document: dict[str, Any]) -> JobSpec:
+    """The inverse of ``job_document``."""
+    known: dict[str, Any] = {
+        name: document[name] for name in ("id", "kind", "queue", "priority", "enqueued_by", "source_system")
+    }
+    optional: dict[str, Any] = {name: document.get(name) for name in (*_OPTIONAL, "depth", "delay")}
+    references = [document.get(name) for name in ("source_ref", "target_ref", "payload_ref")]
+    times: dict[str, Any] = {
+        name: None if document.get(name) is None else datetime.fromisoformat(document[name])
+        for name in ("run_at", "deadline_at")
+    }
+    retry = DEFAULT_RETRY
+    if "max_attempts" in document:
+        backoff = Backoff.from_json(document["backoff"]) if "backoff" in document else PATIENT
+        retry = Retry(document["max_attempts"], max_crashes=document["max_crashes"], backoff=backoff)
+    return JobSpec(
+        **known,
+        **optional,
+        payload=json.dumps(document["payload"]),
+        retry=retry,
+        retry_given=document.get("policy") == "job",
+        dedupe="coalesce" if document.get("content_waiting_only") else "skip" if "content_key" in document else None,
+        uses=tuple(document.get("uses", ())),
+        tags=tuple(document.get("tags", ())),
+        references=None if references == [None, None, None] else References(*references),
+        **times,
+    )
 
 
 def _shared(spec: JobSpec) -> str:
@@ -241,15 +270,24 @@ def start_document(spec: WorkflowSpec) -> str:
         "enqueued_by": spec.enqueued_by,
         "source_system": spec.source_system,
     }
-    return f'{{"workflow":{json.dumps(facts)},{plan_document(spec.nodes, spec.edges)[1:]}'
+    plan = plan_document(Addition(spec.nodes, spec.edges, spec.callbacks))
+    return f'{{"workflow":{json.dumps(facts)},{plan[1:]}'
 
 
-def plan_document(nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec]) -> str:
+def plan_document(plan: Addition) -> str:
     """Payloads are JSON already and are put in as they are."""
+    nodes, edges = plan.nodes, plan.edges
     named = json.dumps(
         [{"id": node.job.id, "name": node.name, "part": node.part, "fatal": node.fatal} for node in nodes]
     )
     drawn = json.dumps([{"child": e.child, "parent": e.parent, "on_failure": e.on_failure} for e in edges])
     specs = [node.job for node in nodes]
     plain = json.dumps(is_plain(specs))
-    return f'{{"jobs":{enqueue_document(specs)},"plain":{plain},"nodes":{named},"edges":{drawn}}}'
+    calls = ",".join(
+        f'{{"step":{json.dumps(each.step)},"fires":"{each.fires}","job":{job_document(each.job)}}}'
+        for each in plan.callbacks
+    )
+    return (
+        f'{{"jobs":{enqueue_document(specs)},"plain":{plain},"nodes":{named},"edges":{drawn},'
+        f'"callbacks":[{calls}],"behind":{json.dumps(plan.behind)}}}'
+    )

@@ -53,7 +53,7 @@ class PostgresJobs(Calls, JobReads):
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         if len(specs) == 1 and is_bare(specs[0]):
             spec = specs[0]
-            place = (spec.priority, spec.retry.max_retries, spec.retry.max_crashes)
+            place = (spec.priority, spec.retry.max_attempts, spec.retry.max_crashes)
             facts = (spec.id, spec.kind, spec.queue, spec.payload, *place, spec.enqueued_by, spec.source_system, tenant)
             yield Statement(self._enqueue_one, facts)
             return [Enqueued(spec.id, True)]
@@ -81,15 +81,15 @@ class PostgresJobs(Calls, JobReads):
         reason: str | None,
         actor: str,
         tenant: str,
-        max_retries: int | None = None,
+        max_attempts: int | None = None,
     ) -> Steps[list[Verdict]]:
-        if max_retries is None:
+        if max_attempts is None:
             rows = yield self._call(
                 f"{action}_many", "%s::uuid[], %s, %s, for_tenant => %s", list(ids), reason, actor, tenant
             )
         else:
             rows = yield self._call(
-                "redrive_many", "%s::uuid[], %s, %s, %s, %s", list(ids), reason, actor, max_retries, tenant
+                "redrive_many", "%s::uuid[], %s, %s, %s, %s", list(ids), reason, actor, max_attempts, tenant
             )
         return [_verdict(row) for row in rows]
 
@@ -103,7 +103,7 @@ class PostgresJobs(Calls, JobReads):
             list(ids),
             when.at,
             when.delay,
-            when.max_retries,
+            when.max_attempts,
             reason,
             actor,
             tenant,

@@ -68,7 +68,7 @@ _CLAIMABLE = (
 # Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
 _COLUMNS = (
     "SELECT s.n, j.id, :lease, s.attempt + :begun, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
-    " s.max_retries, s.max_crashes, j.backoff, s.priority, s.position, j.deadline_at, j.created_at, j.correlation_id,"
+    " s.max_attempts, s.max_crashes, j.backoff, s.priority, s.position, j.deadline_at, j.created_at, j.correlation_id,"
     " j.parent_id, j.workflow_id, j.agent, j.tags"
 )
 _PICK = (

@@ -40,7 +40,7 @@ def _backoff(retry: Retry) -> str | None:
     return None if usual else json.dumps(retry.backoff.to_json())
 
 
-USUAL = "id, tenant, kind, queue, payload, priority, max_retries, max_crashes, enqueued_by, source_system, created_at"
+USUAL = "id, tenant, kind, queue, payload, priority, max_attempts, max_crashes, enqueued_by, source_system, created_at"
 SPECIAL = (
     "run_at, deadline_at, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id,"
     " parent_id, workflow_id, external_ref, uses, retry_as, depth, executor"
@@ -57,7 +57,7 @@ def insert_jobs(specs: Sequence[JobSpec], tenant: str, now: int) -> Statement:
             spec.queue,
             spec.payload,
             spec.priority,
-            spec.retry.max_retries,
+            spec.retry.max_attempts,
             spec.retry.max_crashes,
             spec.enqueued_by,
             spec.source_system,

@@ -145,8 +145,8 @@ SAME = (
 )
 # What was counted is carried over by the trigger that makes its state.
 _SUCCEED = (
-    f"INSERT INTO job (id, {SAME}, queue, priority, max_retries, run_at, enqueued_by, created_at, retry_of)"
-    f" SELECT :new, j.{SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_retries, :due, 'retry of ' || j.id,"
+    f"INSERT INTO job (id, {SAME}, queue, priority, max_attempts, run_at, enqueued_by, created_at, retry_of)"
+    f" SELECT :new, j.{SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_attempts, :due, 'retry of ' || j.id,"
     " :now, j.id FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
 )
 _REFERENCE = (

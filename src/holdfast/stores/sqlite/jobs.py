@@ -36,15 +36,15 @@ _STOP = (
 # A redriven job has its full number of tries before it again.
 _REDRIVE = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, finished_at = NULL, retries = 0, crashes = 0,"
-    " max_retries = coalesce(:limit, max_retries), error_code = NULL, error_message = NULL, note = :note"
+    " max_attempts = coalesce(:limit, max_attempts), error_code = NULL, error_message = NULL, note = :note"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 # The note is what record_transition looks at: the ledger says who did it, also where the state stays.
 _RESCHEDULE = (
-    "UPDATE job_state SET state = 'queued', due_at = :due, max_retries = coalesce(:limit, max_retries),"
+    "UPDATE job_state SET state = 'queued', due_at = :due, max_attempts = coalesce(:limit, max_attempts),"
     " note = json_patch('{}', json_object('rescheduled', CASE WHEN :due IS NULL THEN 'now' ELSE"
     " strftime('%Y-%m-%dT%H:%M:%S', :due / 1000000, 'unixepoch') || printf('.%03dZ', :due / 1000 % 1000) END,"
-    " 'by', (SELECT actor FROM present), 'reason', :reason, 'max_retries', :limit))"
+    " 'by', (SELECT actor FROM present), 'reason', :reason, 'max_attempts', :limit))"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 _RECALL = (
@@ -60,7 +60,7 @@ def apply(
     reason: str | None,
     tenant: str,
     now: int,
-    max_retries: int | None = None,
+    max_attempts: int | None = None,
     operation: str | None = None,
 ) -> Steps[list[Verdict]]:
     """Inside a flow that has signed; ``operation`` is the bulk operation that it is part of."""
@@ -68,13 +68,13 @@ def apply(
     found = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
     open_to = ACTIVE if action == "cancel" else {State.DEAD_LETTER}
     willing = [job_id for job_id, state in found.items() if state in open_to]
-    said = {"reason": reason or None, "max_retries": max_retries, "operation": operation}
+    said = {"reason": reason or None, "max_attempts": max_attempts, "operation": operation}
     note = {name: value for name, value in said.items() if value is not None}
     params = {"ids": ids_json(willing), "note": json.dumps(note) if note else None}
     if action == "cancel":  # whoever runs them is told that they are no longer theirs
         yield Statement(_RECALL, {"ids": ids_json(willing)})
     if action == "redrive":
-        yield Statement(_REDRIVE, {**params, "limit": max_retries})
+        yield Statement(_REDRIVE, {**params, "limit": max_attempts})
     else:
         yield Statement(_STOP, {**params, "now": now})
     done = set(willing)
@@ -86,12 +86,12 @@ def _reason_against(state: State, retries: int, due_at: int | None, when: Resche
         return "not_waiting"
     if due_at == NEVER:
         return "job_held"
-    return "limit_too_low" if when.max_retries is not None and retries > when.max_retries else None
+    return "limit_too_low" if when.max_attempts is not None and retries >= when.max_attempts else None
 
 
-def _check_limit(max_retries: int | None) -> None:
-    if max_retries is not None and not 0 <= max_retries <= 100:
-        raise InvalidInput(f"max_retries must be from 0 to 100, not {max_retries}")
+def _check_limit(max_attempts: int | None) -> None:
+    if max_attempts is not None and not 1 <= max_attempts <= 101:
+        raise InvalidInput(f"max_attempts must be from 1 to 101, not {max_attempts}")
 
 
 def _verdict(action: OperatorAction, job_id: str, was: State | None, done: bool) -> Verdict:
@@ -176,13 +176,13 @@ class SqliteJobs(SqlitePart, JobReads):
         reason: str | None,
         actor: str,
         tenant: str,
-        max_retries: int | None = None,
+        max_attempts: int | None = None,
     ) -> Steps[list[Verdict]]:
-        _check_limit(max_retries)
+        _check_limit(max_attempts)
         if action == "discard" and not (reason or "").strip():
             return [Verdict(job_id, None, True, "reason_required") for job_id in ids]
         now = yield from sign(actor)
-        verdicts = yield from apply(action, ids, reason, tenant, now, max_retries)
+        verdicts = yield from apply(action, ids, reason, tenant, now, max_attempts)
         yield from unsign()
         if action == "discard" and any(verdict.refused for verdict in verdicts):
             # What was skipped behind a dead letter of a workflow may have been cancelled with it.
@@ -195,7 +195,7 @@ class SqliteJobs(SqlitePart, JobReads):
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> Steps[list[Verdict]]:
-        _check_limit(when.max_retries)
+        _check_limit(when.max_attempts)
         now = yield from sign(actor)
         scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
         found = {row[0]: (state_of(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
@@ -204,7 +204,7 @@ class SqliteJobs(SqlitePart, JobReads):
         params = {
             "ids": ids_json(job_id for job_id, refusal in refusals.items() if refusal is None),
             "due": due if due > now else None,
-            "limit": when.max_retries,
+            "limit": when.max_attempts,
             "reason": reason or None,
         }
         yield Statement(_RESCHEDULE, params)

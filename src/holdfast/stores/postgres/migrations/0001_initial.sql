@@ -34,7 +34,7 @@ create table job (
     priority         smallint    not null default 0,
     run_at           timestamptz,
     deadline_at      timestamptz,
-    max_retries      smallint    not null default 9,
+    max_attempts     smallint    not null default 10,
     max_crashes      smallint    not null default 3,
     backoff          jsonb,
     idempotency_key  text,
@@ -92,7 +92,7 @@ create table job_state (
     attempt        integer     not null default 0,
     retries        smallint    not null default 0,
     crashes        smallint    not null default 0,
-    max_retries    smallint    not null,
+    max_attempts   smallint    not null,
     max_crashes    smallint    not null,
     due_at         timestamptz,  -- not claimable before; null when claimable now
     deadline_at    timestamptz,
@@ -421,7 +421,7 @@ create table agent (
     id                text             not null,   -- what jobs say
     name              text             not null,   -- what people say
     kind              text,                        -- the only kind of its jobs; null: any
-    max_retries       smallint,                    -- of this and the next two, null is the kind's own
+    max_attempts      smallint,                    -- of this and the next two, null is the kind's own
     max_crashes       smallint,
     backoff           jsonb,
     max_payload_bytes integer,
@@ -437,7 +437,7 @@ create table agent (
     constraint id_named           check (ascii(id) > 32 and length(id) <= 255),
     constraint name_named         check (ascii(name) > 32 and length(name) <= 255),
     constraint kind_named         check (ascii(kind) > 32 and length(kind) <= 100),
-    constraint retries_bounded    check (max_retries between 0 and 100),
+    constraint attempts_bounded   check (max_attempts between 1 and 101),
     constraint crashes_bounded    check (max_crashes between 0 and 100),
     constraint backoff_is_object  check (jsonb_typeof(backoff) = 'object'),
     constraint payload_bounded    check (max_payload_bytes between 2 and 1073741824),
@@ -599,8 +599,8 @@ create table connector (
 
 -- --- Webhooks ---
 
--- Receivers of events over HTTP. Each reads its events through subscriptions of its own, endpoint:<name> and
--- endpoint:<name>:told. A secret is stored by name only.
+-- Receivers of events over HTTP. Each reads its events through subscriptions of its own, webhook:<name> and
+-- webhook:<name>:told. A secret is stored by name only.
 create table webhook (
     id              uuid        not null primary key,
     tenant          text        not null,
@@ -1056,6 +1056,7 @@ create table workflow (
     constraint finished_when_over check ((finished_at is not null) = (total > 0 and open = 0))
 );
 create index workflow_by_tenant on workflow (tenant, id);
+create index workflow_by_parent on workflow (parent_id) where parent_id is not null and finished_at is null;
 create unique index workflow_by_key on workflow (tenant, kind, key) where key is not null;
 
 -- A job of a workflow: its standing, and how many parents it still waits for.
@@ -1087,6 +1088,27 @@ create table dependency (
 );
 create index dependency_unmet on dependency (parent) where not met;
 create index dependency_by_parent on dependency (parent, child);
+
+-- A job that is made when a workflow, or one of its jobs, ends well or badly: once, however often that happens.
+create table callback (
+    job_id        uuid        not null primary key,    -- the id that the job will have
+    tenant        text        not null,
+    workflow_id   uuid        not null,
+    step_id       uuid,                                -- the job whose end it is about; null: the workflow's
+    fires         text        not null,
+    document      json,                                -- as enqueue_many takes it; null once the job is made
+    due_at        timestamptz,                         -- the end has come: the job is to be made
+    fired_at      timestamptz,
+    failed_job    uuid,                                -- of a failure: which job, and its error at that time
+    error_code    text,
+    error_message text,
+    constraint fires_known     check (fires in ('success', 'failure')),
+    constraint fired_when_due  check (fired_at is null or due_at is not null),
+    constraint kept_until_fired check ((document is null) = (fired_at is not null)),
+    constraint failure_named   check (failed_job is null or fires = 'failure')
+);
+create index callback_by_workflow on callback (workflow_id);
+create index callback_due on callback (due_at) where due_at is not null and fired_at is null;
 
 -- --- The audit trail ---
 
@@ -1194,7 +1216,7 @@ create table operation (
     action       text        not null,
     wanted       text        not null,            -- which jobs, as JSON
     reason       text,
-    max_retries  integer,
+    max_attempts integer,
     rate         double precision,                -- at most so many jobs a second
     state        text        not null default 'running',
     total        bigint      not null,            -- as counted when it began
@@ -1214,7 +1236,7 @@ create table operation (
     constraint created_named  check (ascii(created_by) > 32),
     constraint action_known     check (action in ('cancel', 'redrive', 'discard')),
     constraint reason_given   check (action <> 'discard' or reason ~ '\S'),
-    constraint limit_bounded  check (max_retries is null or max_retries between 0 and 100 and action = 'redrive'),
+    constraint limit_bounded  check (max_attempts is null or max_attempts between 1 and 101 and action = 'redrive'),
     constraint rate_bounded   check (rate between 0.001 and 1000000),
     constraint state_known    check (state in ('running', 'done', 'cancelled')),
     constraint ended_iff_over check ((state = 'running') = (finished_at is null)),

@@ -25,7 +25,7 @@ create or replace function enqueue(kind text, payload json default '{}', queue t
     key text default null, priority integer default 0, run_at timestamptz default null,
     deadline_at timestamptz default null, tags text[] default '{}', parent_id uuid default null,
     correlation_id text default null, external_ref text default null, agent text default null,
-    max_retries integer default null, backoff jsonb default null, enqueued_by text default null,
+    max_attempts integer default null, backoff jsonb default null, enqueued_by text default null,
     source_system text default 'sql', for_tenant text default null, causation_id text default null,
     source_ref text default null, target_ref text default null, payload_ref text default null,
     strict boolean default false, executor text default null)
@@ -35,7 +35,7 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_job    json := json_build_array(json_build_object(
         'kind', $1, 'payload', $2, 'queue', $3, 'key', $4, 'priority', $5, 'run_at', $6, 'deadline_at', $7,
-        'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_retries', $13,
+        'tags', $8, 'parent_id', $9, 'correlation_id', $10, 'external_ref', $11, 'agent', $12, 'max_attempts', $13,
         'backoff', $14, 'enqueued_by', $15, 'source_system', $16, 'causation_id', $18,
         'source_ref', $19, 'target_ref', $20, 'payload_ref', $21, 'executor', $23));
     v_reason text;
@@ -130,7 +130,7 @@ declare
     v_bury    boolean;
     v_delay   interval;
 begin
-    select j.backoff, s.retries + 1, fail.permanent or s.retries >= s.max_retries into v_backoff, v_retry, v_bury
+    select j.backoff, s.retries + 1, fail.permanent or s.retries + 1 >= s.max_attempts into v_backoff, v_retry, v_bury
       from job_state s join job j on j.id = s.id where s.id = fail.job;
     begin
         v_delay := least(greatest(backoff_delay(v_backoff, v_retry), '0'), '30 days');   -- the bounds of a policy
@@ -184,7 +184,7 @@ language sql security definer set search_path from current as $$ select * from c
 
 -- With `at` or `delay` it starts not before that time: both in one transaction, so no worker sees it in between.
 create or replace function redrive(job uuid, reason text default null, actor text default null,
-                                   max_retries integer default null, for_tenant text default null,
+                                   max_attempts integer default null, for_tenant text default null,
                                    at timestamptz default null, delay interval default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
@@ -200,7 +200,7 @@ begin
 end $$;
 
 create or replace function reschedule(job uuid, at timestamptz default null, delay interval default null,
-                                      max_retries integer default null, reason text default null,
+                                      max_attempts integer default null, reason text default null,
                                       actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language sql security definer set search_path from current as $$ select * from reschedule_many(array[$1], $2, $3, $4, $5, $6, $7) $$;

@@ -4,7 +4,7 @@
 create or replace function claim_many(lease uuid, queues text[], want integer, begin boolean default true,
                                       kinds text[] default null, for_tenant text default null)
 returns table (id uuid, tenant text, kind text, queue text, payload text, attempt integer, retries smallint,
-               crashes smallint, max_retries smallint, max_crashes smallint, backoff jsonb, priority smallint,
+               crashes smallint, max_attempts smallint, max_crashes smallint, backoff jsonb, priority smallint,
                "position" bigint, deadline_at timestamptz, created_at timestamptz, correlation_id text, parent_id uuid,
                workflow_id uuid, agent text, tags text[])
 language plpgsql security definer set search_path from current as $$
@@ -18,7 +18,7 @@ begin
             using errcode = 'ZH003', hint = 'Open a lease first: select * from open_lease(…).';
     end if;
     return query
-    select t.id, t.tenant, t.kind, t.queue, t.payload, t.attempt, t.retries, t.crashes, t.max_retries, t.max_crashes,
+    select t.id, t.tenant, t.kind, t.queue, t.payload, t.attempt, t.retries, t.crashes, t.max_attempts, t.max_crashes,
            t.backoff, t.priority, t.position, t.deadline_at, t.created_at, t.correlation_id, t.parent_id, t.workflow_id,
            t.agent, t.tags
       from exchange(claim_many.lease, null, null, null, null, claim_many.queues, claim_many.want, claim_many.begin,

@@ -98,7 +98,7 @@ begin
                    union all
                    select key, value from json_each(j)
                     where key not in ('id', 'correlation_id', 'workflow_id') and (key <> 'depth' or p.depth is null)
-                      and (a.id is null or key not in ('max_retries', 'max_crashes', 'backoff', 'deadline_at'))) parts
+                      and (a.id is null or key not in ('max_attempts', 'max_crashes', 'backoff', 'deadline_at'))) parts
            ) order by ord), '[]') into v_jobs
       from json_array_elements(p_jobs) with ordinality as e(j, ord)
       -- The limit keeps it a lookup by key: the length of the list is unknown, and all jobs would be read for it.
@@ -174,19 +174,19 @@ begin
         end loop;
     end if;
 
-    insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_retries,
+    insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_attempts,
                      max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id,
                      causation_id, parent_id, workflow_id, external_ref, enqueued_by, source_system, created_at, uses,
                      retry_as, depth, executor)
     select j.id, v_tenant, j.kind, coalesce(j.queue, 'default'), coalesce(j.payload, '{}'), coalesce(j.priority, 0::smallint),
            coalesce(j.run_at, v_now + make_interval(secs => j.delay)), j.deadline_at,
-           coalesce(j.max_retries, 9::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
+           coalesce(j.max_attempts, 10::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            j.key, j.content_key, coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.parent_id,
            j.workflow_id, j.external_ref, coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
            case when j.workflow_id is null then j.retry_as end, j.depth, j.executor
       from rows from (json_to_recordset(jobs) as (
                id uuid, kind text, queue text, payload json, priority smallint, run_at timestamptz,
-               delay double precision, deadline_at timestamptz, max_retries smallint, max_crashes smallint,
+               delay double precision, deadline_at timestamptz, max_attempts smallint, max_crashes smallint,
                backoff jsonb, key text, content_key text, tags text[], agent text, correlation_id text,
                causation_id text, parent_id uuid, workflow_id uuid, external_ref text, enqueued_by text,
                source_system text, uses text[], retry_as text, depth smallint, executor text)) with ordinality as j
@@ -244,18 +244,18 @@ begin
             shared := complete(json_build_array(shared), v_tenant, jsonb_build_object(v_agent.id, v_agent), v_now) -> 0;
         end if;
     end if;
-    insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_retries, max_crashes,
+    insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_attempts, max_crashes,
                      backoff, tags, agent, correlation_id, causation_id, workflow_id, external_ref,
                      enqueued_by, source_system, created_at, uses, retry_as, executor)
     select i.id, v_tenant, j.kind, coalesce(j.queue, 'default'), i.payload, coalesce(j.priority, 0::smallint),
            coalesce(j.run_at, v_now + make_interval(secs => j.delay)), j.deadline_at,
-           coalesce(j.max_retries, 9::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
+           coalesce(j.max_attempts, 10::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.workflow_id, j.external_ref,
            coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
            case when j.workflow_id is null then j.retry_as end, j.executor
       from json_to_record(shared) as j (
                kind text, queue text, priority smallint, run_at timestamptz, delay double precision,
-               deadline_at timestamptz, max_retries smallint, max_crashes smallint, backoff jsonb, tags text[],
+               deadline_at timestamptz, max_attempts smallint, max_crashes smallint, backoff jsonb, tags text[],
                agent text, correlation_id text, causation_id text, workflow_id uuid, external_ref text,
                enqueued_by text, source_system text, uses text[], retry_as text, executor text),
            rows from (unnest(ids), json_array_elements(payloads)) as i(id, payload)
@@ -271,7 +271,7 @@ end $$;
 
 -- One job that has nothing but its kind, its place and its payload, as most have that come one at a time: no document to
 -- be read, and nothing to be answered. The trigger of `job` judges it and gives it its state, as it does every other.
-create or replace function enqueue_one(id uuid, kind text, queue text, payload json, priority smallint, max_retries smallint,
+create or replace function enqueue_one(id uuid, kind text, queue text, payload json, priority smallint, max_attempts smallint,
                                        max_crashes smallint, enqueued_by text, source_system text, for_tenant text)
 returns void
 language plpgsql security definer set search_path from current as $$
@@ -284,7 +284,7 @@ begin
     else
         v_tenant := enter(coalesce(for_tenant, nullif(scope(), '*'), 'default'));
     end if;
-    insert into job (id, tenant, kind, queue, payload, priority, max_retries, max_crashes, enqueued_by, source_system, created_at)
-    values (id, v_tenant, kind, queue, payload, priority, max_retries, max_crashes, enqueued_by, source_system,
+    insert into job (id, tenant, kind, queue, payload, priority, max_attempts, max_crashes, enqueued_by, source_system, created_at)
+    values (id, v_tenant, kind, queue, payload, priority, max_attempts, max_crashes, enqueued_by, source_system,
             (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c));   -- as clock_now() says: here without a call
 end $$;

@@ -18,7 +18,7 @@ create or replace function exchange(
     queues text[], want integer, begin boolean default true, kinds text[] default null,
     after_priority smallint[] default null, after_position bigint[] default null, for_tenant text default null)
 returns table (id uuid, tenant text, kind text, queue text, payload text, attempt integer, retries smallint,
-               crashes smallint, max_retries smallint, max_crashes smallint, backoff jsonb, priority smallint,
+               crashes smallint, max_attempts smallint, max_crashes smallint, backoff jsonb, priority smallint,
                "position" bigint, deadline_at timestamptz, created_at timestamptz, correlation_id text, parent_id uuid,
                workflow_id uuid, agent text, tags text[], stale uuid[], live boolean, pick_us integer,
                next_in double precision)
@@ -125,10 +125,10 @@ begin
                    attempt = s.attempt + case when exchange.begin then 1 else 0 end,
                    started_at = case when exchange.begin then v_now else s.started_at end
              where s.ctid = any (v_rows)
-            returning s.id, s.attempt, s.retries, s.crashes, s.priority, s.position, s.max_retries
+            returning s.id, s.attempt, s.retries, s.crashes, s.priority, s.position, s.max_attempts
         )
         select j.id, j.tenant, j.kind, j.queue, j.payload::text, t.attempt, t.retries, t.crashes,
-               t.max_retries, j.max_crashes, j.backoff, t.priority, t.position, j.deadline_at, j.created_at,
+               t.max_attempts, j.max_crashes, j.backoff, t.priority, t.position, j.deadline_at, j.created_at,
                j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags, null::uuid[], null::boolean, null::integer, null::double precision
           -- Sorted before they are wide: the join keeps the order.
           from (select t.* from taken t order by t.priority desc, t.position, t.id) t join job j on j.id = t.id

@@ -33,7 +33,7 @@ declare
                               'add_artifact', 'append_log', 'due_work', 'promote_due', 'expire_overdue', 'reap_lapsed', 'set_aside', 'backoff_delay',
                               'enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'save_cursor', 'seal_ledger', 'brought_payloads', 'save_steps', 'send_event', 'attend_approvals',
                               'keep_approval_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
-                              'start_workflow', 'add_to_workflow', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
+                              'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
                               'sweep_retention', 'declare_retention', 'count_usage', 'leftovers', 'forget_leftovers',
                               'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_webhook_delivery', 'disable_webhook'];
@@ -87,6 +87,9 @@ begin
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
             ' connector, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
+        -- Of a callback everything but the job that it makes, whose payload may be restricted.
+        execute format('grant select (job_id, tenant, workflow_id, step_id, fires, due_at, fired_at, failed_job, error_code, error_message)'
+            ' on callback to %I', v_role);
         -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
         if v_role in ('holdfast_executor', 'holdfast_admin') then
@@ -98,7 +101,7 @@ begin
                 ' last_used_at, revoked_at, revoked_by) on api_token to %I', v_role);
         end if;
         -- Everything but the tokens.
-        execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_retries,'
+        execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_attempts,'
             ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
             ' held_by, executor) on job_state to %I', v_role);
         execute format('grant select (tenant, name, holder, until, opened_at, renewed_at, renewals, ended_at, ended_why, kinds, queues, slots, version, stop_request,'

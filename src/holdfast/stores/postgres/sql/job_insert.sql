@@ -24,7 +24,7 @@ declare
 begin
     select (select d.ruled from dispatch d), (select d.signal_key from dispatch d),
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- as clock_now() says: here without a call
-           bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes)
+           bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes)
                    or a.uses is not null or a.retry_as is not null or a.depth is not null
                    or a.tags <> '{}' or a.agent is not null or a.workflow_id is not null
                    or a.retry_of is not null or a.run_at is not null or a.deadline_at is not null or a.backoff is not null
@@ -42,12 +42,12 @@ begin
     if v_special then
         select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
                bool_or(a.retry_of is not null), bool_or(a.run_at is not null),
-               bool_or(broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_retries, a.max_crashes,
+               bool_or(broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes,
                                    a.uses, a.retry_as, a.depth, a.tags, a.run_at, a.deadline_at, a.backoff, a.executor) is not null)
           into v_tagged, v_agented, v_flowing, v_retried, v_later, v_broken from added a;
         if v_broken then
             perform refuse_row('job', b.rule) from added a, broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by,
-                    a.source_system, a.max_retries, a.max_crashes, a.uses, a.retry_as, a.depth, a.tags, a.run_at, a.deadline_at,
+                    a.source_system, a.max_attempts, a.max_crashes, a.uses, a.retry_as, a.depth, a.tags, a.run_at, a.deadline_at,
                     a.backoff, a.executor) as b(rule) where b.rule is not null;
         end if;
     end if;
@@ -56,9 +56,9 @@ begin
     end if;
     if v_flowing is not true then
         insert into job_state (id, tenant, kind, queue, state, priority,
-                               max_retries, max_crashes, due_at, deadline_at, agent, executor)
+                               max_attempts, max_crashes, due_at, deadline_at, agent, executor)
         select id, tenant, kind, queue, 'queued', priority,
-               max_retries, max_crashes, case when run_at > v_now then run_at end, deadline_at, agent, executor
+               max_attempts, max_crashes, case when run_at > v_now then run_at end, deadline_at, agent, executor
           from added;
     else
         perform workflows_on_insert(array(select a.id from added a), v_now);

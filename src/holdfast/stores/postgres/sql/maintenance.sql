@@ -210,6 +210,10 @@ begin
     if exists (select from subscription s where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope)) then
         tasks := tasks || 'subscriptions'::text;
     end if;
+    if exists (select from callback c where c.due_at <= v_now and c.due_at is not null and c.fired_at is null
+                  and (v_scope = '*' or c.tenant = v_scope)) then
+        tasks := tasks || 'callbacks'::text;
+    end if;
     if exists (select from operation o where o.state = 'running' and (v_scope = '*' or o.tenant = v_scope)) then
         tasks := tasks || 'operations'::text;
     end if;

@@ -1,14 +1,14 @@
 -- What people do to jobs. Each takes ids and answers one row an id; a refusal is an answer (DP-3).
 
-create or replace function check_limit(max_retries integer) returns void language plpgsql immutable as $$
+create or replace function check_limit(max_attempts integer) returns void language plpgsql immutable as $$
 begin
-    if check_limit.max_retries not between 0 and 100 then
-        raise exception 'max_retries must be from 0 to 100, not %', check_limit.max_retries using errcode = 'ZH010';
+    if check_limit.max_attempts not between 1 and 101 then
+        raise exception 'max_attempts must be from 1 to 101, not %', check_limit.max_attempts using errcode = 'ZH010';
     end if;
 end $$;
 
 create or replace function operate(p_action text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
-                                   p_max_retries integer default null, p_operation uuid default null)
+                                   p_max_attempts integer default null, p_operation uuid default null)
 returns table (id uuid, state state, refused boolean, reason text)
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -17,11 +17,11 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(p_tenant, p_actor);
     v_note  jsonb := jsonb_strip_nulls(jsonb_build_object('reason', nullif(p_reason, ''),
-                                                        'max_retries', p_max_retries, 'operation', p_operation));
+                                                        'max_attempts', p_max_attempts, 'operation', p_operation));
     v_done  uuid[];
     v_leases uuid[];
 begin
-    perform check_limit(p_max_retries);
+    perform check_limit(p_max_attempts);
     select array_agg(h.id) into v_done from (
         select s.id from job_state s
          where s.id = any (p_jobs) and (v_scope = '*' or s.tenant = v_scope)
@@ -43,7 +43,7 @@ begin
            finished_at = case p_action when 'redrive' then null else v_now end,
            -- A redriven job has its full number of tries before it again.
            retries = case p_action when 'redrive' then 0 else s.retries end,
-           max_retries = coalesce(p_max_retries, s.max_retries),
+           max_attempts = coalesce(p_max_attempts, s.max_attempts),
            crashes = case p_action when 'redrive' then 0 else s.crashes end,
            error_code = case p_action when 'redrive' then null else s.error_code end,
            error_message = case p_action when 'redrive' then null else s.error_message end
@@ -66,9 +66,9 @@ returns table (id uuid, state state, refused boolean, refusal text) language plp
 begin return query select * from operate('cancel', jobs, cancel_many.reason, cancel_many.actor, for_tenant); end $$;
 
 create or replace function redrive_many(jobs uuid[], reason text default null, actor text default null,
-                                        max_retries integer default null, for_tenant text default null)
+                                        max_attempts integer default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
-begin return query select * from operate('redrive', jobs, redrive_many.reason, redrive_many.actor, for_tenant, redrive_many.max_retries); end $$;
+begin return query select * from operate('redrive', jobs, redrive_many.reason, redrive_many.actor, for_tenant, redrive_many.max_attempts); end $$;
 
 create or replace function discard_many(jobs uuid[], reason text, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
@@ -84,7 +84,7 @@ end $$;
 -- and another limit, which may not be below the retries there have been. A job that waited for its retry is queued
 -- from then on. Either way the ledger says who did it: the note is what record_transition looks at.
 create or replace function reschedule_many(jobs uuid[], at timestamptz default null, delay interval default null,
-                                           max_retries integer default null, reason text default null,
+                                           max_attempts integer default null, reason text default null,
                                            actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current
@@ -100,20 +100,20 @@ begin
     if out_of_time(v_due) then
         perform refuse_time('the time');
     end if;
-    perform check_limit(reschedule_many.max_retries);
+    perform check_limit(reschedule_many.max_attempts);
     v_due := case when v_due > v_now then v_due end;
     v_note := jsonb_strip_nulls(jsonb_build_object(
         'rescheduled', coalesce(to_char(v_due at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'now'),
-        'by', actor(), 'reason', nullif(reschedule_many.reason, ''), 'max_retries', reschedule_many.max_retries));
+        'by', actor(), 'reason', nullif(reschedule_many.reason, ''), 'max_attempts', reschedule_many.max_attempts));
     select array_agg(h.id) into v_done from (
         select s.id from job_state s
          where s.id = any (reschedule_many.jobs) and (v_scope = '*' or s.tenant = v_scope)
            and s.state in ('queued', 'retry_waiting') and s.due_at is distinct from 'infinity'
-           and (reschedule_many.max_retries is null or s.retries <= reschedule_many.max_retries)
+           and (reschedule_many.max_attempts is null or s.retries < reschedule_many.max_attempts)
          order by s.id for update) h;
     update job_state s
        set state = 'queued', due_at = v_due, note = v_note,
-           max_retries = coalesce(reschedule_many.max_retries, s.max_retries)
+           max_attempts = coalesce(reschedule_many.max_attempts, s.max_attempts)
      where s.id = any (v_done);
     if v_due is null then
         perform notify_listeners(q.queue) from (select distinct s.queue from job_state s where s.id = any (v_done)) q;

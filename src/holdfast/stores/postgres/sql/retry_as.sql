@@ -25,11 +25,11 @@ begin
       from unnest(v_old, v_new, v_how) as o(old, new, how)
      where s.id = o.old;
     -- The trigger on `job` carries over what has been counted.
-    insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_retries, max_crashes, backoff,
+    insert into job (id, tenant, kind, queue, payload, priority, run_at, deadline_at, max_attempts, max_crashes, backoff,
                      idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
                      external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor)
     select o.new, j.tenant, j.kind, s.queue, j.payload, s.priority,
-           case when o.delay > 0 then p_now + make_interval(secs => o.delay) end, j.deadline_at, s.max_retries, j.max_crashes,
+           case when o.delay > 0 then p_now + make_interval(secs => o.delay) end, j.deadline_at, s.max_attempts, j.max_crashes,
            j.backoff, j.idempotency_key, j.content_key, j.tags, j.agent, j.correlation_id, j.causation_id, j.parent_id,
            j.workflow_id, j.external_ref, 'retry of ' || j.id, j.source_system, p_now, j.uses, j.retry_as, j.id, j.depth, j.executor
       from unnest(v_old, v_new, v_delays) as o(old, new, delay)
@@ -57,7 +57,7 @@ begin
         raise exception 'job % cannot be a retry of %: that is no failed job of this kind and tenant that is retried so', p_new, p_old
             using errcode = 'ZH002';
     end if;
-    update job_state n set retries = p.retries, crashes = p.crashes, max_retries = p.max_retries
+    update job_state n set retries = p.retries, crashes = p.crashes, max_attempts = p.max_attempts
       from job_state p where p.id = p_old and n.id = p_new;
 end $$;
 

@@ -336,9 +336,9 @@ begin
     if v_tenant = '*' then
         raise exception 'an event must be sent in one tenant' using errcode = 'ZH010';
     end if;
-    -- Receivers of webhooks go by the name: nobody but the database tells of jobs, schedules and endpoints.
-    if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'endpoint.disabled') then
-        raise exception 'events named job.…, schedule.missed and endpoint.disabled are reserved for Holdfast'
+    -- Receivers of webhooks go by the name: nobody but the database tells of jobs, schedules and webhooks.
+    if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'webhook.disabled') then
+        raise exception 'events named job.…, schedule.missed and webhook.disabled are reserved for Holdfast'
             using errcode = 'ZH010';
     end if;
     select * into v_why from registry_on_event(v_tenant, send_event.name, v_data, v_now);

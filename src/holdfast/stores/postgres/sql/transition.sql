@@ -29,10 +29,10 @@ begin
     if v_state in ('in_progress', 'succeeded') then
         select count(*) = count(*) filter (where plain(
                    v_state, o.state, n.state, v_lease, o.lease, n.lease, n.settled_by, n.finished_at, n.attempt - o.attempt,
-                   o.tenant = n.tenant and o.kind = n.kind and o.max_crashes = n.max_crashes and o.max_retries = n.max_retries
+                   o.tenant = n.tenant and o.kind = n.kind and o.max_crashes = n.max_crashes and o.max_attempts = n.max_attempts
                        and o.retries = n.retries and o.crashes = n.crashes and o.priority = n.priority and o.position = n.position
                        and o.queue = n.queue and o.deadline_at is not distinct from n.deadline_at
-                       and o.executor is not distinct from n.executor, n.retries, n.max_retries,
+                       and o.executor is not distinct from n.executor, n.retries, n.max_attempts,
                    n.crashes, n.max_crashes, num_nonnulls(n.note, o.agent, n.agent, o.workflow_id, n.workflow_id))) as plain,
                (select not (d.limited or d.capped) from dispatch d) as free, exists (select from watch) as watched,
                -- Who takes a job shows a live lease.
@@ -93,11 +93,11 @@ begin
              or o.deadline_at is distinct from n.deadline_at or o.executor is distinct from n.executor
              or broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
                              n.due_at is not null, n.approval_id is not null, n.lease is not null, n.settled_by is not null,
-                             n.retries, n.max_retries, n.crashes, n.max_crashes) is not null
+                             n.retries, n.max_attempts, n.crashes, n.max_crashes) is not null
         then refuse_transition(n.id, o.state, n.state, o.lease, n.lease, n.settled_by, n.error_code, o.attempt, n.attempt,
                  broken_state(n.state, n.finished_at is not null, n.error_code is not null and n.error_message is not null,
                               n.due_at is not null, n.approval_id is not null, n.lease is not null, n.settled_by is not null,
-                              n.retries, n.max_retries, n.crashes, n.max_crashes))
+                              n.retries, n.max_attempts, n.crashes, n.max_crashes))
         else o.state <> n.state
              -- Somebody has given a waiting job another time or another place: no step of its own, but to be told.
              or (n.state = 'queued' and n.note ? 'rescheduled' and not n.note ? 'moved' and n.note is distinct from o.note)
@@ -116,7 +116,7 @@ begin
                  where b.note -> 'moved' is distinct from a.note -> 'moved' and b.note ? 'moved'), false), v_now) from old_rows o join new_rows n on n.id = o.id
       where quiet(o.state, n.state, o.note, n.note,
                   o.priority <> n.priority, o.position <> n.position,
-                  o.retries <> n.retries or o.crashes <> n.crashes or o.max_retries <> n.max_retries,
+                  o.retries <> n.retries or o.crashes <> n.crashes or o.max_attempts <> n.max_attempts,
                   o.due_at is distinct from n.due_at,
                   o.started_at is distinct from n.started_at,
                   o.finished_at is distinct from n.finished_at or o.settled_by is distinct from n.settled_by

@@ -71,7 +71,7 @@ end $$;
 
 -- The rule that a job's facts break, or null. A name begins with something to see: the space is character 32.
 create or replace function broken_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
-                                       max_retries smallint, max_crashes smallint, uses text[], retry_as text, depth smallint,
+                                       max_attempts smallint, max_crashes smallint, uses text[], retry_as text, depth smallint,
                                        tags text[] default null, run_at timestamptz default null,
                                        deadline_at timestamptz default null, backoff jsonb default null,
                                        executor text default null)
@@ -82,7 +82,7 @@ return case
     when ascii(tenant) <= 32 or length(tenant) > 100 or tenant = '*' then 'tenant_named'
     when ascii(enqueued_by) <= 32 then 'enqueued_by_named'
     when ascii(source_system) <= 32 then 'source_system_named'
-    when max_retries < 0 or max_retries > 100 then 'retries_bounded'
+    when max_attempts < 1 or max_attempts > 101 then 'attempts_bounded'
     when max_crashes < 0 or max_crashes > 100 then 'crashes_bounded'
     when uses is not null and (coalesce(cardinality(uses), 0) not between 1 and 20 or array_position(uses, null) is not null
                                or length(array_to_string(uses, '')) > 4000) then 'uses_named'
@@ -96,24 +96,24 @@ end;
 
 -- Whether one of the first of these rules might be broken. What it asks of a few functions for the names and numbers
 -- together takes a third of the time; where it says yes, broken_fact has the word. A name that begins with * or what
--- stands before it (42 and less) is looked at, and so are a retry limit and a crash limit whose bits together make 101.
+-- stands before it (42 and less) is looked at, and so are limits for retries and crashes whose bits together make 101.
 create or replace function odd_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
-                                    max_retries smallint, max_crashes smallint)
+                                    max_attempts smallint, max_crashes smallint)
 returns boolean language sql immutable
 return least(ascii(kind), ascii(queue), ascii(tenant), ascii(enqueued_by), ascii(source_system)) <= 42
     or greatest(length(kind), length(queue), length(tenant)) > 100
-    or (max_retries | max_crashes) < 0::smallint or (max_retries | max_crashes) > 100::smallint;
+    or (max_attempts - 1::smallint | max_crashes) < 0::smallint or (max_attempts - 1::smallint | max_crashes) > 100::smallint;
 
 -- The same of where a job is. What nearly every row is comes first, in as few comparisons as it takes: it breaks none of
 -- the rules below (a test compares the two ways).
 create or replace function broken_state(state state, finished boolean, explained boolean, due boolean, asked boolean,
-                                        held boolean, settled boolean, retries smallint, max_retries smallint,
+                                        held boolean, settled boolean, retries smallint, max_attempts smallint,
                                         crashes smallint, max_crashes smallint)
 returns text language sql immutable
 return case
     when case state when 'in_progress' then held and not finished and not settled
                     when 'succeeded' then finished and not held end
-         and retries >= 0 and retries <= max_retries and max_retries <= 100
+         and retries >= 0 and retries < max_attempts and max_attempts <= 101
          and crashes >= 0 and max_crashes >= 0 and max_crashes <= 100 then null
     when finished <> (state in ('succeeded', 'failed', 'dead_letter', 'cancelled', 'cleaned')) then 'finished_iff_terminal'
     when held <> (state in ('leased', 'in_progress')) then 'lease_iff_held'
@@ -121,7 +121,7 @@ return case
     when not due and state = 'retry_waiting' then 'due_when_retry_waiting'
     when not asked and state = 'waiting_for_approval' then 'approval_when_waiting'
     when held and settled then 'unsettled_while_held'
-    when retries < 0 or retries > max_retries or max_retries > 100 then 'retries_within_limit'
+    when retries < 0 or retries >= max_attempts or max_attempts > 101 then 'retries_within_limit'
     when crashes < 0 or max_crashes < 0 or max_crashes > 100 then 'crashes_counted'
 end;
 
@@ -154,14 +154,14 @@ return was = 'in_progress' and shown is distinct from held_by
 -- whoever held it, with nothing to be told beside and none of the rules above broken (a test tries what breaks them).
 create or replace function plain(wanted state, was state, now_is state, lease uuid, held_by uuid, taken_by uuid, shown uuid,
                                  finished_at timestamptz, more_attempts integer, same boolean, retries smallint,
-                                 max_retries smallint, crashes smallint, max_crashes smallint, odd integer)
+                                 max_attempts smallint, crashes smallint, max_crashes smallint, odd integer)
 returns boolean language sql immutable
 return now_is = wanted and same and odd = 0
     and case was when 'queued' then now_is = 'in_progress' and taken_by = lease and shown is null and finished_at is null
                                     and more_attempts = 1
                  when 'in_progress' then now_is = 'succeeded' and shown = held_by and taken_by is null
                                          and finished_at is not null and more_attempts = 0 end
-    and retries >= 0 and retries <= max_retries and max_retries <= 100
+    and retries >= 0 and retries < max_attempts and max_attempts <= 101
     and crashes >= 0 and max_crashes >= 0 and max_crashes <= 100;
 
 -- The numbers of a job's events. The event that says a job was cleaned lists them, and a purge is checked against that list.
@@ -260,9 +260,9 @@ begin
               or new.due_at is null and (old.due_at <= p_now or old.held_by is not null or old.note ? 'held')
               or old.note ->> 'held' = 'parents', false) then
         v_what := 'due_at';
-    elsif (new.retries, new.crashes, new.max_retries) <> (old.retries, old.crashes, old.max_retries)
+    elsif (new.retries, new.crashes, new.max_attempts) <> (old.retries, old.crashes, old.max_attempts)
           and not (old.state = 'dead_letter' and new.state = 'queued')   -- redriven, with new counts
-          and (new.max_retries <> old.max_retries and not v_timed
+          and (new.max_attempts <> old.max_attempts and not v_timed
                or new.retries <> old.retries
                   and not (new.retries = old.retries + 1 and old.state = 'failed' and (new.state = 'retry_waiting' or v_anew))
                or new.crashes <> old.crashes
@@ -272,8 +272,8 @@ begin
         -- A retry that is a job of its own goes on with the counts of the one before.
         select s.* into v_before from job j join job_state s on s.id = j.retry_of where j.id = new.id;
         if not (v_same and new.state = 'queued' and new.attempt = 0 and coalesce(
-               (new.retries, new.crashes, new.max_retries) = (v_before.retries, v_before.crashes, v_before.max_retries), false)) then
-            v_what := 'retries, crashes or max_retries';
+               (new.retries, new.crashes, new.max_attempts) = (v_before.retries, v_before.crashes, v_before.max_attempts), false)) then
+            v_what := 'retries, crashes or max_attempts';
         end if;
     end if;
     if v_what is not null then

@@ -1,6 +1,6 @@
 -- Reading, for people and other tools. Lease tokens are not shown.
 create or replace view jobs as
-select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_retries, s.max_crashes,
+select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_attempts, s.max_crashes,
        s.priority, s.position,
        case when s.due_at < 'infinity' then s.due_at end as due_at, s.started_at, s.finished_at, s.error_code,
        case when s.error_message <> withheld() and hides(j.tenant, j.kind) then '[restricted]' else s.error_message end as error_message,

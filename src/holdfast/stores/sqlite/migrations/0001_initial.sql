@@ -25,7 +25,7 @@ CREATE TABLE job (
     priority         INTEGER NOT NULL DEFAULT 0,
     run_at           INTEGER,
     deadline_at      INTEGER,
-    max_retries      INTEGER NOT NULL DEFAULT 9,
+    max_attempts     INTEGER NOT NULL DEFAULT 10,
     max_crashes      INTEGER NOT NULL DEFAULT 3,
     backoff          TEXT,
     idempotency_key  TEXT,
@@ -57,7 +57,7 @@ CREATE TABLE job (
     CONSTRAINT source_system_named CHECK (source_system >= '!'),
     CONSTRAINT payload_is_json     CHECK (json_valid(payload)),
     CONSTRAINT priority_bounded    CHECK (priority BETWEEN -32768 AND 32767),
-    CONSTRAINT retries_bounded     CHECK (max_retries BETWEEN 0 AND 100),
+    CONSTRAINT attempts_bounded    CHECK (max_attempts BETWEEN 1 AND 101),
     CONSTRAINT crashes_bounded     CHECK (max_crashes BETWEEN 0 AND 100)
 ) STRICT;
 CREATE INDEX job_by_external_ref ON job (tenant, external_ref) WHERE external_ref IS NOT NULL;
@@ -93,7 +93,7 @@ CREATE TABLE job_state (
     attempt        INTEGER NOT NULL DEFAULT 0,
     retries        INTEGER NOT NULL DEFAULT 0,
     crashes        INTEGER NOT NULL DEFAULT 0,
-    max_retries    INTEGER NOT NULL,
+    max_attempts   INTEGER NOT NULL,
     max_crashes    INTEGER NOT NULL,
     due_at         INTEGER,   -- not claimable before; null when claimable now
     deadline_at    INTEGER,
@@ -118,7 +118,7 @@ CREATE TABLE job_state (
     CONSTRAINT approval_when_waiting CHECK (state <> 'waiting_for_approval' OR approval_id IS NOT NULL),
     CONSTRAINT lease_iff_held CHECK ((state = 'leased' OR state = 'in_progress') = (lease IS NOT NULL)),
     CONSTRAINT unsettled_while_held CHECK (lease IS NULL OR settled_by IS NULL),
-    CONSTRAINT retries_within_limit CHECK (retries BETWEEN 0 AND max_retries AND max_retries <= 100),
+    CONSTRAINT retries_within_limit CHECK (retries >= 0 AND retries < max_attempts AND max_attempts <= 101),
     CONSTRAINT crashes_counted CHECK (crashes >= 0 AND max_crashes BETWEEN 0 AND 100),
     CONSTRAINT attempt_counted CHECK (attempt >= 0)
 ) STRICT;
@@ -368,7 +368,7 @@ CREATE TABLE agent (
     id                TEXT    NOT NULL,   -- what jobs say
     name              TEXT    NOT NULL,   -- what people say
     kind              TEXT,               -- the only kind of its jobs; null: any
-    max_retries       INTEGER,            -- of this and the next two, null is the kind's own
+    max_attempts      INTEGER,            -- of this and the next two, null is the kind's own
     max_crashes       INTEGER,
     backoff           TEXT,
     max_payload_bytes INTEGER,
@@ -384,7 +384,7 @@ CREATE TABLE agent (
     CONSTRAINT id_named          CHECK (id >= '!' AND length(id) <= 255),
     CONSTRAINT name_named        CHECK (name >= '!' AND length(name) <= 255),
     CONSTRAINT kind_named        CHECK (kind >= '!' AND length(kind) <= 100),
-    CONSTRAINT retries_bounded   CHECK (max_retries BETWEEN 0 AND 100),
+    CONSTRAINT attempts_bounded  CHECK (max_attempts BETWEEN 1 AND 101),
     CONSTRAINT crashes_bounded   CHECK (max_crashes BETWEEN 0 AND 100),
     CONSTRAINT backoff_is_object CHECK (json_type(backoff) = 'object'),
     CONSTRAINT payload_bounded   CHECK (max_payload_bytes BETWEEN 2 AND 1073741824),
@@ -551,8 +551,8 @@ CREATE TABLE connector (
 
 -- --- Webhooks ---
 
--- Receivers of events over HTTP. Each reads its events through subscriptions of its own, endpoint:<name> and
--- endpoint:<name>:told. A secret is stored by name only.
+-- Receivers of events over HTTP. Each reads its events through subscriptions of its own, webhook:<name> and
+-- webhook:<name>:told. A secret is stored by name only.
 CREATE TABLE webhook (
     id              TEXT    NOT NULL PRIMARY KEY,
     tenant          TEXT    NOT NULL,
@@ -991,6 +991,7 @@ CREATE TABLE workflow (
     CONSTRAINT finished_when_over CHECK ((finished_at IS NOT NULL) = (total > 0 AND open = 0))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX workflow_by_tenant ON workflow (tenant, id);
+CREATE INDEX workflow_by_parent ON workflow (parent_id) WHERE parent_id IS NOT NULL AND finished_at IS NULL;
 CREATE UNIQUE INDEX workflow_by_key ON workflow (tenant, kind, key) WHERE key IS NOT NULL;
 
 -- A job of a workflow: its standing, and how many parents it still waits for.
@@ -1022,6 +1023,27 @@ CREATE TABLE dependency (
     CONSTRAINT not_of_itself    CHECK (child <> parent)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dependency_by_parent ON dependency (parent, child);
+
+-- A job that is made when a workflow, or one of its jobs, ends well or badly: once, however often that happens.
+CREATE TABLE callback (
+    job_id        TEXT    NOT NULL PRIMARY KEY,  -- the id that the job will have
+    tenant        TEXT    NOT NULL,
+    workflow_id   TEXT    NOT NULL,
+    step_id       TEXT,                          -- the job whose end it is about; null: the workflow's
+    fires         TEXT    NOT NULL,
+    document      TEXT,                          -- as a JSON document; null once the job is made
+    due_at        INTEGER,                       -- the end has come: the job is to be made
+    fired_at      INTEGER,
+    failed_job    TEXT,                          -- of a failure: which job, and its error at that time
+    error_code    TEXT,
+    error_message TEXT,
+    CONSTRAINT fires_known     CHECK (fires = 'success' OR fires = 'failure'),
+    CONSTRAINT fired_when_due  CHECK (fired_at IS NULL OR due_at IS NOT NULL),
+    CONSTRAINT kept_until_fired CHECK ((document IS NULL) = (fired_at IS NOT NULL)),
+    CONSTRAINT failure_named   CHECK (failed_job IS NULL OR fires = 'failure')
+) STRICT, WITHOUT ROWID;
+CREATE INDEX callback_by_workflow ON callback (workflow_id);
+CREATE INDEX callback_due ON callback (due_at) WHERE due_at IS NOT NULL AND fired_at IS NULL;
 
 -- Scratch tables, empty but for the moment in which an operation signs off: the jobs of workflows that changed their state
 -- in it, the jobs that may be released for that, and a row whose insert works it out (features/workflows/sqlite.sql).
@@ -1138,7 +1160,7 @@ CREATE TABLE operation (
     action       TEXT    NOT NULL,
     wanted       TEXT    NOT NULL,            -- which jobs, as JSON
     reason       TEXT,
-    max_retries  INTEGER,
+    max_attempts INTEGER,
     rate         REAL,                        -- at most so many jobs a second
     state        TEXT    NOT NULL DEFAULT 'running',
     total        INTEGER NOT NULL,            -- as counted when it began
@@ -1158,7 +1180,7 @@ CREATE TABLE operation (
     CONSTRAINT created_named  CHECK (created_by >= '!'),
     CONSTRAINT action_known     CHECK (action IN ('cancel', 'redrive', 'discard')),
     CONSTRAINT reason_given   CHECK (action <> 'discard' OR (reason IS NOT NULL AND trim(reason, ' ' || char(9, 10, 11, 12, 13)) <> '')),
-    CONSTRAINT limit_bounded  CHECK (max_retries IS NULL OR (max_retries BETWEEN 0 AND 100 AND action = 'redrive')),
+    CONSTRAINT limit_bounded  CHECK (max_attempts IS NULL OR (max_attempts BETWEEN 1 AND 101 AND action = 'redrive')),
     CONSTRAINT rate_bounded   CHECK (rate BETWEEN 0.001 AND 1000000),
     CONSTRAINT state_known    CHECK (state IN ('running', 'done', 'cancelled')),
     CONSTRAINT ended_iff_over CHECK ((state = 'running') = (finished_at IS NULL)),

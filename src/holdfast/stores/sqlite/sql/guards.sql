@@ -71,7 +71,7 @@ END;
 -- another key, as was written down before (features/payloads/sqlite.sql), and an operator may replace that of a waiting job,
 -- as the newest event says. Nothing else.
 DROP TRIGGER IF EXISTS refuse_job_update;
-CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, run_at, deadline_at, max_retries,
+CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, run_at, deadline_at, max_attempts,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
     external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor ON job
 BEGIN
@@ -198,7 +198,7 @@ END;
 -- recorded as what they are; this is for SQL by hand. An update that keeps the state writes a row only if a job was moved or
 -- rescheduled; otherwise nothing but what holds a waiting job back may change. A step changes the counts as steps do.
 DROP TRIGGER IF EXISTS judge_quiet;
-CREATE TRIGGER judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_retries, due_at, deadline_at, started_at,
+CREATE TRIGGER judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_attempts, due_at, deadline_at, started_at,
     finished_at, settled_by, error_code, error_message ON job_state
 WHEN (SELECT now FROM clock) IS NULL AND (
      NEW.queue <> OLD.queue OR NEW.deadline_at IS NOT OLD.deadline_at
@@ -217,7 +217,7 @@ WHEN (SELECT now FROM clock) IS NULL AND (
                                         OR json_extract(OLD.note, '$.held') IS NOT NULL)
              OR json_extract(OLD.note, '$.held') = 'parents', 0))
      OR (NOT (OLD.state = 'dead_letter' AND NEW.state = 'queued') AND (
-         (NEW.max_retries <> OLD.max_retries AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL))
+         (NEW.max_attempts <> OLD.max_attempts AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL))
          OR (NEW.retries <> OLD.retries AND NOT (NEW.retries = OLD.retries + 1 AND OLD.state = 'failed' AND NEW.state = 'retry_waiting'))
          OR (NEW.crashes <> OLD.crashes AND NOT (NEW.crashes = OLD.crashes + 1 AND NEW.state <> OLD.state
              AND (OLD.state = 'failed' OR (OLD.state = 'in_progress' AND NEW.state = 'failed')))))))

@@ -75,9 +75,9 @@ BEGIN
     UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
            finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
       FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
-    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, due_at, deadline_at, agent,
                            workflow_id, note, retries, crashes, executor)
-    VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_retries, NEW.max_crashes,
+    VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_attempts, NEW.max_crashes,
             CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN 9223372036854775807
                  WHEN NEW.run_at IS NOT NULL AND NEW.run_at > (SELECT now FROM present)
@@ -139,9 +139,9 @@ BEGIN
                AND (r.kind = j.kind OR r.kind = '*') AND r.signal_only AND typeof(t.key) = 'text' AND lower(t.key) = f.value)
         THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
         END FROM dispatch d WHERE d.id = 1 AND d.ruled;
-    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_retries, max_crashes, due_at, deadline_at, agent,
+    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, due_at, deadline_at, agent,
                            workflow_id, note, retries, crashes, executor)
-    SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_retries, j.max_crashes,
+    SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_attempts, j.max_crashes,
            CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN 9223372036854775807
                 WHEN j.run_at > OLD.now THEN j.run_at END, j.deadline_at, j.agent,

@@ -7,7 +7,7 @@ SELECT coalesce(actor, 'sql') AS actor,
 
 DROP VIEW IF EXISTS jobs;
 CREATE VIEW jobs AS
-SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_retries, s.max_crashes,
+SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_attempts, s.max_crashes,
        s.priority, s.position, nullif(s.due_at, 9223372036854775807) AS due_at, s.started_at, s.finished_at, s.error_code,
        CASE WHEN s.error_message <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = j.tenant OR r.tenant = '*')

@@ -1,4 +1,4 @@
-"""Endpoints over HTTP: who may, what is shown of them, and what is not."""
+"""Webhooks over HTTP: who may, what is shown of them, and what is not."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.web import running
 
 pytestmark = pytest.mark.req("JF-9", "SC-15", "JF-14")
 
-ENDPOINTS = "/api/v1/endpoints"
+WEBHOOKS = "/api/v1/webhooks"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_an_endpoint_from_its_beginning_to_its_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_webhook_from_its_beginning_to_its_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = webhooks.new_secret()
     monkeypatch.setenv("HOLDFAST_SECRET_acme__OPS", secret)
     with running() as web:
@@ -34,61 +34,61 @@ async def test_an_endpoint_from_its_beginning_to_its_end(app: App, monkeypatch: 
         service = make_service(app, authenticate=lambda _: who[0])
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
             body: dict[str, Any] = {"name": "ops", "url": f"{web.url}/hook?key=7", "secrets": ["OPS"]}
-            made = await http.post(ENDPOINTS, json=body | {"wants": ["order.paid"], "retry": {"max_attempts": 3}})
+            made = await http.post(WEBHOOKS, json=body | {"wants": ["order.paid"], "retry": {"max_attempts": 3}})
             assert made.status_code == 201, made.text
             shown = made.json()
             assert (shown["url"], shown["enabled"], shown["tenant"]) == (f"{web.url}/hook?…", True, "acme")
-            assert (await http.post(ENDPOINTS, json=body)).json()["code"] == "endpoint_exists"
+            assert (await http.post(WEBHOOKS, json=body)).json()["code"] == "webhook_exists"
             for bad, status, code in (
                 (body | {"secrets": [secret]}, 422, "secret_by_name"),
-                (body | {"url": "ftp://x"}, 422, "invalid_endpoint"),
+                (body | {"url": "ftp://x"}, 422, "invalid_webhook"),
                 (body | {"wants": ["job.nonsense"]}, 422, "invalid_pattern"),
                 (body | {"tenant": "default"}, 422, "invalid_request"),
                 (body | {"priority": 10**6}, 422, "invalid_request"),
             ):
-                refused = await http.post(ENDPOINTS, json=bad)
+                refused = await http.post(WEBHOOKS, json=bad)
                 assert (refused.status_code, refused.json()["code"]) == (status, code), refused.text
                 assert secret not in refused.text
-            sent = await http.post(f"{ENDPOINTS}/ops/test")
+            sent = await http.post(f"{WEBHOOKS}/ops/test")
             assert sent.status_code == 202
             await asyncio.to_thread(app.run_worker, burst=True, poll=0.02)
-            (log,) = (await http.get(f"{ENDPOINTS}/ops/deliveries")).json()["items"]
+            (log,) = (await http.get(f"{WEBHOOKS}/ops/deliveries")).json()["items"]
             assert (log["status"], log["delivered"], log["excerpt"]) == (200, True, "thanks")
             assert log["job_id"] == sent.json()["job_id"]
-            again = await http.post(f"{ENDPOINTS}/ops/resend", json={"message": log["message"]})
+            again = await http.post(f"{WEBHOOKS}/ops/resend", json={"message": log["message"]})
             assert again.status_code == 202
             await asyncio.to_thread(app.run_worker, burst=True, poll=0.02)
-            page = (await http.get(f"{ENDPOINTS}/ops/deliveries?limit=1")).json()
-            rest = (await http.get(f"{ENDPOINTS}/ops/deliveries?limit=1&after={page['next']}")).json()
+            page = (await http.get(f"{WEBHOOKS}/ops/deliveries?limit=1")).json()
+            rest = (await http.get(f"{WEBHOOKS}/ops/deliveries?limit=1&after={page['next']}")).json()
             assert [each["message"] for each in page["items"] + rest["items"]] == [log["message"]] * 2
             assert rest["next"] is None
-            changed = await http.patch(f"{ENDPOINTS}/ops", json={"wants": ["job.failed"], "kind": "pay*"})
+            changed = await http.patch(f"{WEBHOOKS}/ops", json={"wants": ["job.failed"], "kind": "pay*"})
             assert (changed.json()["wants"], changed.json()["kind"]) == (["job.failed"], "pay*")
             how = {"queue": "hooks", "retry": {"max_attempts": 8}, "priority": 3}
-            options = (await http.patch(f"{ENDPOINTS}/ops", json=how)).json()["job_options"]
+            options = (await http.patch(f"{WEBHOOKS}/ops", json=how)).json()["job_options"]
             assert (options["queue"], options["max_attempts"], options["priority"]) == ("hooks", 8, 3)
-            kept = (await http.patch(f"{ENDPOINTS}/ops", json={"queue": "other", "retry": None})).json()
+            kept = (await http.patch(f"{WEBHOOKS}/ops", json={"queue": "other", "retry": None})).json()
             assert (kept["job_options"], kept["wants"]) == ({"queue": "other", "priority": 3}, ["job.failed"])
             for wrong in ({"queue": ""}, {"retry": "often"}, {"priority": 10**6}, {"tags": ["x"]}):
-                assert (await http.patch(f"{ENDPOINTS}/ops", json=wrong)).status_code == 422
-            (follows,) = [each for each in app.subscriptions.list(tenant="acme") if each.name == "endpoint:ops"]
+                assert (await http.patch(f"{WEBHOOKS}/ops", json=wrong)).status_code == 422
+            (follows,) = [each for each in app.subscriptions.list(tenant="acme") if each.name == "webhook:ops"]
             assert follows.job_options["queue"] == "other", "its deliveries go there from now on"
-            rotated = await http.post(f"{ENDPOINTS}/ops/rotate", json={"secret": "OPS_2"})
+            rotated = await http.post(f"{WEBHOOKS}/ops/rotate", json={"secret": "OPS_2"})
             assert rotated.json()["secrets"] == ["OPS_2", "OPS"]
-            disabled = await http.post(f"{ENDPOINTS}/ops/disable", json={"reason": "moved"})
+            disabled = await http.post(f"{WEBHOOKS}/ops/disable", json={"reason": "moved"})
             assert (disabled.json()["enabled"], disabled.json()["disabled_by"]) == (False, "a admin")
-            assert (await http.post(f"{ENDPOINTS}/ops/enable")).json()["enabled"]
-            assert [each["name"] for each in (await http.get(ENDPOINTS)).json()["items"]] == ["ops"]
+            assert (await http.post(f"{WEBHOOKS}/ops/enable")).json()["enabled"]
+            assert [each["name"] for each in (await http.get(WEBHOOKS)).json()["items"]] == ["ops"]
             who[0] = Identity("another", "umbrella", scopes_of(["admin"]))
-            assert (await http.get(ENDPOINTS)).json()["items"] == []
-            for call in (http.get(f"{ENDPOINTS}/ops"), http.delete(f"{ENDPOINTS}/ops")):
-                assert (await call).json()["code"] == "endpoint_not_found"
+            assert (await http.get(WEBHOOKS)).json()["items"] == []
+            for call in (http.get(f"{WEBHOOKS}/ops"), http.delete(f"{WEBHOOKS}/ops")):
+                assert (await call).json()["code"] == "webhook_not_found"
             who[0] = Identity("a viewer", "acme", scopes_of(["viewer"]))
-            assert (await http.post(f"{ENDPOINTS}/ops/test")).status_code == 403
-            assert (await http.delete(f"{ENDPOINTS}/ops")).status_code == 403
+            assert (await http.post(f"{WEBHOOKS}/ops/test")).status_code == 403
+            assert (await http.delete(f"{WEBHOOKS}/ops")).status_code == 403
             who[0] = Identity("a admin", "acme", scopes_of(["admin"]))
-            assert (await http.delete(f"{ENDPOINTS}/ops")).status_code == 204
-            assert (await http.get(f"{ENDPOINTS}/ops")).status_code == 404
+            assert (await http.delete(f"{WEBHOOKS}/ops")).status_code == 204
+            assert (await http.get(f"{WEBHOOKS}/ops")).status_code == 404
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -96,13 +96,13 @@ def test_to_look_to_send_and_to_change_are_three_scopes(app: App) -> None:
     service = make_service(app, authenticate=lambda _: None)
     asked: dict[str, set[str]] = {}
     for route in every_route(service):
-        if route.path_format.startswith(ENDPOINTS):
+        if route.path_format.startswith(WEBHOOKS):
             asked.setdefault(str(scope_of(route)), set()).add(route.name)
     assert asked == {
-        "read": {"list_endpoints", "show_endpoint", "list_endpoint_deliveries"},
-        "operate": {"ping_endpoint", "resend_message"},
+        "read": {"list_webhooks", "show_webhook", "list_webhook_deliveries"},
+        "operate": {"ping_webhook", "resend_message"},
         "admin": {
-            *("add_endpoint", "change_endpoint", "remove_endpoint", "rotate_secret"),
-            *("disable_endpoint", "enable_endpoint"),
+            *("add_webhook", "change_webhook", "remove_webhook", "rotate_secret"),
+            *("disable_webhook", "enable_webhook"),
         },
     }

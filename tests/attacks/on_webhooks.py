@@ -1,6 +1,6 @@
-"""Attacks on endpoints (JF-9, JF-11): a secret in the database, another's log, another story of what was sent.
+"""Attacks on webhooks (JF-9, JF-11): a secret in the database, another's log, another story of what was sent.
 
-`:endpoint` is one of the tenant `default`, to which something was sent.
+`:webhook` is one of the tenant `default`, to which something was sent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _NEVER = ("immutable: webhook_delivery: rows are never changed", "webhook_delive
 _RENAME = ("immutable: what a webhook is called and whose it is never changes", "whose it is never changes")
 _NOT_THERE = ("delivered to a webhook that is not there", "which is not there")
 
-ENDPOINTS = [
+WEBHOOKS = [
     each("keep a secret instead of its name", """update webhook set secrets = '["whsec_c2VjcmV0"]'""",
          "update webhook set secrets = '{whsec_c2VjcmV0}'", says="secrets_named"),
     each("keep something that is no name of a secret", """update webhook set secrets = '["a b+c="]'""",
@@ -22,20 +22,20 @@ ENDPOINTS = [
     each("sign with nothing", "update webhook set secrets = '[]'", "update webhook set secrets = '{}'",
          says="secrets_named"),
     both("keep a password in a URL", "update webhook set url = 'https://u:p@example.com/'", says="url_plain"),
-    both("have an endpoint that is no URL", "update webhook set url = 'file:///etc/passwd'", says="url_plain"),
-    both("give an endpoint to another tenant", "update webhook set tenant = 'acme' where id = :endpoint",
+    both("have a webhook that is no URL", "update webhook set url = 'file:///etc/passwd'", says="url_plain"),
+    both("give a webhook to another tenant", "update webhook set tenant = 'acme' where id = :webhook",
          says=_RENAME),
-    both("give an endpoint to every tenant", "insert into webhook (id, tenant, name, url, secrets, wants, created_by,"
+    both("give a webhook to every tenant", "insert into webhook (id, tenant, name, url, secrets, wants, created_by,"
          " created_at, updated_at) select :unknown, '*', name, url, secrets, wants, created_by, created_at, updated_at"
-         " from webhook where id = :endpoint", says="tenant_named"),
-    both("disable an endpoint for no reason", f"update webhook set disabled_at = {NOW}", says="disabled_whole"),
-    only_postgres("forget all endpoints", "truncate webhook", says="rows are never changed"),
+         " from webhook where id = :webhook", says="tenant_named"),
+    both("disable a webhook for no reason", f"update webhook set disabled_at = {NOW}", says="disabled_whole"),
+    only_postgres("forget all webhooks", "truncate webhook", says="rows are never changed"),
     both("change what was answered", "update webhook_delivery set status = 200, error_code = null", says=_NEVER),
     only_postgres("forget all that was sent", "truncate webhook_delivery", says="rows are never changed"),
-    both("say that something was sent to another's endpoint",
-         f"{_LOG} values (:unknown, 'acme', :endpoint, 'm', 't', :running, 1, 200, 1, {NOW})", says=_NOT_THERE),
+    both("say that something was sent to another's webhook",
+         f"{_LOG} values (:unknown, 'acme', :webhook, 'm', 't', :running, 1, 200, 1, {NOW})", says=_NOT_THERE),
     both("say that what was refused was delivered",
-         f"{_LOG} values (:unknown, 'default', :endpoint, 'm', 't', :running, 1, 500, 1, {NOW})", says="answered"),
-    only_sqlite("replace an endpoint", "insert or replace into webhook select * from webhook where id = :endpoint",
+         f"{_LOG} values (:unknown, 'default', :webhook, 'm', 't', :running, 1, 500, 1, {NOW})", says="answered"),
+    only_sqlite("replace a webhook", "insert or replace into webhook select * from webhook where id = :webhook",
                 says="already exists"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Small builders for tests of endpoints: make one, and note what was sent to it."""
+"""Small builders for tests of webhooks: make one, and note what was sent to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def draft(name: str = "ops", url: str = URL, secrets: Any = "OPS_HOOK", **fields
     return WebhookDraft.of(name, url, secrets, **fields)
 
 
-def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any) -> Webhook:
+def webhook(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: str = "ada", **fields: Any) -> Webhook:
     """With its subscriptions, as `app.webhooks.add` makes one."""
     wanted = draft(name, **fields)
     assert store.run(store.webhooks.add(wanted, new_id(), actor, tenant))
@@ -27,11 +27,11 @@ def endpoint(store: Store, name: str = "ops", *, tenant: str = TENANT, actor: st
 
 def found(store: Store, name: str = "ops", tenant: str = TENANT) -> Webhook:
     one = store.run(store.webhooks.get(name, tenant))
-    assert one is not None, f"there is no endpoint {name}"
+    assert one is not None, f"there is no webhook {name}"
     return one
 
 
-def sent(endpoint_id: str, job_id: str, **fields: Any) -> WebhookDelivery:
+def sent(webhook_id: str, job_id: str, **fields: Any) -> WebhookDelivery:
     facts: dict[str, Any] = {"message": "msg_1", "type": "ping", "attempt": 1, "status": 200, "error_code": None}
     facts |= {"duration_ms": 5, "excerpt": "ok"}
-    return WebhookDelivery(new_id(), TENANT, endpoint_id, job_id=job_id, **(facts | fields))
+    return WebhookDelivery(new_id(), TENANT, webhook_id, job_id=job_id, **(facts | fields))

@@ -1,4 +1,4 @@
-"""Endpoints on every store: their subscriptions rest and go with them, the log is bounded, what is missed is told."""
+"""Webhooks on every store: their subscriptions rest and go with them, the log is bounded, what is missed is told."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.features.events.model import TELLS
 from holdfast.features.schedules.model import Firing
 from holdfast.features.webhooks.model import KEPT, KEPT_DAYS, subscription_names
 from tests.support.by_hand import ByHand
-from tests.support.endpoints import draft, endpoint, found, sent
 from tests.support.schedules import add, decided
 from tests.support.stores import FINAL, claim, forward, new_id, open_lease, put_one, settle
 from tests.support.subscriptions import feed_all, made_of, tell
+from tests.support.webhooks import draft, found, sent, webhook
 
 pytestmark = pytest.mark.req("JF-9", "SC-15")
 
@@ -24,7 +24,7 @@ def told(store: Store, tenant: str = "default") -> list[tuple[str, dict[str, obj
 
 
 def test_each_event_makes_one_delivery_and_none_of_its_own(store: Store) -> None:
-    endpoint(store, wants=["job.dead_letter", "order.*"], kind="pay*", options={"of_queue": "default"})
+    webhook(store, wants=["job.dead_letter", "order.*"], kind="pay*", options={"of_queue": "default"})
     ledger, application = subscription_names("ops")
     put_one(store, "pay")
     put_one(store, "other")
@@ -33,24 +33,24 @@ def test_each_event_makes_one_delivery_and_none_of_its_own(store: Store) -> None
     tell(store, "order.paid")
     assert (feed_all(store, ledger), feed_all(store, application)) == (1, 1)
     first, second = made_of(store, TELLS)
-    assert (first.payload["endpoint"], first.payload["event"]["name"]) == ("ops", "job.bury")
+    assert (first.payload["webhook"], first.payload["event"]["name"]) == ("ops", "job.bury")
     assert second.payload["event"]["name"] == "order.paid"
-    endpoint(store, "all", wants=["job.*"])
+    webhook(store, "all", wants=["job.*"])
     settle(store, claim(store, open_lease(store), 2), FINAL)  # the deliveries themselves fail, and nobody is told
     put_one(store, "pay")
     assert feed_all(store, subscription_names("all")[0]) == 1
     assert (feed_all(store, ledger), feed_all(store, application)) == (0, 0)
 
 
-def test_a_disabled_endpoint_rests_until_it_is_enabled_and_the_log_goes_with_it(store: Store) -> None:
-    made = endpoint(store, wants=["order.*"])
+def test_a_disabled_webhook_rests_until_it_is_enabled_and_the_log_goes_with_it(store: Store) -> None:
+    made = webhook(store, wants=["order.*"])
     name = subscription_names("ops")[1]
     run = store.run
     assert run(store.webhooks.disable("ops", "moved", "ada", "default"))
     assert run(store.webhooks.disable("ops", "again", "bob", "default"))
     resting = found(store)
     assert (resting.disabled_by, resting.disabled_reason, resting.enabled) == ("ada", "moved", False)
-    assert told(store) == [("endpoint.disabled", {"endpoint": "ops", "reason": "moved", "by": "ada"})]
+    assert told(store) == [("webhook.disabled", {"webhook": "ops", "reason": "moved", "by": "ada"})]
     tell(store, "order.paid")
     assert run(store.subscriptions.active("default")) == []
     assert run(store.webhooks.enable("ops", False, "ada", "default"))
@@ -75,7 +75,7 @@ def test_a_disabled_endpoint_rests_until_it_is_enabled_and_the_log_goes_with_it(
 
 
 def test_one_of_another_tenant_is_not_there(store: Store) -> None:
-    mine = endpoint(store)
+    mine = webhook(store)
     run = store.run
     run(store.webhooks.note_delivery(sent(mine.id, new_id()), "default"))
     assert not run(store.webhooks.note_delivery(sent(mine.id, new_id()), "acme"))
@@ -86,12 +86,12 @@ def test_one_of_another_tenant_is_not_there(store: Store) -> None:
     assert run(store.webhooks.list("acme")) == []
     assert run(store.webhooks.deliveries(mine.id, "acme", 9)) == []
     assert found(store) == mine
-    assert endpoint(store, tenant="acme").tenant == "acme"
+    assert webhook(store, tenant="acme").tenant == "acme"
     assert not run(store.webhooks.add(draft(), new_id(), "ada", "acme"))
 
 
 def test_the_log_has_its_bounds(store: Store, by_hand: ByHand) -> None:
-    made = endpoint(store)
+    made = webhook(store)
     run = store.run
     old = sent(made.id, new_id(), message="msg_old")
     run(store.webhooks.note_delivery(old, "default"))
