@@ -208,7 +208,8 @@ LEDGER = [
     only_sqlite("swap two events", "update or replace event set seq = seq - 1 where seq > 1", says=_LEDGER[0]),
     only_postgres(
         "upsert an event",
-        "insert into event select * from event where job_id = :running on conflict (job_id, seq) do update set actor = 'm'",
+        "insert into event select * from event where job_id = :running"
+        " on conflict (job_id, seq) do update set actor = 'm'",
         says=_WRITTEN[1],
     ),
     Attack(
