@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bench.pages import BAR_MS, BAR_RATIO, Screen
 from bench.peers.catalog import BY_NAME
 from bench.peers.run import Results
+from bench.retention import PER_JOB
 from bench.waiting import Beside
 from bench.writes import Writes
 
@@ -135,7 +136,11 @@ def of_fairness(measured: Sequence[Beside]) -> list[Bar]:
 
 def of_retention(measured: Sequence[Beside]) -> list[Bar]:
     """Old jobs cost a drain nothing to speak of, whether they lie there or are being swept."""
-    return [Bar(f"{each.store}, {each.what}", 1 / each.ratio, 0.9, True) for each in measured if each.ratio]
+    return [
+        Bar(f"{each.store}, {each.what}", 1 / each.ratio, 20.0 if each.unit == PER_JOB else 0.9, True)
+        for each in measured
+        if each.ratio
+    ]
 
 
 def of_sealing(measured: Sequence[Beside]) -> list[Bar]:

@@ -44,14 +44,14 @@ OPEN = (
 IDENTIFIER = "('01900000-' || lpad(to_hex(n >> 16), 4, '0') || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid"
 
 
-def fill(place: Place, size: int) -> None:
+def fill(place: Place, size: int, identifier: str = IDENTIFIER) -> None:
     with psycopg.connect(place.url, autocommit=True) as connection:
         connection.execute("set session_replication_role = replica")
         connection.execute("set synchronous_commit = off")
         for first in range(1, size + 1, SLICE):
             last = min(first + SLICE - 1, size)
             for statement in FILL:
-                text = statement.format(id=IDENTIFIER, first=first, last=last)
+                text = statement.format(id=identifier, first=first, last=last)
                 connection.execute(text.encode())
             if last % 1_000_000 == 0 or last == size:
                 note(f"{last:,} finished jobs")

@@ -3,7 +3,7 @@
 One database with many finished jobs, all past their retention. One connection drains fresh jobs in turns of 100 (settle
 and claim in one), in rounds: alone, and with a process beside it that sweeps as a worker does, resting between its
 slices. At the end some are removed without resting, which is the price of a job; and a drain in an empty database tells
-what old rows cost while nobody sweeps.
+what old rows cost while nobody sweeps. On PostgreSQL, a purge by rows is compared with that of a whole partition.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from multiprocessing.synchronize import Event
 
 from bench.console import note
 from bench.limits import BATCH, drain_turns
-from bench.longrun import fill
-from bench.peers.backends import Backends, Place
+from bench.longrun import IDENTIFIER, fill
+from bench.peers.backends import Backends, Place, PostgresPlace
 from bench.peers.catalog import BY_NAME, OURS, Subject
 from bench.subjects import Ours
 from bench.waiting import Beside
@@ -28,6 +28,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import open_store
 from holdfast.features.retention.model import RetentionRule
 from holdfast.worker.maintenance import sweep
+
+PER_JOB = "µs of the server per job"
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,50 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
     ]
 
 
+# In the first partition: the time of its beginning, and a number.
+IN_PARTITION = "(left('{low}', 13) || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid"
+
+
+def _purge(backends: Backends, subject: Subject, count: int, *, whole: bool) -> float:
+    """Microseconds of the server for each of ``count`` jobs that are purged, vacuum included."""
+    with ExitStack() as stack:
+        place = stack.enter_context(backends.fresh(subject.backend, "sqlite:///"))
+        assert isinstance(place, PostgresPlace)
+        store = stack.enter_context(closing(open_store(place.url)))
+        store.migrate()
+        low = place.connection.execute("select low::text from holdfast.event_partition order by low").fetchone()
+        assert low is not None
+        # Jobs of a time that no partition is for are purged by rows.
+        fill(place, count, IN_PARTITION.format(low=low[0]) if whole else IDENTIFIER)
+        run = store.run
+        run(store.clock.set(timedelta(days=80), None))
+        run(store.retention.set(RetentionRule.of(purge_after="30d"), "bench", EVERY_TENANT))
+
+        def catch_up() -> None:  # as workers do all the time, and not a part of the purge
+            while run(store.audit.seal("bench")) or run(store.usage.count(1999)):
+                pass
+
+        catch_up()
+        done, used = 0, 0.0
+        while done < count:
+            before = place.cpu()
+            swept = run(store.retention.sweep())
+            used += place.cpu() - before
+            if swept.action == "idle":
+                raise RuntimeError(f"{done} of {count} jobs were purged: the figure would mean nothing")
+            done += swept.done if swept.action == "purge" else 0
+            catch_up()
+        before = place.cpu()
+        place.connection.execute("vacuum")
+        return (used + place.cpu() - before) * 1e6 / count
+
+
+def purges(backends: Backends, subject: Subject, sizes: Sizes) -> Beside:
+    rows = _purge(backends, subject, sizes.flat_out // 2, whole=False)
+    whole = _purge(backends, subject, sizes.old, whole=True)
+    return Beside(subject.place, "purge by rows, purge of a partition", PER_JOB, rows, whole, whole / rows)
+
+
 def _jobs(ours: Ours) -> int:
     return sum(ours.store.run(ours.store.jobs.counts(EVERY_TENANT)).values())
 
@@ -149,4 +195,7 @@ def run(backends: Backends, store: str, sizes: Sizes) -> list[Beside]:
             for row in measure(backends, subject, sizes):
                 print(row.line(), flush=True)
                 found.append(row)
+            if subject.backend == "postgres" and sizes.old <= 1_000_000:
+                found.append(purges(backends, subject, sizes))
+                print(found[-1].line(), flush=True)
     return found

@@ -41,7 +41,7 @@ def test_every_feature_folder_is_listed_once() -> None:
 
 def test_files_of_a_feature_start_with_its_main_file() -> None:
     names = [path.name for path in listed(POSTGRES) if path.parent.name == "retention"]
-    assert names == ["postgres.sql", "postgres_purge.sql"]
+    assert names == ["postgres.sql", "postgres_partitions.sql", "postgres_purge.sql"]
 
 
 def test_files_install_in_the_declared_order(empty_url: str, kind: str) -> None:

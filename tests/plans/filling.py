@@ -199,7 +199,7 @@ def fill_postgres(url: str) -> None:
         for table, name, definition in keys:
             run(f"alter table {table} add constraint {name} {definition}")
         for _, definition in indexes:
-            run(definition)
+            run(definition.replace(" ON ONLY ", " ON "))  # of the partitions as well
         for table in (*BIG, "lease"):
             run(f"vacuum (analyze) {table}")
 

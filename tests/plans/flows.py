@@ -257,10 +257,11 @@ def lists(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
 
 def reads(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     one = job_id(FINISHED + 7)
+    events = "event_by_job" if store.embedded else "event_pkey"
     return {
         "get": ("job_state", store.jobs.get(one, "a")),
-        "history": ("event_by_job", store.jobs.history(one, "a")),
-        "attempts": ("event_by_job", store.jobs.attempts(one, "a")),
+        "history": (events, store.jobs.history(one, "a")),
+        "attempts": (events, store.jobs.attempts(one, "a")),
         "checkpoints": ("checkpoint", store.jobs.checkpoints(one, "a")),
         "result": ("result", store.jobs.result(one, "a")),
         "steps": ("step_pkey", store.steps.list(job_id(HELD + 7), "a")),

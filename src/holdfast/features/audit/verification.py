@@ -262,11 +262,11 @@ class Check:
 
     def _compare(self, what: What, kept: bytes, rows: Sequence[Item], complete: bool, sealed_at: int) -> None:
         there: dict[int, Item] = {}
-        for item in rows:
-            number = int(item[0] or 0)
+        for row in rows:
+            number = int(row[0] or 0)
             if number in there:  # no key says across partitions that numbers are unique
                 self._flaw("inserted", what, number, f"there are two of {what} {number}")
-            there[number] = item
+            there[number] = row
         for number, digest in leaves(kept):
             self._counts[what] += 1
             item = there.pop(number, None) or self._extra.pop((what, number), None)

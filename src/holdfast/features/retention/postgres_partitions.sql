@@ -258,7 +258,7 @@ begin
     delete from fire f using made m where f.schedule_id = m.schedule_id and f.due_at = m.due_at and f.job_id = m.job_id;
 end $$;
 
--- Remove the events of a partition below `p_high` but those of `p_kept`. TRUNCATE needs the partition for itself for a moment: whoever
+-- Remove the events of a partition below `p_high` but those of `p_kept`. TRUNCATE needs the partition for itself for a moment: a session that
 -- holds it for longer than the timeout (a backup, say) makes the whole purge wait for another time. The few rows that stay are
 -- written again as they were, without the triggers that refuse them.
 create or replace function empty_partition(p_part event_partition, p_high uuid, p_kept uuid[]) returns void
@@ -387,7 +387,7 @@ exception when lock_not_available or deadlock_detected then
     update event_partition p set check_at = p_now + interval '1 minute' where p.name = p_part.name;
 end $$;
 
--- Who marks a partition as announced shows the announcement, in the chain if there is one; its boundaries are what they are.
+-- A partition is marked as announced only if the announcement exists. Its boundaries never change.
 create or replace function judge_partition() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'UPDATE' and ((old.name, old.low, old.high) is distinct from (new.name, new.low, new.high)

@@ -74,6 +74,7 @@ def diagnose(
     findings.append(_pooler(connection, settings))
     if status.current:
         findings.append(_locks(connection, schema))
+        findings.append(_partitions(connection, schema))
     age = float(one(OLDEST) or 0)
     findings.append(
         Finding(
@@ -196,6 +197,25 @@ def _locks(connection: Connection[Any], schema: str) -> Finding:
         not says,
         "; ".join(dict.fromkeys(says)) or "nothing waits for a lock",
         None if not says else "End that transaction, or its connection: select pg_terminate_backend(<process>)",
+    )
+
+
+PARTITIONS = """
+    select count(*), (select p.high from "{schema}".event_partition p order by p.high desc limit 1),
+           extract(epoch from "{schema}".clock_now()) * 1000 from "{schema}".event_partition
+"""
+
+
+def _partitions(connection: Connection[Any], schema: str) -> Finding:
+    """The partitions of the ledger. Without one for new jobs nothing fails; their events are purged by rows."""
+    row = connection.execute(PARTITIONS.format(schema=schema).encode()).fetchone()
+    count, high, now = row or (0, None, 0)
+    ready = high is not None and int(str(high).replace("-", "")[:12], 16) > now
+    return Finding(
+        "partitions",
+        ready,
+        f"{count} of the ledger" + ("" if ready else "; none is for new jobs, whose events are purged row by row"),
+        None if ready else "Start a worker for every tenant, or run: holdfast retention run --all-tenants",
     )
 
 
