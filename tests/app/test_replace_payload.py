@@ -196,3 +196,12 @@ def test_stored_ones_are_stored_and_the_old_object_goes(new_app: NewApp, tmp_pat
     with pytest.raises(Conflict):
         app.jobs.replace_payload(job.id, {"to": "c" * 3_000}, reason="too late")
     assert [each for each in (tmp_path / "artifacts").rglob("*") if each.is_file()] == [new]
+
+
+@pytest.mark.every_case
+@pytest.mark.req("DP-26", "JF-20")
+def test_an_index_over_payloads_follows_a_replacement(app: App, ran: list[Any]) -> None:
+    job = sending(app, ran, replaceable=True).using(delay=3600).enqueue("ada")
+    app.jobs.add_payload_index("payload.to")
+    app.jobs.replace_payload(job.id, {"to": "bob"}, reason="typo")
+    assert [[each.id for each in app.jobs.search(f"payload.to:{to}").jobs] for to in ("ada", "bob")] == [[], [job.id]]

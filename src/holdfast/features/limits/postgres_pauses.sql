@@ -322,9 +322,9 @@ begin
     end if;
     insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)
     values (v_lease, v_scope, 'reservation', actor(), v_own.expires_at + interval '1 hour', v_now, v_now);
-    insert into job (id, tenant, kind, queue, payload, max_retries, max_crashes, external_ref, enqueued_by, source_system, created_at)
+    insert into job (id, tenant, kind, queue, payload, max_attempts, max_crashes, external_ref, enqueued_by, source_system, created_at)
     values (v_job, v_scope, record_reservation.kind, 'reservation',
-            json_build_object('reservation', v_own.id, 'scope', v_own.scope, 'name', v_own.name), 0, 0,
+            json_build_object('reservation', v_own.id, 'scope', v_own.scope, 'name', v_own.name), 1, 0,
             'reservation/' || v_own.id, actor(), 'reservation', v_now);
     update job_state s set state = 'in_progress', lease = v_lease, attempt = s.attempt + 1, started_at = v_now, note = null
      where s.id = v_job;

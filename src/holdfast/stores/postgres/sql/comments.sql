@@ -32,7 +32,7 @@ declare
   approval_id       Approval that the row belongs to.
   enqueued_by       Who enqueued it.
   source_system     Program or service that enqueued it.
-  max_retries       Number of retries after the first attempt, 0 to 100.
+  max_attempts      Maximum number of attempts, the first included; 1 to 101.
   max_crashes       Number of lost workers or processes before the job becomes a dead letter.
   backoff           Delay between retries: base, factor, cap and jitter, in seconds.
   priority          Higher runs first.

@@ -96,15 +96,14 @@ declare
     v_path text := tg_argv[0];
     v_keys text[] := string_to_array(v_path, '.');
 begin
-    if tg_op = 'INSERT' then
-        insert into job_tag (tenant, tag, job_id)
-        select a.tenant, payload_tag(v_path, a.payload #>> v_keys), a.id from added a
-         where a.payload #>> v_keys is not null and a.payload -> '$holdfast' is null on conflict do nothing;
-    else   -- retention has emptied payloads
+    if tg_op = 'UPDATE' then   -- retention has emptied payloads, or an operator has replaced one
         delete from job_tag t using gone g
          where g.payload #>> v_keys is not null and t.tenant = g.tenant and t.job_id = g.id
            and t.tag = payload_tag(v_path, g.payload #>> v_keys);
     end if;
+    insert into job_tag (tenant, tag, job_id)
+    select a.tenant, payload_tag(v_path, a.payload #>> v_keys), a.id from added a
+     where a.payload #>> v_keys is not null and a.payload -> '$holdfast' is null on conflict do nothing;
     return null;
 end $$;
 
@@ -131,7 +130,7 @@ begin
     if p_after is null then
         execute format('create or replace trigger %I after insert on job referencing new table as added'
             ' for each statement execute function index_payloads(%L)', p_name || '_added', p_path);
-        execute format('create or replace trigger %I after update on job referencing old table as gone'
+        execute format('create or replace trigger %I after update on job referencing old table as gone new table as added'
             ' for each statement execute function index_payloads(%L)', p_name || '_gone', p_path);
     end if;
     with batch as materialized (
