@@ -1,6 +1,6 @@
--- What an agent's registration means for a job about to be enqueued (CX-16). The operation has asked before and answers with
--- the words; this is for whoever inserts by hand. RAISE takes only a literal before SQLite 3.47.
--- A retry was accepted with its first try: if its agent has been disabled since, it waits, as it would have.
+-- What an agent's registration means for a job about to be enqueued. Operations check this first and return a message; this is
+-- for hand-written inserts. RAISE takes only a literal before SQLite 3.47. A retry was accepted with its first attempt: if its
+-- agent has been disabled since, it waits.
 DROP TRIGGER IF EXISTS judge_agent;
 CREATE TRIGGER judge_agent AFTER INSERT ON job WHEN NEW.agent IS NOT NULL AND NEW.retry_of IS NULL
 BEGIN
@@ -28,8 +28,8 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: jobs refer to the id of an agent, which never changes');
 END;
 
--- Who may execute (DP-6): a whitelist of the labels that leases are opened under. Empty, it lets everybody. A label that is
--- registered as a generator plans work and never executes it.
+-- Executors: the labels that may open leases. While none is registered, every label may. A label with the role `generator`
+-- plans work and never executes it.
 DROP TRIGGER IF EXISTS judge_lease_insert;
 CREATE TRIGGER judge_lease_insert BEFORE INSERT ON lease
 WHEN EXISTS (SELECT 1 FROM executor WHERE label > '') OR (SELECT listed_only FROM dispatch WHERE id = 1)

@@ -1,8 +1,8 @@
--- What was asked, said and told does not change; what is over is over; and a question is decided by what people said.
--- REPLACE deletes what is in its way without asking anybody, so a row in its way is looked for before each insert.
+-- Requests, votes and notices never change, a closed approval never reopens, and votes decide an approval. REPLACE deletes
+-- conflicting rows without firing triggers, so each insert checks for conflicting rows first.
 
--- A job waits for one approval. That it leaves it by the decision made there is part of judge_transition; one that leaves
--- otherwise (a cancel, a deadline) takes its question back.
+-- A job waits for one approval. judge_transition ensures that it leaves by that approval's decision; a job that leaves
+-- otherwise (a cancellation, a deadline) withdraws its approval.
 DROP TRIGGER IF EXISTS judge_waiting;
 CREATE TRIGGER judge_waiting BEFORE UPDATE OF approval_id ON job_state
 WHEN OLD.state = 'waiting_for_approval' AND NEW.state = OLD.state AND NEW.approval_id IS NOT OLD.approval_id
@@ -44,7 +44,7 @@ BEGIN
      WHERE NEW.expires_at IS NOT OLD.expires_at AND (OLD.on_expire <> 'remind' OR NEW.expires_at < OLD.expires_at)
         OR NEW.escalated_at IS NOT OLD.escalated_at
            AND (OLD.escalated_at IS NOT NULL OR (OLD.escalate_at <= (SELECT now FROM present)) IS NOT 1);
-    -- By votes, by time, or because its job waits for it no more.
+    -- By votes, by time, or because its job no longer waits for it.
     SELECT RAISE(ABORT, 'illegal transition of an approval: what was said does not amount to it')
      WHERE NOT coalesce(CASE NEW.state
         WHEN 'open' THEN 1
@@ -108,7 +108,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: an approval is over when its approval is decided');
 END;
 
--- --- leaving ---
+-- --- deletion ---
 
 DROP TRIGGER IF EXISTS judge_approval_delete;
 CREATE TRIGGER judge_approval_delete BEFORE DELETE ON approval

@@ -1,5 +1,5 @@
--- The log of an attempt is written while the attempt runs, part by part, and never changed: after the end of the attempt the
--- database refuses another part. A part that is there is looked for first, since a REPLACE would not ask the delete trigger.
+-- The log of an attempt is written in parts while the attempt runs and never changed: after the attempt has ended, the
+-- database refuses further parts. Existing parts are checked first, since a REPLACE would not fire the delete trigger.
 DROP TRIGGER IF EXISTS judge_attempt_log_insert;
 CREATE TRIGGER judge_attempt_log_insert BEFORE INSERT ON attempt_log
 BEGIN
@@ -10,7 +10,7 @@ BEGIN
       FROM attempt_log l WHERE l.job_id = NEW.job_id AND l.attempt = NEW.attempt AND l.n = NEW.n;
 END;
 
--- The same lines, sealed with another key, are no others.
+-- Re-encrypting the same lines with another key is allowed.
 DROP TRIGGER IF EXISTS judge_attempt_log_update;
 CREATE TRIGGER judge_attempt_log_update BEFORE UPDATE ON attempt_log
 WHEN (OLD.job_id, OLD.tenant, OLD.attempt, OLD.n, OLD.at, OLD.ref) IS NOT (NEW.job_id, NEW.tenant, NEW.attempt, NEW.n, NEW.at, NEW.ref)

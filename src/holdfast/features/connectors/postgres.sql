@@ -1,5 +1,5 @@
--- Settings of connectors (JF-11). They are a tenant's own, and hold names of secrets, never one: whoever writes a row,
--- by whatever way, what looks like a secret is refused.
+-- Connector settings. They belong to one tenant and contain names of secrets, never the secrets: values that look like a
+-- secret are refused for every writer.
 
 create or replace function judge_connector() returns trigger language plpgsql set search_path from current as $$
 declare
@@ -35,6 +35,8 @@ end $$;
 create or replace trigger judge_connector before insert or update on connector for each row execute function judge_connector();
 create or replace trigger refuse_truncate before truncate on connector for each statement execute function refuse_change();
 
+-- Create or replace a connector's settings, and return its row. `secrets` are names of secrets; values that look like a secret
+-- are refused.
 create or replace function set_connector(name text, hosts text[] default '{}', headers jsonb default '{}', secrets text[] default '{}',
                                          timeout float8 default null, max_bytes integer default null, enabled boolean default true,
                                          actor text default null, for_tenant text default null)
@@ -53,6 +55,7 @@ begin
     return query select c.* from connector c where c.tenant = v_scope and c.name = set_connector.name;
 end $$;
 
+-- Delete a connector. Returns false if it does not exist.
 create or replace function remove_connector(name text, actor text default null, for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column

@@ -1,7 +1,7 @@
--- What may not be done to subscriptions and to what became of events, whoever asks; and the order of what applications tell.
+-- Rules that every writer of subscriptions and deliveries has to obey; and the order of application events.
 
--- There is one writer at a time, so the order of these numbers is the order of the commits. `refuse_app_event_update` lets
--- nothing else through.
+-- There is one writer at a time, so the order of these numbers is the commit order. `refuse_app_event_update` allows no other
+-- update.
 DROP TRIGGER IF EXISTS number_app_event;
 CREATE TRIGGER number_app_event AFTER INSERT ON app_event WHEN NEW.seq IS NULL
 BEGIN
@@ -17,7 +17,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what was told is never changed');
 END;
 
--- An event that made a job made one that is there, of that tenant. REPLACE would delete what is in its way unasked.
+-- A delivery that created a job names an existing job of its tenant. REPLACE would delete conflicting rows without a check.
 DROP TRIGGER IF EXISTS judge_delivery_insert;
 CREATE TRIGGER judge_delivery_insert BEFORE INSERT ON delivery
 BEGIN

@@ -1,6 +1,6 @@
--- A job leaves a worker's hands, whoever makes the step: its places become free (SC-16), and for each the next job that is
--- parked for it goes on, unless the limit was lowered meanwhile. Whether there is room is counted again when it is taken.
--- Two triggers, since nearly always nobody is parked, and an update that finds nothing costs as much as the settling.
+-- When a job is released by its worker, its slots become free, whoever makes the transition, and for each slot the next parked
+-- job is requeued, unless the limit was lowered meanwhile. A claim counts again. Two triggers, since nearly always no job is
+-- parked, and an update that finds nothing costs as much as settling.
 DROP TRIGGER IF EXISTS unpark_next;
 CREATE TRIGGER unpark_next BEFORE UPDATE OF lease ON job_state
 WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch WHERE id = 1)
@@ -26,7 +26,7 @@ BEGIN
     DELETE FROM occupied_slot WHERE job_id = NEW.id;
 END;
 
--- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
+-- A slot is kept while its job is held and its limit exists: deleting it would admit one job too many.
 DROP TRIGGER IF EXISTS judge_occupied_slot_delete;
 CREATE TRIGGER judge_occupied_slot_delete BEFORE DELETE ON occupied_slot
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.lease IS NOT NULL)
@@ -58,7 +58,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: dispatch has one row');
 END;
 
--- What was reserved, by whom and how it ended is history, and never changes.
+-- The request, the owner and the end of a reservation never change.
 DROP TRIGGER IF EXISTS judge_reservation_update;
 CREATE TRIGGER judge_reservation_update BEFORE UPDATE ON reservation
 WHEN OLD.ended_at IS NOT NULL
@@ -94,7 +94,7 @@ BEGIN
     SELECT RAISE(ABORT, 'already exists: there is such a reservation');
 END;
 
--- What is paused (DP-18): whoever writes a row here, it is heeded by those who take jobs and by those who enqueue.
+-- A row in `pause` applies to claims and enqueues, whichever way it was written.
 DROP TRIGGER IF EXISTS on_pause;
 CREATE TRIGGER on_pause AFTER INSERT ON pause
 BEGIN

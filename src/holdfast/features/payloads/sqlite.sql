@@ -1,6 +1,6 @@
--- What may not be done to rules for payloads (DP-4), to references, and to what is sealed.
+-- Guards on payload rules, references and encrypted content.
 
--- A rule that comes by hand is judged as well; and `ruled` stays set: without it no rule would be checked.
+-- Hand-written rules are checked too; and `ruled` stays set: without it no rule would be checked.
 DROP TRIGGER IF EXISTS on_rule;
 CREATE TRIGGER on_rule AFTER INSERT ON payload_rule WHEN NOT (SELECT ruled FROM dispatch WHERE id = 1)
 BEGIN
@@ -13,7 +13,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what is judged when a job is enqueued stays judged');
 END;
 
--- References are given with the job, and stay with it.
+-- References are set when the job is created and never change.
 DROP TRIGGER IF EXISTS judge_reference_insert;
 CREATE TRIGGER judge_reference_insert BEFORE INSERT ON reference
 WHEN NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant)
@@ -35,8 +35,9 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a reference is never deleted while its job exists');
 END;
 
--- What is sealed names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" where the sealed text lies elsewhere. That it
--- is the same inside, and this very job's, is for the seal to say: whoever has no key cannot make one.
+-- An encrypted value names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" if the ciphertext is stored elsewhere.
+-- That the content is the same, and belongs to this job, is guaranteed by the authenticated encryption: without the key nobody
+-- can produce a valid value.
 DROP TRIGGER IF EXISTS judge_resealed_insert;
 CREATE TRIGGER judge_resealed_insert BEFORE INSERT ON resealed
 WHEN NEW.n <> 1 + (SELECT count(*) FROM resealed r WHERE r.job_id = NEW.job_id)

@@ -1,6 +1,7 @@
--- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
+-- What may be deleted, and when: the exceptions in the guards that only retention may use.
 
--- What became of a time goes with its job, or a month after it: by then its schedule is past it, and does not fire it again.
+-- The record of a scheduled time is deleted with its job, or a month after the time: by then its schedule has moved past it
+-- and does not fire it again.
 DROP TRIGGER IF EXISTS judge_fire_delete;
 CREATE TRIGGER judge_fire_delete BEFORE DELETE ON fire
 WHEN NOT (OLD.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = OLD.job_id))
@@ -10,7 +11,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what became of a time is never deleted');
 END;
 
--- So does what became of an event.
+-- The same applies to the delivery of an event.
 DROP TRIGGER IF EXISTS judge_delivery_delete;
 CREATE TRIGGER judge_delivery_delete BEFORE DELETE ON delivery
 WHEN NOT (OLD.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = OLD.job_id))
@@ -19,7 +20,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: delivery: rows are never changed');
 END;
 
--- Who waited for whom is forgotten with either; a workflow with the last of its jobs.
+-- A dependency is deleted with either of its jobs; a workflow with the last of its jobs.
 DROP TRIGGER IF EXISTS judge_dependency_delete;
 CREATE TRIGGER judge_dependency_delete BEFORE DELETE ON dependency
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.child) AND EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.parent)
@@ -34,7 +35,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: workflows are never deleted');
 END;
 
--- A token is of no use when its approval is decided; for a week it can be told from one that never was.
+-- A token is useless once its approval is decided. It is kept for a week, so that it can be told from one that never existed.
 DROP TRIGGER IF EXISTS judge_token_delete;
 CREATE TRIGGER judge_token_delete BEFORE DELETE ON approval_token
 WHEN EXISTS (SELECT 1 FROM approval g WHERE g.id = OLD.approval_id
@@ -43,7 +44,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a token is never deleted while its approval exists');
 END;
 
--- Sums are added to, and never go: they are all that is left of what was purged.
+-- Usage sums only grow and are never deleted: they are all that remains of purged jobs.
 DROP TRIGGER IF EXISTS judge_usage_insert;
 CREATE TRIGGER judge_usage_insert BEFORE INSERT ON usage
 WHEN (SELECT now FROM clock) IS NULL
@@ -68,7 +69,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
 END;
 
--- Counting begins once, and goes on from where it was.
+-- Counting begins once and continues from its cursor.
 DROP TRIGGER IF EXISTS refuse_usage_place_delete;
 CREATE TRIGGER refuse_usage_place_delete BEFORE DELETE ON usage_place
 BEGIN

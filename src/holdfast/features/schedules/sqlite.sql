@@ -1,7 +1,7 @@
--- What may not be done to templates, schedules and what became of their times, whoever asks. REPLACE deletes what is in
--- its way without asking the delete triggers, so a row in the way of an insert is looked for.
+-- Rules that every writer of templates, schedules and fired times has to obey. REPLACE deletes conflicting rows without firing
+-- the delete triggers, so each insert checks for conflicting rows first.
 
--- Versions have no gaps, and a template stays with its kind: another kind is another template.
+-- Versions have no gaps, and the kind of a template never changes: another kind needs another template.
 DROP TRIGGER IF EXISTS judge_template_insert;
 CREATE TRIGGER judge_template_insert BEFORE INSERT ON template
 WHEN NEW.version <> 1 + coalesce((SELECT max(t.version) FROM template t WHERE t.tenant = NEW.tenant AND t.name = NEW.name), 0)
@@ -16,7 +16,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a version of a template is never changed');
 END;
 
--- A program that puts something new each time it starts must not fill the table: of a template the newest 1,000 versions are kept.
+-- A program that writes a new version at each start must not fill the table: the newest 1,000 versions of a template are kept.
 DROP TRIGGER IF EXISTS judge_template_delete;
 CREATE TRIGGER judge_template_delete BEFORE DELETE ON template
 WHEN OLD.version > (SELECT max(t.version) FROM template t WHERE t.tenant = OLD.tenant AND t.name = OLD.name) - 1000
@@ -32,7 +32,7 @@ BEGIN
     SELECT RAISE(ABORT, 'already exists: there is a schedule of this name');
 END;
 
--- Times go forward unless somebody gave it others: what has been fired is not fired again.
+-- Times move forward unless the schedule was redefined: a time that has been fired is not fired again.
 DROP TRIGGER IF EXISTS judge_schedule_update;
 CREATE TRIGGER judge_schedule_update BEFORE UPDATE ON schedule
 WHEN NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.created_at <> OLD.created_at OR NEW.created_by <> OLD.created_by
@@ -57,7 +57,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a time is fired once, by a schedule that is there, for a job that is there');
 END;
 
--- A time is made a job of, or not, once. One that waits becomes a job; a job that is over is marked so.
+-- A time is decided once. A waiting time can become a job; a fired time is marked when its job has ended.
 DROP TRIGGER IF EXISTS judge_fire_update;
 CREATE TRIGGER judge_fire_update BEFORE UPDATE ON fire
 WHEN NEW.schedule_id <> OLD.schedule_id OR NEW.due_at <> OLD.due_at OR NEW.manual <> OLD.manual OR NEW.tenant <> OLD.tenant
@@ -68,7 +68,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what became of a time never changes');
 END;
 
--- A job was made from one thing, and of its own tenant; it is forgotten with the job.
+-- A job is made from one template version or schedule, of its own tenant; the row is deleted with the job.
 DROP TRIGGER IF EXISTS judge_made_from_insert;
 CREATE TRIGGER judge_made_from_insert BEFORE INSERT ON made_from
 WHEN EXISTS (SELECT 1 FROM made_from m WHERE m.job_id = NEW.job_id)

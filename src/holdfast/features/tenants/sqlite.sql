@@ -1,4 +1,4 @@
--- What a tenant is held to is its own.
+-- A tenant's settings cannot move to another tenant.
 DROP TRIGGER IF EXISTS judge_tenant_update;
 CREATE TRIGGER judge_tenant_update BEFORE UPDATE OF tenant ON tenant WHEN OLD.tenant <> NEW.tenant
 BEGIN

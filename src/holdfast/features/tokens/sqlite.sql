@@ -1,5 +1,5 @@
--- API tokens and sessions (rule 25): what one allows never changes, what is revoked stays so, and a session may no more
--- than its token, and no longer.
+-- API tokens and sessions: a token's rights never change, a revoked token stays revoked, and a session has no more rights than
+-- its token and does not outlive it.
 DROP TRIGGER IF EXISTS judge_api_token_insert;
 CREATE TRIGGER judge_api_token_insert BEFORE INSERT ON api_token
 BEGIN
@@ -34,7 +34,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: what a token allows never changes, and what is revoked stays so');
 END;
 
--- Whoever revokes a token, and by whatever way, ends its sessions.
+-- Revoking a token ends its sessions, whichever way the token is revoked.
 DROP TRIGGER IF EXISTS end_sessions;
 CREATE TRIGGER end_sessions AFTER UPDATE OF revoked_at ON api_token
 WHEN OLD.revoked_at IS NULL AND NEW.revoked_at IS NOT NULL AND NEW.parent_id IS NULL
@@ -43,7 +43,7 @@ BEGIN
      WHERE parent_id = NEW.id AND revoked_at IS NULL;
 END;
 
--- What was long over may be forgotten, as retention does; the record of who issued and revoked it stays.
+-- Tokens that ended long ago may be deleted, as retention does; the audit record of who issued and revoked them stays.
 DROP TRIGGER IF EXISTS refuse_api_token_delete;
 CREATE TRIGGER refuse_api_token_delete BEFORE DELETE ON api_token
 WHEN coalesce(min(coalesce(OLD.revoked_at, OLD.expires_at), coalesce(OLD.expires_at, OLD.revoked_at))

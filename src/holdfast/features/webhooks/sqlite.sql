@@ -1,7 +1,7 @@
--- What may not be done to webhooks and to the log of their deliveries, whoever asks; and what is told when one is disabled,
--- or when times of a schedule were missed: events of the application, since the ledger is about jobs.
+-- Rules that every writer of webhooks and their delivery log has to obey. Disabling a webhook, and missing the times of a
+-- schedule, send application events, since the ledger is only about jobs.
 
--- REPLACE would delete what is in its way unasked.
+-- REPLACE would delete conflicting rows without a check.
 DROP TRIGGER IF EXISTS judge_webhook_insert;
 CREATE TRIGGER judge_webhook_insert BEFORE INSERT ON webhook
 WHEN EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.id)
@@ -25,7 +25,7 @@ BEGIN
             NEW.disabled_by, NEW.disabled_at);
 END;
 
--- The log goes with its webhook.
+-- The delivery log is deleted with its webhook.
 DROP TRIGGER IF EXISTS on_webhook_removed;
 CREATE TRIGGER on_webhook_removed AFTER DELETE ON webhook
 BEGIN

@@ -1,13 +1,13 @@
 -- Pins: logins that may act for one tenant only. The rows of `login_pin` are compiled into pinned_tenant(), which scope()
--- asks; so every function and every policy holds a pinned login to its tenant, and nothing else has to know of pins.
+-- calls; so every function and every policy restricts a pinned login to its tenant, and no other code has to know about pins.
 
--- Write the rows into the function. Every name in its body is qualified: it runs with the search path of whoever reads.
+-- Compile the rows into the function. Every name in its body is qualified: it runs with the caller's search path.
 create or replace function compile_pins() returns void language plpgsql set search_path from current as $$
 declare
     v_was  text := current_setting('holdfast.tenant', true);
     v_pins jsonb;
 begin
-    lock table login_pin in share row exclusive mode;   -- two changes at once would each miss the other's row
+    lock table login_pin in share row exclusive mode;   -- two concurrent changes would each miss the other's row
     perform set_config('holdfast.tenant', '*', true);
     if scope() is distinct from '*' then
         raise exception 'pins can be compiled by the owner of the schema only' using errcode = 'ZH004';
@@ -16,7 +16,7 @@ begin
     if v_pins is null then
         create or replace function pinned_tenant() returns text language sql stable return null::text;
     else
-        -- Not inlined, unlike the function without pins: the list is then in the memory of a session once, not once a plan.
+        -- Not inlined, unlike the function without pins: the list is then in a session's memory once, not once per plan.
         execute format('create or replace function pinned_tenant() returns text language plpgsql stable as %L', format(
             'begin return %L::pg_catalog.jsonb operator(pg_catalog.->>) session_user::pg_catalog.text; end', v_pins));
     end if;
@@ -36,7 +36,7 @@ begin
     perform compile_pins();
 end $$;
 
--- Pin a login to a tenant, or to another one than before. It holds from the next statement of its sessions on.
+-- Pin a login to a tenant, or change its pin. It applies from the next statement of its sessions on.
 create or replace function pin_login(login text, to_tenant text, actor text default null) returns setof login_pin
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column
@@ -63,7 +63,7 @@ begin
     returning p.*;
 end $$;
 
--- Remove a pin; false if there was none.
+-- Remove a login's pin. Returns false if there was none.
 create or replace function unpin_login(login text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column
