@@ -107,14 +107,14 @@ def test_without_the_guard_a_retried_job_is_run_again(store: Store, by_hand: ByH
         "update job_state set state = 'retry_waiting', finished_at = null, due_at = (select now from present)"
         " where id = :id"
     )
-    assert "not run again" in (by_hand.refusal(again, {"id": old}) or "")
+    assert "cannot run again" in (by_hand.refusal(again, {"id": old}) or "")
     if by_hand.name == "sqlite":
         drop_trigger(by_hand, "keep_dead_letters", "job_state")
     else:
         replaced(by_hand, "refuse_rerun", r"\nbegin\n", "\nbegin\n    return;\n")
     assert by_hand.refusal(again, {"id": old}) is None
     assert state_of(store, old) == "retry_waiting"
-    with pytest.raises(AssertionError, match="retried as another job"):
+    with pytest.raises(AssertionError, match="retried as a new job"):
         check_ledger(store)
 
 

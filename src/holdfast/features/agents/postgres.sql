@@ -122,7 +122,7 @@ end $$;
 
 create or replace function refuse_agent_delete() returns trigger language plpgsql as $$
 begin
-    raise exception 'an agent is disabled, never deleted' using errcode = 'ZH002';
+    raise exception 'agents cannot be deleted; disable the agent instead' using errcode = 'ZH002';
 end $$;
 
 create or replace trigger refuse_delete before delete on agent for each row execute function refuse_agent_delete();
@@ -130,7 +130,7 @@ create or replace trigger refuse_truncate before truncate on agent for each stat
 
 create or replace function refuse_agent_rename() returns trigger language plpgsql as $$
 begin
-    raise exception 'agent %: jobs refer to its id, which never changes', old.id using errcode = 'ZH002';
+    raise exception 'agent %: the id cannot change, because jobs refer to it', old.id using errcode = 'ZH002';
 end $$;
 
 create or replace trigger refuse_rename before update on agent for each row

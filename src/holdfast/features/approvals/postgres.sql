@@ -9,11 +9,13 @@ declare
 begin
     if new.state = old.state then
         if new.approval_id is distinct from old.approval_id then
-            raise exception 'job %: it waits for approval %, and for no other', old.id, old.approval_id using errcode = 'ZH002';
+            raise exception 'job %: it waits for approval % and cannot wait for another one', old.id, old.approval_id
+                using errcode = 'ZH002';
         end if;
         return;
     elsif new.approval_id is not null then
-        raise exception 'job %: a job that leaves its approval names it no more', old.id using errcode = 'ZH002';
+        raise exception 'job %: approval_id must be cleared when the job leaves waiting_for_approval', old.id
+            using errcode = 'ZH002';
     end if;
     select g.* into v_approval from approval g where g.id = old.approval_id and g.job_id = old.id and g.tenant = old.tenant;
     if new.state = 'cancelled'
@@ -21,7 +23,7 @@ begin
         update approval g set state = 'withdrawn', decided_at = clock_now() where g.id = v_approval.id and g.state = 'open';
     elsif (case new.state when 'queued' then v_approval.state = 'approved' or v_approval.state in ('denied', 'expired') and v_approval.on_deny = 'resume'
                           when 'failed' then v_approval.state in ('denied', 'expired') and v_approval.on_deny = 'fail' end) is not true then
-        raise exception 'job %: illegal transition % -> %: its approval was not decided so', old.id, old.state, new.state
+        raise exception 'job %: illegal transition % -> %: its approval has no such decision', old.id, old.state, new.state
             using errcode = 'ZH001', hint = 'Decide the approval: select * from approve(…), or deny(…).';
     end if;
 end $$;
@@ -32,7 +34,7 @@ create or replace function judge_approval_insert() returns trigger language plpg
 begin
     if new.state <> 'open' or not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant
                                              and s.state = 'waiting_for_approval' and s.approval_id = new.id) then
-        raise exception 'approval %: an approval is opened by the job that waits for it', new.id using errcode = 'ZH002';
+        raise exception 'approval %: only the job that waits for it can open an approval', new.id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -62,13 +64,13 @@ begin
           (new.id, new.tenant, new.job_id, new.n, new.name, new.summary, new.data::text, new.form::text, new.approvers, new.quorum,
            new.requester, new.not_requester, new.on_deny, new.on_expire, new.expires_in, new.remind_every, new.escalate_to,
            new.notify, new.content_hash, new.opened_at) then
-        raise exception 'approval %: a decided approval and what was asked never change', old.id using errcode = 'ZH002';
+        raise exception 'approval %: the request and a closed approval never change', old.id using errcode = 'ZH002';
     elsif new.expires_at is distinct from old.expires_at and (old.on_expire <> 'remind' or new.expires_at < old.expires_at)
        or new.escalated_at is distinct from old.escalated_at
           and (old.escalated_at is not null or (old.escalate_at <= clock_now()) is not true) then
-        raise exception 'approval %: its times are kept as they were asked for', old.id using errcode = 'ZH002';
+        raise exception 'approval %: its times cannot differ from the request', old.id using errcode = 'ZH002';
     elsif not coalesce(decided_so(new), false) then
-        raise exception 'approval %: illegal transition open -> %: what was said does not amount to it', old.id, new.state
+        raise exception 'approval %: illegal transition open -> %: the votes do not justify it', old.id, new.state
             using errcode = 'ZH001', hint = 'Decide it: select * from approve(…), or deny(…).';
     end if;
     return new;
@@ -86,7 +88,8 @@ begin
            and (g.approvers = '{}' or new.person = any (g.approvers)
                 or g.escalated_at is not null and new.person = any (g.escalate_to))
            and not (g.not_requester and new.person = g.requester)) then
-        raise exception 'approval %: one word a person who may, while the approval is open', new.approval_id using errcode = 'ZH002';
+        raise exception 'approval %: only approvers can vote, once each, while it is open', new.approval_id
+            using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -96,7 +99,7 @@ create or replace trigger refuse_update before update on vote for each statement
 create or replace function judge_token_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.used_at is not null or not exists (select from approval g where g.id = new.approval_id and g.tenant = new.tenant and g.state = 'open') then
-        raise exception 'a token is issued unused, for an open approval' using errcode = 'ZH002';
+        raise exception 'approval_token: a token must be issued unused and for an open approval' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -104,7 +107,7 @@ create or replace trigger judge_insert before insert on approval_token for each 
 
 create or replace function judge_token_update() returns trigger language plpgsql as $$
 begin
-    raise exception 'a token is used once, and is otherwise not changed' using errcode = 'ZH002';
+    raise exception 'approval_token: a token can be marked as used once and never changed otherwise' using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on approval_token for each row
     when (old.used_at is not null or new.used_at is null or old.hash <> new.hash or old.approval_id <> new.approval_id
@@ -238,7 +241,7 @@ declare
     v_reason text;
 begin
     if decide_approval.verdict is null or decide_approval.verdict not in ('approve', 'deny') then
-        raise exception 'a verdict must be approve or deny' using errcode = 'ZH010';
+        raise exception 'verdict must be approve or deny' using errcode = 'ZH010';
     end if;
     select g.* into v_approval from approval g where g.id = decide_approval.approval and (v_scope = '*' or g.tenant = v_scope);
     if not found then

@@ -6,7 +6,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a log is written only while its attempt runs')
      WHERE NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.attempt = NEW.attempt
                           AND s.state = 'in_progress');
-    SELECT RAISE(ABORT, 'immutable: a part of a log is never written again')
+    SELECT RAISE(ABORT, 'immutable: a log part cannot be written twice')
       FROM attempt_log l WHERE l.job_id = NEW.job_id AND l.attempt = NEW.attempt AND l.n = NEW.n;
 END;
 
@@ -21,12 +21,12 @@ WHEN (OLD.job_id, OLD.tenant, OLD.attempt, OLD.n, OLD.at, OLD.ref) IS NOT (NEW.j
          AND NEW.lines = json_object('$holdfast', json_object('key', json_extract(NEW.lines, '$."$holdfast".key'),
                                                               'sealed', json_extract(NEW.lines, '$."$holdfast".sealed'))), 0)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a log is added to, never changed');
+    SELECT RAISE(ABORT, 'immutable: log parts are never changed');
 END;
 
 DROP TRIGGER IF EXISTS judge_attempt_log_delete;
 CREATE TRIGGER judge_attempt_log_delete BEFORE DELETE ON attempt_log
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a log is added to, never removed');
+    SELECT RAISE(ABORT, 'immutable: log parts are never deleted');
 END;

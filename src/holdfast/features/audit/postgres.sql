@@ -41,7 +41,7 @@ begin
     if new.actor is distinct from actor() or new.xid <> pg_current_xact_id()::text::bigint
        -- An action written by a trigger has the current time, even if the clock is shifted meanwhile, as tests do.
        or pg_trigger_depth() < 2 and abs(extract(epoch from new.at - clock_now())) > 60 then
-        raise exception 'action: written for whoever acts, when they act, and for nobody else' using errcode = 'ZH002';
+        raise exception 'action: must be written by its actor at the current time' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -54,7 +54,7 @@ declare
 begin
     select s.number, s.digest into v_last from seal s order by s.number desc limit 1;
     if new.number <> coalesce(v_last.number, 0) + 1 or new.previous <> coalesce(v_last.digest, repeat('0', 64)) then
-        raise exception 'seal %: does not continue the chain', new.number using errcode = 'ZH059';
+        raise exception 'seal %: must continue the newest seal', new.number using errcode = 'ZH059';
     end if;
     return new;
 end $$;

@@ -6,8 +6,8 @@ declare
     v_header text;
 begin
     if tg_op = 'UPDATE' and (old.tenant <> new.tenant or old.name <> new.name) then
-        raise exception 'connector %: whose settings they are, and for what, never changes', old.name
-            using errcode = 'ZH002', hint = 'Remove it, and set another.';
+        raise exception 'connector %: tenant and name cannot change', old.name
+            using errcode = 'ZH002', hint = 'Remove it and set another one.';
     end if;
     select h.key into v_header from jsonb_each(new.headers) h
      where case jsonb_typeof(h.value)
@@ -18,17 +18,17 @@ begin
                else true end
      limit 1;
     if found then
-        raise exception 'secret in settings: the header % holds what only a secret''s name may stand for', v_header
-            using errcode = 'ZH064', hint = 'Write {"secret": "NAME"}.';
+        raise exception 'secret in settings: the header % contains a secret', v_header
+            using errcode = 'ZH064', hint = 'Refer to the secret by name: {"secret": "NAME"}.';
     end if;
     if exists (select from unnest(new.secrets) s where s is null or s !~ '^[A-Z][A-Z0-9_]{0,99}$') then
-        raise exception 'secret in settings: what is listed is no name of a secret'
-            using errcode = 'ZH064', hint = 'A name is in capital letters, such as RATES_TOKEN.';
+        raise exception 'secret in settings: the list contains a value that is not the name of a secret'
+            using errcode = 'ZH064', hint = 'Names are in capital letters, such as RATES_TOKEN.';
     end if;
     if cardinality(new.hosts) = 0 and (cardinality(new.secrets) > 0 or exists (
         select from jsonb_each(new.headers) h where jsonb_typeof(h.value) = 'object')) then
-        raise exception 'secret in settings: secrets are sent only to named hosts'
-            using errcode = 'ZH064', hint = 'Name the hosts that may receive the secrets.';
+        raise exception 'secret in settings: secrets are sent only to listed hosts'
+            using errcode = 'ZH064', hint = 'List the hosts that may receive the secrets.';
     end if;
     return new;
 end $$;

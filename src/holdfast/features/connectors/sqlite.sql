@@ -25,15 +25,15 @@ SELECT c.tenant, c.name
 DROP TRIGGER IF EXISTS judge_connector_insert;
 CREATE TRIGGER judge_connector_insert AFTER INSERT ON connector
 BEGIN
-    SELECT RAISE(ABORT, 'secret in settings: a header or a list holds what only a secret''s name may stand for')
+    SELECT RAISE(ABORT, 'secret in settings: a header or the list contains a secret; use its name')
       FROM connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
 END;
 
 DROP TRIGGER IF EXISTS judge_connector_update;
 CREATE TRIGGER judge_connector_update AFTER UPDATE ON connector
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: whose settings they are, and for what, never changes')
+    SELECT RAISE(ABORT, 'immutable: tenant and name of a connector cannot change')
      WHERE OLD.tenant <> NEW.tenant OR OLD.name <> NEW.name;
-    SELECT RAISE(ABORT, 'secret in settings: a header or a list holds what only a secret''s name may stand for')
+    SELECT RAISE(ABORT, 'secret in settings: a header or the list contains a secret; use its name')
       FROM connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
 END;

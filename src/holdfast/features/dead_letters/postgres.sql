@@ -52,8 +52,8 @@ create or replace trigger refuse_truncate before truncate on dead_letter_group f
 create or replace function refuse_recount() returns trigger language plpgsql as $$
 begin
     if pg_trigger_depth() < 2 then
-        raise exception '% is kept by what happens to jobs (% refused)', tg_table_name, lower(tg_op)
-            using errcode = 'ZH002', hint = 'Redrive or discard dead letters; only the note of a group is written.';
+        raise exception '% is maintained by triggers (% refused)', tg_table_name, lower(tg_op)
+            using errcode = 'ZH002', hint = 'Redrive or discard the dead letters; only the note of a group can be written.';
     end if;
     return coalesce(new, old);
 end $$;
@@ -65,8 +65,8 @@ begin
        and not exists (select from job_state s where s.id = old.sample_job) or pg_trigger_depth() > 1 then
         return new;
     end if;
-    raise exception '% is kept by what happens to jobs (% refused)', tg_table_name, lower(tg_op)
-        using errcode = 'ZH002', hint = 'Redrive or discard dead letters; only the note of a group is written.';
+    raise exception '% is maintained by triggers (% refused)', tg_table_name, lower(tg_op)
+        using errcode = 'ZH002', hint = 'Redrive or discard the dead letters; only the note of a group can be written.';
 end $$;
 create or replace trigger refuse_recount before update on dead_letter_group for each row
     when (to_jsonb(new) - '{note,noted_by,noted_at}'::text[] <> to_jsonb(old) - '{note,noted_by,noted_at}'::text[])
@@ -186,7 +186,8 @@ begin
     select o.* into v_op from operation o
      where o.id = do_operation.operation and (v_scope = '*' or o.tenant = v_scope) for update;
     if v_op.id is null or v_op.state <> 'running' or v_op.next_at > v_now or cardinality(do_operation.jobs) > 1000 then
-        raise exception 'operation %: there is no batch of it to be done now', do_operation.operation using errcode = 'ZH053';
+        raise exception 'operation %: no batch is due, or the caller does not hold it', do_operation.operation
+            using errcode = 'ZH053';
     end if;
     perform from job_state s where s.id = any (do_operation.jobs) order by s.id for update;
     -- Each job is processed once: jobs up to the saved position are skipped. The filter is read only if there are jobs, so an
@@ -238,9 +239,9 @@ end $$;
 create or replace function judge_operation() returns trigger language plpgsql as $$
 begin
     if old.state <> 'running' then
-        raise exception 'operation %: it is over', old.id using errcode = 'ZH002';
+        raise exception 'operation %: it has ended and cannot change', old.id using errcode = 'ZH002';
     end if;
-    raise exception 'operation %: what was asked for never changes, and what was done is counted up', old.id using errcode = 'ZH002';
+    raise exception 'operation %: the request cannot change, and its counts only grow', old.id using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on operation for each row
     when (old.state <> 'running' or old.id <> new.id or old.tenant <> new.tenant or old.action <> new.action
@@ -317,7 +318,7 @@ begin
     if not exists (select from job n join job o on o.id = new.job_id and o.tenant = n.tenant and o.kind = n.kind
                     join job_state s on s.id = o.id and s.state = 'cancelled'
                     where n.id = new.new_id and n.tenant = new.tenant and n.id <> o.id) then
-        raise exception 'job % was not redriven as %', new.job_id, new.new_id using errcode = 'ZH002';
+        raise exception 'redriven_as: job % was not redriven as %', new.job_id, new.new_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;

@@ -9,7 +9,7 @@ CREATE TRIGGER keep_dead_letters AFTER UPDATE OF state ON job_state
 WHEN ((NEW.state = 'dead_letter' OR OLD.state = 'dead_letter') AND OLD.state <> NEW.state)
      OR (OLD.state = 'failed' AND NEW.state = 'retry_waiting' AND EXISTS (SELECT 1 FROM job j WHERE j.retry_of = OLD.id))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: it was retried as another job, and is not run again')
+    SELECT RAISE(ABORT, 'immutable: the job was retried as a new job and cannot run again')
      WHERE OLD.state = 'failed' AND EXISTS (SELECT 1 FROM job j WHERE j.retry_of = OLD.id);
     INSERT INTO dead_letter_group (tenant, fingerprint, kind, error_code, error_message, frame, sample_job, first_at, last_at,
                                    times, open, last_job)
@@ -40,7 +40,7 @@ WHEN NEW.times <> 0 OR NEW.open <> 0
      OR EXISTS (SELECT 1 FROM dead_letter l WHERE l.job_id = NEW.last_job)
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.last_job AND s.tenant = NEW.tenant AND s.kind = NEW.kind AND s.state = 'dead_letter')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: groups of dead letters are kept by what happens to jobs');
+    SELECT RAISE(ABORT, 'immutable: groups of dead letters are maintained by triggers');
 END;
 
 DROP TRIGGER IF EXISTS judge_dead_letter_group_update;
@@ -61,14 +61,14 @@ WHEN NOT (NEW.tenant = OLD.tenant AND NEW.fingerprint = OLD.fingerprint AND NEW.
                    AND EXISTS (SELECT 1 FROM dead_letter l JOIN job_state s ON s.id = l.job_id WHERE l.job_id = NEW.last_job
                                   AND l.tenant = NEW.tenant AND l.fingerprint = NEW.fingerprint AND s.state <> 'dead_letter') END)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: groups of dead letters are kept by what happens to jobs');
+    SELECT RAISE(ABORT, 'immutable: groups of dead letters are maintained by triggers');
 END;
 
 -- A group without open dead letters may be deleted, as retention does.
 DROP TRIGGER IF EXISTS judge_dead_letter_group_delete;
 CREATE TRIGGER judge_dead_letter_group_delete BEFORE DELETE ON dead_letter_group WHEN OLD.open > 0
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: there are open dead letters in this group');
+    SELECT RAISE(ABORT, 'immutable: a group with open dead letters cannot be deleted');
 END;
 
 DROP TRIGGER IF EXISTS judge_dead_letter_insert;
@@ -77,20 +77,20 @@ WHEN EXISTS (SELECT 1 FROM dead_letter l WHERE l.job_id = NEW.job_id)
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.state = 'dead_letter')
      OR NOT EXISTS (SELECT 1 FROM dead_letter_group g WHERE g.tenant = NEW.tenant AND g.fingerprint = NEW.fingerprint AND g.last_job = NEW.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: dead letters are kept by what happens to jobs');
+    SELECT RAISE(ABORT, 'immutable: dead letters are maintained by triggers');
 END;
 
 DROP TRIGGER IF EXISTS refuse_dead_letter_update;
 CREATE TRIGGER refuse_dead_letter_update BEFORE UPDATE ON dead_letter
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: dead letters are kept by what happens to jobs');
+    SELECT RAISE(ABORT, 'immutable: dead letters are maintained by triggers');
 END;
 
 DROP TRIGGER IF EXISTS judge_dead_letter_delete;
 CREATE TRIGGER judge_dead_letter_delete BEFORE DELETE ON dead_letter
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state = 'dead_letter')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a dead letter is redriven or discarded');
+    SELECT RAISE(ABORT, 'immutable: dead letters cannot be deleted; redrive or discard the job');
 END;
 
 -- Bulk operations: the request never changes, an ended operation never changes, and states only move forward.
@@ -101,21 +101,21 @@ WHEN OLD.state <> 'running' OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR N
      OR NEW.created_by <> OLD.created_by OR NEW.created_at <> OLD.created_at OR NEW.done < OLD.done OR NEW.refused < OLD.refused
      OR (OLD.place IS NOT NULL AND (NEW.place IS NULL OR NEW.place > OLD.place))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was asked for never changes, and what was done is counted up');
+    SELECT RAISE(ABORT, 'immutable: the request of an operation cannot change, and its counts only grow');
 END;
 
 DROP TRIGGER IF EXISTS judge_operation_insert;
 CREATE TRIGGER judge_operation_insert BEFORE INSERT ON operation
 WHEN EXISTS (SELECT 1 FROM operation o WHERE o.id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is such an operation');
+    SELECT RAISE(ABORT, 'already exists: there is an operation with this id');
 END;
 
 DROP TRIGGER IF EXISTS judge_operation_delete;
 CREATE TRIGGER judge_operation_delete BEFORE DELETE ON operation
 WHEN coalesce(OLD.finished_at > (SELECT now FROM present) - 90 * 86400000000, 1)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: an operation that runs is cancelled, never deleted; one that is over not before ninety days');
+    SELECT RAISE(ABORT, 'immutable: operations are kept for ninety days after they end; cancel a running one');
 END;
 
 -- A replacement job refers to a dead letter of its own tenant and kind that was discarded for it.
@@ -126,11 +126,11 @@ WHEN NOT EXISTS (SELECT 1 FROM job n JOIN job o ON o.id = NEW.job_id AND o.tenan
                   WHERE n.id = NEW.new_id AND n.tenant = NEW.tenant AND n.id <> o.id)
      OR EXISTS (SELECT 1 FROM redriven_as r WHERE r.job_id = NEW.job_id OR r.new_id = NEW.new_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: it was not redriven so');
+    SELECT RAISE(ABORT, 'immutable: the dead letter was not redriven as this job');
 END;
 
 DROP TRIGGER IF EXISTS refuse_redriven_as_update;
 CREATE TRIGGER refuse_redriven_as_update BEFORE UPDATE ON redriven_as
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a job was redriven as never changes');
+    SELECT RAISE(ABORT, 'immutable: the replacement of a dead letter never changes');
 END;

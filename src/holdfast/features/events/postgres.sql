@@ -7,7 +7,7 @@ create or replace trigger refuse_truncate before truncate on delivery for each s
 create or replace function judge_delivery() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
-        raise exception 'event % made job %, which is not there', new.event, new.job_id using errcode = 'ZH002';
+        raise exception 'delivery: event % refers to job %, which does not exist', new.event, new.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -16,7 +16,7 @@ create or replace trigger judge_insert before insert on delivery
 
 create or replace function refuse_subscription_change() returns trigger language plpgsql as $$
 begin
-    raise exception 'subscription %: what it is called and whose it is never changes', old.name using errcode = 'ZH002';
+    raise exception 'subscription %: name and tenant cannot change', old.name using errcode = 'ZH002';
 end $$;
 create or replace trigger refuse_rename before update on subscription for each row
     when (old.id <> new.id or old.tenant <> new.tenant or old.name <> new.name or old.created_at <> new.created_at)
@@ -186,7 +186,7 @@ begin
      where s.id = advance_subscription.subscription and s.tenant = v_scope
        and s.cursor is not distinct from advance_subscription.was and s.paused_at is null;
     if not found then
-        raise exception 'the subscription was changed at the same time' using errcode = 'ZH040';
+        raise exception 'another process advanced or changed the subscription; the batch is retried' using errcode = 'ZH040';
     end if;
 end $$;
 

@@ -14,16 +14,16 @@ WHEN OLD.seq IS NOT NULL OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.
      OR NEW.key IS NOT OLD.key OR NEW.job_id IS NOT OLD.job_id OR NEW.sent_by <> OLD.sent_by OR NEW.sent_at <> OLD.sent_at
      OR NEW.cause_id IS NOT OLD.cause_id
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was told is never changed');
+    SELECT RAISE(ABORT, 'immutable: application events are never changed');
 END;
 
 -- A delivery that created a job names an existing job of its tenant. REPLACE would delete conflicting rows without a check.
 DROP TRIGGER IF EXISTS judge_delivery_insert;
 CREATE TRIGGER judge_delivery_insert BEFORE INSERT ON delivery
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: the event has had its fate')
+    SELECT RAISE(ABORT, 'already exists: the event was already delivered to this subscription')
      WHERE EXISTS (SELECT 1 FROM delivery d WHERE d.subscription_id = NEW.subscription_id AND d.event = NEW.event);
-    SELECT RAISE(ABORT, 'immutable: an event made a job that is not there')
+    SELECT RAISE(ABORT, 'immutable: the delivery refers to a job that does not exist')
      WHERE NEW.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant);
 END;
 
@@ -36,5 +36,5 @@ END;
 DROP TRIGGER IF EXISTS refuse_subscription_rename;
 CREATE TRIGGER refuse_subscription_rename BEFORE UPDATE OF id, tenant, name, created_at ON subscription
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a subscription is called and whose it is never changes');
+    SELECT RAISE(ABORT, 'immutable: name and tenant of a subscription cannot change');
 END;

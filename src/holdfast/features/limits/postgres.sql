@@ -205,7 +205,7 @@ begin
                 where s.state in ('leased', 'in_progress') and s.lease is not null
                   and exists (select from job_limit l where l.tenant = g.tenant and l.scope = g.scope
                                  and l.name in (g.name, '*') and l.concurrency is not null)) then
-        raise exception 'a slot is kept while its job is held' using errcode = 'ZH002';
+        raise exception 'occupied_slot: a slot cannot be deleted while its job is held' using errcode = 'ZH002';
     end if;
     return null;
 end $$;
@@ -218,11 +218,11 @@ create or replace trigger refuse_truncate before truncate on occupied_slot for e
 create or replace function judge_dispatch() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op <> 'UPDATE' then
-        raise exception 'dispatch has one row' using errcode = 'ZH002';
+        raise exception 'dispatch must keep its one row' using errcode = 'ZH002';
     elsif hidden('*', 'job_limit')   -- other tenants' rows are not visible here (tenancy.sql)
           or exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active'))
           or exists (select from pause) then
-        raise exception 'dispatch: something is limited, reserved or paused' using errcode = 'ZH002';
+        raise exception 'dispatch: limited must stay true while a limit, reservation or pause exists' using errcode = 'ZH002';
     end if;
     return new;
 end $$;

@@ -64,7 +64,7 @@ create or replace function refuse_paused(p_kind text, w pause) returns void
 language plpgsql set search_path from current as $$
 begin
     raise exception 'jobs of kind % are refused: %', p_kind, pause_says(w)
-        using errcode = 'ZH060', hint = 'Enqueue it later, or resume what is paused: select resume(…).';
+        using errcode = 'ZH060', hint = 'Enqueue it later, or end the pause: select resume(…).';
 end $$;
 
 -- Refuse new jobs while their queue, kind, agent or everything is paused with `refuse_enqueue`. Jobs that the store itself
@@ -167,8 +167,8 @@ create or replace trigger on_insert after insert on pause for each statement exe
 
 create or replace function judge_pause() returns trigger language plpgsql as $$
 begin
-    raise exception 'pause %: what is paused, and since when, never changes', old.name
-        using errcode = 'ZH002', hint = 'Resume it, and pause another.';
+    raise exception 'pause %: scope, name and start time cannot change', old.name
+        using errcode = 'ZH002', hint = 'Resume it and create another pause.';
 end $$;
 create or replace trigger judge_update before update on pause for each row
     when (old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name or old.since <> new.since)
@@ -321,7 +321,7 @@ begin
     elsif v_own.job_id is not null then
         return v_own.job_id;
     elsif v_scope = '*' then
-        raise exception 'a recorded run belongs to one tenant' using errcode = 'ZH010';
+        raise exception 'a recorded run needs one tenant, not every tenant' using errcode = 'ZH010';
     end if;
     insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)
     values (v_lease, v_scope, 'reservation', actor(), v_own.expires_at + interval '1 hour', v_now, v_now);
@@ -366,13 +366,14 @@ end $$;
 create or replace function judge_reservation() returns trigger language plpgsql as $$
 begin
     if tg_op = 'DELETE' then
-        raise exception 'reservation %: ended, and not deleted before ninety days', old.id using errcode = 'ZH002';
+        raise exception 'reservation %: reservations are kept for ninety days after they end; release it instead', old.id
+            using errcode = 'ZH002';
     elsif old.ended_at is not null then
-        raise exception 'reservation %: it is over, and does not change any more', old.id using errcode = 'ZH002';
+        raise exception 'reservation %: it has ended and cannot change', old.id using errcode = 'ZH002';
     elsif old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired') then
-        raise exception 'reservation %: illegal step % -> %', old.id, old.state, new.state using errcode = 'ZH001';
+        raise exception 'reservation %: illegal transition % -> %', old.id, old.state, new.state using errcode = 'ZH001';
     end if;
-    raise exception 'reservation %: what was asked for never changes', old.id using errcode = 'ZH002';
+    raise exception 'reservation %: the request cannot change', old.id using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on reservation for each row
     when (old.ended_at is not null

@@ -92,8 +92,8 @@ $$;
 create or replace function withheld() returns text language sql immutable
 return 'what is said of a restricted job''s failure is not kept';
 
--- Return the payload of a job as a reader may see it: "[restricted]" if a rule restricts it. Roles read payloads through this function;
--- workers receive them from claim and exchange.
+-- Return the payload of a job as a reader may see it: "[restricted]" if a rule restricts it. Roles read payloads through this
+-- function; workers receive them from claim and exchange.
 create or replace function shown_payload(job uuid) returns json
 language sql stable security definer set search_path from current as $$
     select case when exists (select from payload_rule r where r.classification = 'restricted'
@@ -171,7 +171,7 @@ declare
     v_scope text := enter(declare_rules.for_tenant, declare_rules.actor);
 begin
     if ascii(declare_rules.program) <= 32 then
-        raise exception 'a program that declares rules has a name' using errcode = 'ZH010';
+        raise exception 'program must not be empty' using errcode = 'ZH010';
     end if;
     delete from payload_rule r where r.tenant = v_scope and r.declared_by = declare_rules.program
        and not exists (select from json_array_elements(rules) d where d ->> 'kind' = r.kind);
@@ -188,7 +188,7 @@ end $$;
 -- `ruled` is set by the first rule and stays set: without it no rule would be checked.
 create or replace function keep_ruled() returns trigger language plpgsql as $$
 begin
-    raise exception 'dispatch: what is judged when a job is enqueued stays judged' using errcode = 'ZH002';
+    raise exception 'dispatch: ruled cannot be turned off once it is set' using errcode = 'ZH002';
 end $$;
 create or replace trigger keep_ruled before update on dispatch for each row
     when (old.ruled and not new.ruled) execute function keep_ruled();
@@ -218,7 +218,8 @@ begin
     if new.n <> 1 + (select count(*) from resealed r where r.job_id = new.job_id)
        or not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant
                          and j.payload -> '$holdfast' ->> 'key' = new.from_key) then
-        raise exception 'job %: it is not sealed with %, or this is not the next time it is sealed', new.job_id, new.from_key
+        raise exception 'job %: its payload is not encrypted with key %, or this is not its next re-encryption',
+            new.job_id, new.from_key
             using errcode = 'ZH002';
     end if;
     return new;

@@ -10,7 +10,7 @@ END;
 DROP TRIGGER IF EXISTS keep_ruled;
 CREATE TRIGGER keep_ruled BEFORE UPDATE OF ruled ON dispatch WHEN OLD.ruled AND NOT NEW.ruled
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what is judged when a job is enqueued stays judged');
+    SELECT RAISE(ABORT, 'immutable: dispatch.ruled cannot be turned off once it is set');
 END;
 
 -- References are set when the job is created and never change.
@@ -19,13 +19,13 @@ CREATE TRIGGER judge_reference_insert BEFORE INSERT ON reference
 WHEN NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant)
      OR EXISTS (SELECT 1 FROM reference r WHERE r.job_id = NEW.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a reference is given once, with its job');
+    SELECT RAISE(ABORT, 'immutable: references are written once, when the job is created');
 END;
 
 DROP TRIGGER IF EXISTS refuse_reference_update;
 CREATE TRIGGER refuse_reference_update BEFORE UPDATE ON reference
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a reference is given with its job, and never changed');
+    SELECT RAISE(ABORT, 'immutable: references are never changed');
 END;
 
 DROP TRIGGER IF EXISTS judge_reference_delete;
@@ -44,18 +44,18 @@ WHEN NEW.n <> 1 + (SELECT count(*) FROM resealed r WHERE r.job_id = NEW.job_id)
      OR NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant
                        AND json_extract(j.payload, '$."$holdfast".key') = NEW.from_key)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: it is not sealed with this key, or this is not the next time it is sealed');
+    SELECT RAISE(ABORT, 'immutable: the payload is not encrypted with this key, or this is not its next re-encryption');
 END;
 
 DROP TRIGGER IF EXISTS refuse_resealed_update;
 CREATE TRIGGER refuse_resealed_update BEFORE UPDATE ON resealed
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was sealed anew is history');
+    SELECT RAISE(ABORT, 'immutable: the record of a re-encryption never changes');
 END;
 
 DROP TRIGGER IF EXISTS judge_resealed_delete;
 CREATE TRIGGER judge_resealed_delete BEFORE DELETE ON resealed
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was sealed anew is history');
+    SELECT RAISE(ABORT, 'immutable: the record of a re-encryption never changes');
 END;

@@ -39,7 +39,7 @@ begin
          where j.id = any (p_jobs) and j.tenant = 'default' and not is_owed(j.id, j.retry_of) limit 1;
         if found then
             raise exception 'a tenant is required: job of kind % refused', v_row.kind
-                using errcode = 'ZH072', hint = 'Name a tenant: for_tenant => …. The tenant `default` stands for none.';
+                using errcode = 'ZH072', hint = 'Name a tenant: for_tenant => …. The tenant `default` counts as none.';
         end if;
     end if;
     if v_rules.kinds <> 'accept' then

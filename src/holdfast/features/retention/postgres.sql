@@ -90,7 +90,7 @@ begin
        or least(new.enqueued - old.enqueued, new.started - old.started, new.succeeded - old.succeeded, new.failed - old.failed,
                 new.crashed - old.crashed, new.dead - old.dead, new.cancelled - old.cancelled, new.expired - old.expired,
                 new.run_time - old.run_time, new.wait_time - old.wait_time, new.cost - old.cost) < 0 then
-        raise exception 'usage: what was counted is never taken back' using errcode = 'ZH002';
+        raise exception 'usage: sums cannot be reduced or deleted' using errcode = 'ZH002';
     end if;
     return new;
 end $$;

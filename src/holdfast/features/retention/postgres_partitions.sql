@@ -277,7 +277,8 @@ begin
     end if;
     execute format('lock table %I in access exclusive mode', p_part.name);
     if (select count(*) from job_state s where s.id >= p_part.low and s.id < p_high) <> cardinality(p_kept) then
-        raise exception 'a job has come into partition %', p_part.name using errcode = 'lock_not_available';
+        raise exception 'a job was added to partition % during the purge; it is retried', p_part.name
+            using errcode = 'lock_not_available';
     end if;
     execute format('alter table %I disable trigger user', p_part.name);
     execute format('truncate %I', p_part.name);
@@ -397,9 +398,10 @@ begin
     if tg_op = 'UPDATE' and ((old.name, old.low, old.high) is distinct from (new.name, new.low, new.high)
            or new.announced is not null and not exists (
                   select from action a where a.seq = new.announced and a.type = 'announce' and a.name = new.name)) then
-        raise exception 'event_partition %: its boundaries never change, and its purge is announced first', old.name using errcode = 'ZH002';
+        raise exception 'event_partition %: its boundaries cannot change, and its purge must be announced first', old.name
+            using errcode = 'ZH002';
     elsif tg_op = 'DELETE' and to_regclass(quote_ident(old.name)) is not null then
-        raise exception 'event_partition %: goes with its table', old.name using errcode = 'ZH002';
+        raise exception 'event_partition %: the row is deleted when its table is dropped', old.name using errcode = 'ZH002';
     end if;
     return coalesce(new, old);
 end $$;

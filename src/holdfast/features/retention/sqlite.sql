@@ -8,7 +8,7 @@ WHEN NOT (OLD.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id 
      AND (OLD.due_at > (SELECT now FROM present) - 30 * 86400000000 OR OLD.status = 'waiting'
           OR EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.finished_at IS NULL))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what became of a time is never deleted');
+    SELECT RAISE(ABORT, 'immutable: the record of a fired time or a delivery is kept with its job, or for a month');
 END;
 
 -- The same applies to the delivery of an event.
@@ -50,7 +50,7 @@ CREATE TRIGGER judge_usage_insert BEFORE INSERT ON usage
 WHEN (SELECT now FROM clock) IS NULL
      AND EXISTS (SELECT 1 FROM usage u WHERE u.tenant = NEW.tenant AND u.day = NEW.day AND u.kind = NEW.kind)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+    SELECT RAISE(ABORT, 'immutable: usage sums cannot be reduced or deleted');
 END;
 
 DROP TRIGGER IF EXISTS judge_usage_update;
@@ -60,31 +60,31 @@ WHEN NEW.tenant <> OLD.tenant OR NEW.day <> OLD.day OR NEW.kind <> OLD.kind
             NEW.crashed - OLD.crashed, NEW.dead - OLD.dead, NEW.cancelled - OLD.cancelled, NEW.expired - OLD.expired,
             NEW.run_time - OLD.run_time, NEW.wait_time - OLD.wait_time, NEW.cost - OLD.cost) < 0
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+    SELECT RAISE(ABORT, 'immutable: usage sums cannot be reduced or deleted');
 END;
 
 DROP TRIGGER IF EXISTS refuse_usage_delete;
 CREATE TRIGGER refuse_usage_delete BEFORE DELETE ON usage
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+    SELECT RAISE(ABORT, 'immutable: usage sums cannot be reduced or deleted');
 END;
 
 -- Counting begins once and continues from its cursor.
 DROP TRIGGER IF EXISTS refuse_usage_place_delete;
 CREATE TRIGGER refuse_usage_place_delete BEFORE DELETE ON usage_place
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is not counted again');
+    SELECT RAISE(ABORT, 'immutable: the position of the usage counter cannot move back or be deleted');
 END;
 
 DROP TRIGGER IF EXISTS refuse_upkeep_delete;
 CREATE TRIGGER refuse_upkeep_delete BEFORE DELETE ON upkeep
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: upkeep has one row');
+    SELECT RAISE(ABORT, 'immutable: upkeep must keep its one row');
 END;
 
 DROP TRIGGER IF EXISTS judge_usage_place;
 CREATE TRIGGER judge_usage_place BEFORE UPDATE ON usage_place
 WHEN coalesce(CAST(NEW.cursor AS INTEGER), 0) < coalesce(CAST(OLD.cursor AS INTEGER), 0)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is not counted again');
+    SELECT RAISE(ABORT, 'immutable: the position of the usage counter cannot move back or be deleted');
 END;

@@ -12,10 +12,10 @@ create or replace trigger refuse_truncate before truncate on fire for each state
 create or replace function judge_template() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.version <> coalesce((select max(t.version) from template t where t.tenant = new.tenant and t.name = new.name), 0) + 1 then
-        raise exception 'template %: versions are added one after the other', new.name using errcode = 'ZH002';
+        raise exception 'template %: the next version must be one more than the newest', new.name using errcode = 'ZH002';
     end if;
     if exists (select from template t where t.tenant = new.tenant and t.name = new.name and t.kind <> new.kind) then
-        raise exception 'template %: it stays with its kind', new.name using errcode = 'ZH002';
+        raise exception 'template %: the kind cannot change; create another template', new.name using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -35,11 +35,12 @@ create or replace function judge_schedule() returns trigger language plpgsql as 
 begin
     if (new.id, new.tenant, new.created_at, new.created_by) is distinct from (old.id, old.tenant, old.created_at, old.created_by)
        or old.state = 'deleted' then
-        raise exception 'schedule %: what it is never changes, and a deleted one not at all', old.id using errcode = 'ZH002';
+        raise exception 'schedule %: its identity cannot change, and a deleted schedule cannot change at all', old.id
+            using errcode = 'ZH002';
     end if;
     -- Times move forward unless the schedule was redefined: a time that has been fired is not fired again.
     if new.revision = old.revision and new.next_fire_at < old.next_fire_at or new.revision < old.revision then
-        raise exception 'schedule %: its times go forward only', old.id using errcode = 'ZH002';
+        raise exception 'schedule %: its next time cannot move back', old.id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -53,7 +54,7 @@ begin
        or old.status <> 'waiting' and (new.status, new.job_id, new.at, new.error_code) is distinct from
                                       (old.status, old.job_id, old.at, old.error_code)
        or old.ended and not new.ended then
-        raise exception 'schedule %: what became of % never changes', old.schedule_id, old.due_at using errcode = 'ZH002';
+        raise exception 'schedule %: the result of time % cannot change', old.schedule_id, old.due_at using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -63,7 +64,7 @@ create or replace function judge_fire_insert() returns trigger language plpgsql 
 begin
     if not exists (select from schedule s where s.id = new.schedule_id and s.tenant = new.tenant)
        or new.job_id is not null and not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
-        raise exception 'fire: there is no such schedule, or no such job, in tenant %', new.tenant using errcode = 'ZH002';
+        raise exception 'fire: the schedule or the job does not exist in tenant %', new.tenant using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -77,7 +78,8 @@ begin
               select from template t where t.tenant = new.tenant and t.name = new.template and t.version = new.template_version)
        or new.schedule_id is not null and not exists (
               select from schedule s where s.id = new.schedule_id and s.tenant = new.tenant) then
-        raise exception 'job %: there is nothing it could have been made from so', new.job_id using errcode = 'ZH002';
+        raise exception 'made_from: job %, its template version or its schedule does not exist in its tenant', new.job_id
+            using errcode = 'ZH002';
     end if;
     return new;
 end $$;

@@ -270,7 +270,7 @@ end $$;
 create or replace function judge_rules() returns trigger language plpgsql set search_path from current as $$
 begin
     if hidden('*', 'tenant') or exists (select from tenant t where t.max_pending is not null) then
-        raise exception 'dispatch: the jobs of a tenant are counted' using errcode = 'ZH002';
+        raise exception 'dispatch: capped must stay true while a tenant has a cap' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -279,7 +279,7 @@ create or replace trigger judge_rules before update on dispatch for each row
 
 create or replace function judge_tenant() returns trigger language plpgsql as $$
 begin
-    raise exception 'tenant %: what it is called never changes', old.tenant using errcode = 'ZH002';
+    raise exception 'tenant %: the name cannot change', old.tenant using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on tenant for each row
     when (old.tenant <> new.tenant) execute function judge_tenant();

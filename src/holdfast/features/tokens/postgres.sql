@@ -110,10 +110,10 @@ declare
 begin
     select t.* into v_token from api_token t where t.id = new.parent_id and t.tenant = new.tenant for share;
     if not found or v_token.parent_id is not null or v_token.revoked_at is not null or v_token.expires_at <= clock_now() then
-        raise exception 'session: the token that it is opened with is not good' using errcode = 'ZH062';
+        raise exception 'session: its token is revoked, expired or unknown' using errcode = 'ZH062';
     end if;
     if new.name <> v_token.name or new.roles <> v_token.roles or new.scopes <> v_token.scopes or new.expires_at > v_token.expires_at then
-        raise exception 'session: it may no more than its token, and no longer' using errcode = 'ZH063';
+        raise exception 'session: it cannot have more rights than its token or outlive it' using errcode = 'ZH063';
     end if;
     return new;
 end $$;
@@ -124,8 +124,8 @@ create or replace function judge_api_token() returns trigger language plpgsql se
 begin
     if to_jsonb(new) - array['last_used_at', 'revoked_at', 'revoked_by'] <> to_jsonb(old) - array['last_used_at', 'revoked_at', 'revoked_by']
        or old.revoked_at is not null and (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
-        raise exception 'token %: what it allows never changes, and what is revoked stays so', old.prefix
-            using errcode = 'ZH002', hint = 'Issue another one.';
+        raise exception 'token %: its rights cannot change, and a revoked token stays revoked', old.prefix
+            using errcode = 'ZH002', hint = 'Issue another token.';
     end if;
     return new;
 end $$;

@@ -3,7 +3,7 @@
 
 create or replace function refuse_webhook_change() returns trigger language plpgsql as $$
 begin
-    raise exception 'webhook %: what it is called and whose it is never changes', old.name using errcode = 'ZH002';
+    raise exception 'webhook %: name and tenant cannot change', old.name using errcode = 'ZH002';
 end $$;
 create or replace trigger refuse_rename before update on webhook for each row
     when (old.id <> new.id or old.tenant <> new.tenant or old.name <> new.name or old.created_at <> new.created_at)
@@ -35,7 +35,7 @@ create or replace trigger refuse_truncate before truncate on webhook_delivery fo
 create or replace function judge_webhook_delivery() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from webhook e where e.id = new.webhook_id and e.tenant = new.tenant) then
-        raise exception 'something was delivered to webhook %, which is not there', new.webhook_id using errcode = 'ZH002';
+        raise exception 'webhook_delivery: webhook % does not exist', new.webhook_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;

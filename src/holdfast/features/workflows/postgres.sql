@@ -248,13 +248,13 @@ begin
     select w.id into v_bad from job a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
      where a.id = any (p_jobs) and w.finished_at is not null limit 1;
     if found then
-        raise exception 'workflow % is over', v_bad.id
-            using errcode = 'ZH030', hint = 'Start another one, or resume this one first.';
+        raise exception 'workflow % has ended', v_bad.id
+            using errcode = 'ZH030', hint = 'Start another workflow, or resume this one first.';
     end if;
     -- Other jobs wait for this very job, so it is retried in place (enqueue_many ensures that; a hand-written insert has to).
     select a.id into v_bad from job a where a.id = any (p_jobs) and a.workflow_id is not null and a.retry_as is not null limit 1;
     if found then
-        raise exception 'job %: a job of a workflow is retried in place', v_bad.id using errcode = 'ZH034';
+        raise exception 'job %: jobs of a workflow must be retried in place, not as new jobs', v_bad.id using errcode = 'ZH034';
     end if;
     insert into node (job_id, tenant, workflow_id, standing, fatal)
     select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end, w.on_failure = 'stop'
@@ -301,14 +301,14 @@ create or replace function parents_on_transition(p_job uuid) returns void langua
 begin
     if exists (select from node n where n.job_id = p_job and (n.unmet > 0 or n.standing = 'skipped')) then
         raise exception 'job % waits for its parents', p_job
-            using errcode = 'ZH002', hint = 'select * from dependency where child = … shows which.';
+            using errcode = 'ZH002', hint = 'To see which: select * from dependency where child = …';
     end if;
 end $$;
 
 -- Triggers derive standings, counts and met dependencies from the jobs. Trigger depth 0 means a hand-written statement.
 create or replace function refuse_by_hand() returns trigger language plpgsql as $$
 begin
-    raise exception '%: what was planned never changes, and the rest is written by triggers only', tg_table_name
+    raise exception '%: the plan never changes, and the rest is written by triggers only', tg_table_name
         using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on workflow for each row
@@ -332,7 +332,7 @@ begin
        and new.unmet = (select count(*) from dependency d where d.child = new.job_id and not d.met) then
         return new;
     end if;
-    raise exception 'node: what was planned never changes, and the rest is written by triggers only' using errcode = 'ZH002';
+    raise exception 'node: the plan never changes, and the rest is written by triggers only' using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on node for each row
     when (pg_trigger_depth() = 0 or old.job_id <> new.job_id or old.tenant <> new.tenant or old.workflow_id <> new.workflow_id

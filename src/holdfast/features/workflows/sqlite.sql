@@ -194,19 +194,19 @@ WHEN OLD.workflow_id IS NOT NULL AND OLD.due_at = 9223372036854775807 AND NEW.du
      AND (NEW.state = 'queued' OR NEW.state = 'retry_waiting')
      AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = OLD.id AND (o.unmet > 0 OR o.standing = 'skipped'))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a job that waits for its parents is released by their ends');
+    SELECT RAISE(ABORT, 'immutable: only the ends of its parents release a job that waits for them');
 END;
 
 DROP TRIGGER IF EXISTS refuse_workflow_update;
 CREATE TRIGGER refuse_workflow_update BEFORE UPDATE OF id, tenant, kind, generator, on_failure, key, plan_hash, correlation_id,
     parent_id, enqueued_by, source_system, created_at ON workflow
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was planned never changes');
+    SELECT RAISE(ABORT, 'immutable: the plan of a workflow never changes');
 END;
 DROP TRIGGER IF EXISTS refuse_node_update;
 CREATE TRIGGER refuse_node_update BEFORE UPDATE OF job_id, tenant, workflow_id, name, part, fatal ON node
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was planned never changes');
+    SELECT RAISE(ABORT, 'immutable: the plan of a workflow never changes');
 END;
 -- The standing of a job follows from its state; only skipped is independent.
 DROP TRIGGER IF EXISTS judge_standing;
@@ -220,27 +220,27 @@ END;
 DROP TRIGGER IF EXISTS refuse_node_delete;
 CREATE TRIGGER refuse_node_delete BEFORE DELETE ON node WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a node leaves with its job');
+    SELECT RAISE(ABORT, 'immutable: a node is never deleted while its job exists');
 END;
 DROP TRIGGER IF EXISTS judge_dependency;
 CREATE TRIGGER judge_dependency BEFORE UPDATE ON dependency
 WHEN OLD.met = 1 OR OLD.child <> NEW.child OR OLD.parent <> NEW.parent OR OLD.tenant <> NEW.tenant
      OR OLD.on_failure <> NEW.on_failure OR NOT EXISTS (SELECT 1 FROM round)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: dependencies are met by triggers only');
+    SELECT RAISE(ABORT, 'immutable: dependencies are written by triggers only');
 END;
 -- Only a round writes the scratch tables.
 DROP TRIGGER IF EXISTS judge_round;
 CREATE TRIGGER judge_round BEFORE INSERT ON round WHEN NOT EXISTS (SELECT 1 FROM moved)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a round is made when jobs have moved');
+    SELECT RAISE(ABORT, 'immutable: the scratch tables are written by triggers only');
 END;
 
 -- Other jobs wait for this very job.
 DROP TRIGGER IF EXISTS refuse_retry_in_workflow;
 CREATE TRIGGER refuse_retry_in_workflow BEFORE INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND NEW.retry_as IS NOT NULL
 BEGIN
-    SELECT RAISE(ABORT, 'retried in place: a job of a workflow has no retries that are jobs');
+    SELECT RAISE(ABORT, 'retried in place: jobs of a workflow cannot be retried as new jobs');
 END;
 
 -- A callback fires once and is deleted with its workflow.
@@ -256,7 +256,7 @@ WHEN NEW.job_id <> OLD.job_id OR NEW.tenant <> OLD.tenant OR NEW.workflow_id <> 
      OR NEW.step_id IS NOT OLD.step_id OR OLD.fired_at IS NOT NULL OR (OLD.due_at IS NOT NULL AND NEW.due_at IS NULL)
      OR (NEW.fired_at IS NULL AND NEW.document IS NOT OLD.document)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was planned never changes, and a callback fires once');
+    SELECT RAISE(ABORT, 'immutable: the plan of a callback never changes, and it fires once');
 END;
 DROP TRIGGER IF EXISTS refuse_callback_delete;
 CREATE TRIGGER refuse_callback_delete BEFORE DELETE ON callback WHEN EXISTS (SELECT 1 FROM workflow w WHERE w.id = OLD.workflow_id)

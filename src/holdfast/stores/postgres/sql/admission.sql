@@ -455,7 +455,7 @@ begin
     with freed as (delete from occupied_slot p where p.job_id = any (p_jobs) returning p.tenant, p.scope, p.name),
     once as (select distinct f.tenant, f.scope, f.name from freed f)
     select array_agg(o.tenant), array_agg(o.scope), array_agg(o.name) into v_tenants, v_scopes, v_names from once o
-     where o.scope in ('all', 'queue')   -- and was full: a worker may be asleep over it. (The slots being freed still count here.)
+     where o.scope in ('all', 'queue')   -- and was full: a worker may be asleep. (The slots being freed still count here.)
            and (select count(*) from occupied_slot p where p.tenant = o.tenant and p.scope = o.scope and p.name = o.name)
                >= (select l.concurrency from job_limit l where l.tenant = o.tenant and l.scope = o.scope
                       and l.name in (o.name, '*') order by l.name = '*' limit 1)

@@ -230,7 +230,7 @@ declare
 begin
     perform enter(v_tenant);
     if json_array_length(payloads) <> cardinality(ids) then
-        raise exception 'enqueue_alike takes as many payloads as ids' using errcode = 'ZH010';
+        raise exception 'enqueue_alike needs one payload per id' using errcode = 'ZH010';
     end if;
     if shared ->> 'agent' is not null then
         v_agent := agent_now(v_tenant, shared ->> 'agent');

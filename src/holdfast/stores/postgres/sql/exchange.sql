@@ -60,7 +60,8 @@ begin
             using errcode = 'ZH003', hint = 'Use the lease you were given, in the tenant it was opened for.';
     end if;
     if v_label = 'generator' then
-        raise exception 'lease % is a generator''s: it plans work and takes none', exchange.lease using errcode = 'ZH033';
+        raise exception 'lease % belongs to a generator, which plans work and cannot claim jobs', exchange.lease
+            using errcode = 'ZH033';
     end if;
     if cardinality(exchange.jobs) > 0 then
         perform set_config('holdfast.actor', v_holder, true);

@@ -34,7 +34,7 @@ begin
        or not (new.payload::text = '{}' and exists (select from job_state s where s.id = old.id and s.state = 'cleaned')
                or resealed_so(old.id, old.payload, new.payload)
                or payloads_on_update(old.id, old.payload, new.payload)) then
-        raise exception 'job %: what was asked for never changes (the payload neither)', old.id using errcode = 'ZH002';
+        raise exception 'job %: the facts and the payload of a job never change', old.id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -54,7 +54,8 @@ begin
      where g.state <> 'cleaned'
        and (g.state in ('succeeded', 'failed', 'cancelled') and g.id >= v_low and g.id < v_high) is not true limit 1;
     if found then
-        raise exception 'job %: only a cleaned job can be purged, this one is %', v_job.id, v_job.state using errcode = 'ZH002';
+        raise exception 'job %: only a cleaned job can be purged, and this one is %', v_job.id, v_job.state
+            using errcode = 'ZH002';
     end if;
     return null;
 end $$;
@@ -130,7 +131,7 @@ create or replace trigger judge_insert after insert on result
 create or replace function judge_result_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
-        raise exception 'result: only retention takes results away, from cleaned jobs' using errcode = 'ZH002';
+        raise exception 'result: only retention deletes results, and only of cleaned jobs' using errcode = 'ZH002';
     end if;
     return null;
 end $$;
@@ -145,12 +146,12 @@ begin
            or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at, old.renewals)
               is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at, new.renewals)
            or old.swept_at is not null and new.swept_at is distinct from old.swept_at) then
-        raise exception 'lease %: what it was opened as and its end never change', old.id
+        raise exception 'lease %: its initial values and its end cannot change', old.id
             using errcode = 'ZH002', hint = 'Open another lease, or end this one: select end_lease(…).';
     elsif (tg_op = 'DELETE' or new.swept_at is not null and old.swept_at is null)
           and exists (select from job_state s where s.lease = old.id) then
-        raise exception 'lease %: jobs are held under it', old.id
-            using errcode = 'ZH002', hint = 'End it: select end_lease(…); the next sweep frees its jobs.';
+        raise exception 'lease %: it holds jobs and cannot be deleted', old.id
+            using errcode = 'ZH002', hint = 'End it: select end_lease(…). The next maintenance run frees its jobs.';
     end if;
     return coalesce(new, old);
 end $$;

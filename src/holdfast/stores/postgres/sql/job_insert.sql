@@ -87,7 +87,7 @@ begin
         perform notify_listeners(q.queue) from (select distinct a.queue from added a
                                       where a.run_at is null or a.run_at <= v_now) q;
     elsif v_count = 1 and current_setting('holdfast.notify', true) is distinct from 'off' then
-        v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- notify_listeners(v_queue), without a separate statement
+        v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- notify_listeners(v_queue), inlined
     end if;
     return null;
 end $$;

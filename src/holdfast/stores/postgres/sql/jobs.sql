@@ -173,8 +173,8 @@ declare
     v_tag   text := payload_tag(jobs_by_payload.path, jobs_by_payload.value);
 begin
     if v_scope = '*' or 'payload.' || jobs_by_payload.path not in (select p from payload_indexes() p) then
-        raise exception 'there is no index over payload.%, or no tenant was named', jobs_by_payload.path
-            using errcode = 'ZH010', hint = 'Create one: holdfast jobs index payload.KEY';
+        raise exception 'no index on payload.%, or no tenant given', jobs_by_payload.path
+            using errcode = 'ZH010', hint = 'Create an index: holdfast jobs index payload.KEY';
     end if;
     return query
     select t.job_id from job_tag t join job j on j.id = t.job_id

@@ -125,8 +125,8 @@ create or replace function refuse_executor(p_label text) returns void language p
 begin
     raise exception 'executor % %', p_label,
         case when exists (select from executor e where e.label = p_label) then 'is a generator, which plans work and does not execute it'
-             else 'is not on the list of those that may execute' end
-        using errcode = 'ZH041', hint = 'add_executor(label) puts one on the list.';
+             else 'is not registered as an executor' end
+        using errcode = 'ZH041', hint = 'Register the label: select * from add_executor(label).';
 end $$;
 
 create or replace function judge_lease() returns trigger language plpgsql set search_path from current as $$

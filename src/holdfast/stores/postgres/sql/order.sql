@@ -100,7 +100,7 @@ begin
     if v_where is null or v_where not in ('first', 'last', 'before', 'after')
        or (v_where in ('before', 'after')) <> (move.other is not null)
        or (move.other is not null and move.priority is not null) then
-        raise exception 'a job is moved first, last, before another or after another, or to a priority'
+        raise exception 'move needs first, last, before, after or a priority'
             using errcode = 'ZH010', hint = 'move(job, ''first''), move(job, ''before'', other), move(job, priority => 5)';
     elsif move.priority not between -32768 and 32767 then
         raise exception 'priority is from -32768 to 32767, not %', move.priority using errcode = 'ZH010';

@@ -10,7 +10,7 @@ begin
     lock table login_pin in share row exclusive mode;   -- two concurrent changes would each miss the other's row
     perform set_config('holdfast.tenant', '*', true);
     if scope() is distinct from '*' then
-        raise exception 'pins can be compiled by the owner of the schema only' using errcode = 'ZH004';
+        raise exception 'only the owner of the schema can compile pins' using errcode = 'ZH004';
     end if;
     select jsonb_object_agg(p.login, p.tenant) into v_pins from login_pin p;
     if v_pins is null then
@@ -53,7 +53,7 @@ begin
             using errcode = 'ZH074', hint = 'Create it first: create role … login. A role without LOGIN cannot be pinned.';
     end if;
     if v_role.exempt then
-        raise exception 'login % owns the tables or bypasses row-level security: a pin would not hold it', pin_login.login
+        raise exception 'login % owns the tables or bypasses row-level security: a pin would have no effect', pin_login.login
             using errcode = 'ZH075', hint = 'Use a login that was only granted a Holdfast role.';
     end if;
     return query

@@ -54,7 +54,8 @@ language plpgsql set search_path from current as $$
 begin
     if not exists (select from job j where j.id = p_old and j.tenant = p_tenant and j.kind = p_kind and j.retry_as = 'new_job')
        or not exists (select from job_state s where s.id = p_old and s.state = 'failed' and s.note ->> 'retried_as' = p_new::text) then
-        raise exception 'job % cannot be a retry of %: that is no failed job of this kind and tenant that is retried so', p_new, p_old
+        raise exception 'job % cannot be a retry of %: that is not a failed job of the same kind and tenant with retry_as = new_job',
+            p_new, p_old
             using errcode = 'ZH002';
     end if;
     update job_state n set retries = p.retries, crashes = p.crashes, max_attempts = p.max_attempts
@@ -65,6 +66,6 @@ end $$;
 create or replace function refuse_rerun(p_job uuid) returns void language plpgsql set search_path from current as $$
 begin
     if exists (select from job j where j.retry_of = p_job) then
-        raise exception 'job %: it was retried as another job, and is not run again', p_job using errcode = 'ZH002';
+        raise exception 'job %: it was retried as a new job and cannot run again', p_job using errcode = 'ZH002';
     end if;
 end $$;

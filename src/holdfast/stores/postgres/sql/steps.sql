@@ -335,7 +335,7 @@ declare
     v_queues text[];
 begin
     if v_tenant = '*' then
-        raise exception 'an event must be sent in one tenant' using errcode = 'ZH010';
+        raise exception 'an event needs one tenant, not every tenant' using errcode = 'ZH010';
     end if;
     -- Webhook receivers trust the name: only the database may send events about jobs, schedules and webhooks.
     if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'webhook.disabled') then
@@ -423,14 +423,14 @@ end $$;
 create or replace function judge_step() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'INSERT' then
-        raise exception 'job %: an approval is over when its approval is decided', new.job_id using errcode = 'ZH002';
+        raise exception 'job %: only the decision of its approval can finish this step', new.job_id using errcode = 'ZH002';
     elsif old.ended_at is not null and sealed_alike(old.value, new.value) and to_jsonb(old) - 'value' = to_jsonb(new) - 'value' then
         return new;   -- the same result, re-encrypted (features/payloads/postgres.sql)
     elsif old.ended_at is not null or (old.job_id, old.n, old.tenant, old.name, old.kind) <> (new.job_id, new.n, new.tenant, new.name, new.kind) then
-        raise exception 'job %: step % is over, and is not written again', old.job_id, old.n using errcode = 'ZH002';
+        raise exception 'job %: step % has finished and cannot be written again', old.job_id, old.n using errcode = 'ZH002';
     elsif not exists (select from approval g where g.job_id = old.job_id and g.n = old.n and g.tenant = old.tenant
                          and g.id::text = new.value ->> 'approval_id' and g.state = new.value ->> 'state' and g.decided_at = new.ended_at) then
-        raise exception 'job %: an approval is over when its approval is decided', old.job_id using errcode = 'ZH002';
+        raise exception 'job %: only the decision of its approval can finish this step', old.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -449,7 +449,7 @@ create or replace trigger refuse_update before update on app_event for each stat
 create or replace function judge_step_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id where s.state not in ('dead_letter', 'cleaned')) then
-        raise exception 'steps are forgotten of dead letters only' using errcode = 'ZH002';
+        raise exception 'only the steps of dead letters can be deleted' using errcode = 'ZH002';
     end if;
     return null;
 end $$;

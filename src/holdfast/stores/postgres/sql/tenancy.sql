@@ -84,7 +84,8 @@ begin
                                     -- Counts for every tenant are written in every scope (tenancy.sql).
                                     and not (g.tenant = '*' and tg_table_name in ('occupied_slot', 'rate_meter'))) then
         raise exception '%: the tenant was changed while the statement ran', tg_table_name
-            using errcode = 'ZH002', hint = 'Set holdfast.tenant before the statement, and leave it alone until it has ended.';
+            using errcode = 'ZH002',
+                  hint = 'Set holdfast.tenant before the statement and do not change it until the statement has ended.';
     end if;
     return null;
 end $$;

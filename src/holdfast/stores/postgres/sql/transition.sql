@@ -109,7 +109,8 @@ begin
 
     if v_seen.hidden then
         raise exception 'job_state: the tenant was changed while the statement ran'
-            using errcode = 'ZH002', hint = 'Set holdfast.tenant before the statement, and leave it alone until it has ended.';
+            using errcode = 'ZH002',
+                  hint = 'Set holdfast.tenant before the statement and do not change it until the statement has ended.';
     end if;
     perform refuse_quiet(o, n, coalesce(v_seen.moved and exists (
                 select from old_rows a join new_rows b on b.id = a.id

@@ -14,7 +14,7 @@ begin
         return;
     end if;
     if v_bad.taken then
-        raise exception 'job % cannot be taken under lease %: there is no such live lease', v_bad.job, v_bad.lease
+        raise exception 'job % cannot be claimed under lease %: it is not a live lease', v_bad.job, v_bad.lease
             using errcode = 'ZH003', hint = 'Open a lease first: select * from open_lease(…).';
     end if;
     raise exception 'job % cannot be declared lost: lease % is still live', v_bad.job, v_bad.lease

@@ -64,8 +64,8 @@ end $$;
 
 create or replace function refuse_deep(p_job uuid) returns void language plpgsql as $$
 begin
-    raise exception 'the payload of job % is nested more than 100 deep', p_job
-        using errcode = 'ZH091', hint = 'Make it flatter, or store it elsewhere and send a reference.';
+    raise exception 'the payload of job % is nested more than 100 levels deep', p_job
+        using errcode = 'ZH091', hint = 'Flatten it, or store it elsewhere and send a reference.';
 end $$;
 
 -- The rule that a job's facts break, or null. A name begins with a visible character: the space is character 32.
@@ -195,15 +195,15 @@ returns boolean language plpgsql set search_path from current as $$
 begin
     if not legal(was, now_is) then
         raise exception 'job %: illegal transition % -> %', id, was, now_is
-            using errcode = 'ZH001', hint = 'The states and their ways are in docs/reference/states.md.';
+            using errcode = 'ZH001', hint = 'See docs/reference/states.md for the allowed transitions.';
     elsif unfenced(was, now_is, held_by, shown, error_code) then
         raise exception 'job %: % -> % needs the lease token of its holder', id, was, now_is
-            using errcode = 'ZH003', hint = 'Call the SQL function for this step, with the lease you were given.';
+            using errcode = 'ZH003', hint = 'Call the SQL function for this transition with the lease you were given.';
     elsif attempt <> attempts + (case when now_is = 'in_progress' and was <> 'in_progress' then 1 else 0 end) then
-        raise exception 'job %: attempt % -> % is not how attempts are counted', id, attempts, attempt
-            using errcode = 'ZH002', hint = 'Starting a job adds one; nothing else changes it.';
+        raise exception 'job %: attempt cannot change from % to %', id, attempts, attempt
+            using errcode = 'ZH002', hint = 'Only starting a job adds one.';
     elsif taken_by <> held_by then
-        raise exception 'job %: a held job does not change hands', id using errcode = 'ZH003';
+        raise exception 'job %: a held job cannot move to another lease', id using errcode = 'ZH003';
     elsif was is not null and broken is not null then
         perform refuse_row('job_state', broken);
     end if;
@@ -277,7 +277,7 @@ begin
         end if;
     end if;
     if v_what is not null then
-        raise exception 'job %: % does not change without a step that says so', new.id, v_what
-            using errcode = 'ZH002', hint = 'Use reschedule(…), move(…) or redrive(…), which are recorded.';
+        raise exception 'job %: % cannot change without a recorded transition', new.id, v_what
+            using errcode = 'ZH002', hint = 'Use reschedule(…), move(…) or redrive(…), which record the change.';
     end if;
 end $$;

@@ -4,7 +4,7 @@ DROP TRIGGER IF EXISTS judge_artifact_insert;
 CREATE TRIGGER judge_artifact_insert BEFORE INSERT ON artifact
 WHEN EXISTS (SELECT 1 FROM artifact a WHERE a.job_id = NEW.job_id AND a.attempt = NEW.attempt AND a.name = NEW.name)
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is an artifact of this name');
+    SELECT RAISE(ABORT, 'already exists: there is an artifact with this name');
 END;
 
 -- A state row is created with its job and only then. REPLACE deletes conflicting rows without firing the delete triggers (an
@@ -26,7 +26,7 @@ BEGIN
         WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n) OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
             THEN RAISE(ABORT, 'already exists: there is a job with this id')
         WHEN EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.retry_of IS NOT NULL)
-            THEN RAISE(ABORT, 'immutable: a job cannot be a retry of one that is no failed job of its kind and tenant that is retried so')
+            THEN RAISE(ABORT, 'immutable: retry_of must name a failed job of the same kind and tenant with retry_as = new_job')
         ELSE RAISE(ABORT, 'immutable: job_state is written by triggers only; insert into job')
     END;
 END;
@@ -64,7 +64,7 @@ DROP TRIGGER IF EXISTS judge_event_delete;
 CREATE TRIGGER judge_event_delete BEFORE DELETE ON event
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id) OR OLD.seq = (SELECT max(seq) FROM event)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, nor the newest of all');
+    SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, and the newest row never is');
 END;
 
 -- A job's facts never change, with three exceptions: retention empties the payload of a cleaned job, an encrypted payload may
@@ -75,7 +75,7 @@ CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, pr
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
     external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor ON job
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was asked for never changes');
+    SELECT RAISE(ABORT, 'immutable: the facts of a job never change');
 END;
 
 DROP TRIGGER IF EXISTS judge_payload_update;
@@ -112,14 +112,14 @@ END;
 DROP TRIGGER IF EXISTS refuse_artifact_update;
 CREATE TRIGGER refuse_artifact_update BEFORE UPDATE ON artifact
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: artifacts are added, never changed');
+    SELECT RAISE(ABORT, 'immutable: artifacts are never changed');
 END;
 
 DROP TRIGGER IF EXISTS refuse_artifact_delete;
 CREATE TRIGGER refuse_artifact_delete BEFORE DELETE ON artifact
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: artifacts are added, never removed');
+    SELECT RAISE(ABORT, 'immutable: artifacts are never deleted while their job exists');
 END;
 
 -- New jobs get their state when an operation finishes, so the clock row can be signed only as an operation does it: with the
@@ -128,14 +128,14 @@ DROP TRIGGER IF EXISTS judge_signing;
 CREATE TRIGGER judge_signing BEFORE UPDATE OF now, floor ON clock
 WHEN NEW.now IS NOT NULL AND NEW.floor IS NOT (SELECT coalesce(max(n), 0) FROM job_state)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: the clock is signed by types only');
+    SELECT RAISE(ABORT, 'immutable: only operations sign the clock');
 END;
 
 -- The triggers read the time and the actor from the clock row: without it they would record nothing.
 DROP TRIGGER IF EXISTS refuse_clock_delete;
 CREATE TRIGGER refuse_clock_delete BEFORE DELETE ON clock
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: the clock has one row');
+    SELECT RAISE(ABORT, 'immutable: the clock must keep its one row');
 END;
 
 -- A result is written once, when its job succeeds. Retention deletes that of a cleaned job; an encrypted one may be
@@ -165,7 +165,7 @@ DROP TRIGGER IF EXISTS judge_result_delete;
 CREATE TRIGGER judge_result_delete BEFORE DELETE ON result
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: only retention takes results away, from cleaned jobs');
+    SELECT RAISE(ABORT, 'immutable: only retention deletes results, and only of cleaned jobs');
 END;
 
 -- A lease is renewed, ended once, and deleted when no job refers to it. The values it was opened with never change, an ended
@@ -185,13 +185,13 @@ WHEN NEW.id IS NOT OLD.id OR NEW.tenant IS NOT OLD.tenant OR NEW.holder IS NOT O
      OR (OLD.swept_at IS NOT NULL AND NEW.swept_at IS NOT OLD.swept_at)
      OR (NEW.swept_at IS NOT NULL AND OLD.swept_at IS NULL AND EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a lease was opened as and its end never change');
+    SELECT RAISE(ABORT, 'immutable: the initial values and the end of a lease cannot change');
 END;
 
 DROP TRIGGER IF EXISTS judge_lease_delete;
 CREATE TRIGGER judge_lease_delete BEFORE DELETE ON lease WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: jobs are held under this lease');
+    SELECT RAISE(ABORT, 'immutable: a lease that holds jobs cannot be deleted');
 END;
 
 -- Nothing that decides how a job runs may change without a ledger row that records it. Operations are trusted and recorded as
@@ -223,5 +223,5 @@ WHEN (SELECT now FROM clock) IS NULL AND (
          OR (NEW.crashes <> OLD.crashes AND NOT (NEW.crashes = OLD.crashes + 1 AND NEW.state <> OLD.state
              AND (OLD.state = 'failed' OR (OLD.state = 'in_progress' AND NEW.state = 'failed')))))))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: limits, counts, times and places of a job do not change without a step that says so');
+    SELECT RAISE(ABORT, 'immutable: limits, counts, times and positions of a job cannot change without a recorded transition');
 END;

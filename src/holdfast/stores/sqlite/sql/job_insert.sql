@@ -13,19 +13,19 @@ BEGIN
         THEN RAISE(ABORT, 'time out of range: use the years 1 to 9999, in UTC')
         WHEN NEW.tags <> '[]' AND (NOT json_valid(NEW.tags) OR json_type(NEW.tags) <> 'array')
              OR NEW.backoff IS NOT NULL AND (NOT json_valid(NEW.backoff) OR json_type(NEW.backoff) <> 'object')
-        THEN RAISE(ABORT, 'CHECK constraint failed: tags are a list of texts, a backoff is an object')
+        THEN RAISE(ABORT, 'CHECK constraint failed: tags must be a list of texts, backoff an object')
         WHEN NEW.tags <> '[]' AND EXISTS (SELECT 1 FROM json_each(NEW.tags) WHERE type <> 'text')
-        THEN RAISE(ABORT, 'CHECK constraint failed: tags are a list of texts')
+        THEN RAISE(ABORT, 'CHECK constraint failed: tags must be a list of texts')
         WHEN length(NEW.payload) > 200 AND length(NEW.payload) - length(replace(replace(NEW.payload, '[', ''), '{', '')) > 100
              AND EXISTS (WITH RECURSIVE level(value, depth) AS (
                      SELECT NEW.payload, 1 UNION ALL
                      SELECT e.value, level.depth + 1 FROM level, json_each(level.value) e
                       WHERE e.type IN ('object', 'array') AND level.depth <= 100)
                  SELECT 1 FROM level WHERE depth > 100)
-        THEN RAISE(ABORT, 'payload too deep: it is nested more than 100 deep')
+        THEN RAISE(ABORT, 'payload too deep: it is nested more than 100 levels deep')
     END;
     -- Operations check this first and return a message; this is for hand-written inserts.
-    SELECT RAISE(ABORT, 'paused: no job of this kind is accepted now')
+    SELECT RAISE(ABORT, 'paused: no jobs of this kind are accepted while the pause lasts')
      WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND NEW.retry_of IS NULL
        AND EXISTS (SELECT 1 FROM pause w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM present))
                       AND (w.tenant = '*' OR w.tenant = NEW.tenant)
@@ -38,9 +38,9 @@ BEGIN
         WHEN d.registered AND NEW.retry_of IS NULL AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant)
              AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
                  SELECT 1 FROM approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
-        THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
         WHEN d.tenant_required AND NEW.tenant = 'default' AND NEW.retry_of IS NULL
-        THEN RAISE(ABORT, 'tenant required: the tenant `default` stands for none')
+        THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
         WHEN d.unknown_kinds = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'kind')
         THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
         WHEN d.unknown_agents = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'agent')
@@ -60,13 +60,13 @@ BEGIN
      WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND u.n = NEW.n
        AND (SELECT count(*) FROM unregistered_name k WHERE k.tenant = u.tenant AND k.registry = u.registry) < 1000;
     -- Operations check this first, using a stored count (operations/pending.py); here the jobs are counted.
-    SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
+    SELECT RAISE(ABORT, 'tenant full: it has its maximum number of waiting jobs')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
                <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
                       AND s.state NOT IN ('leased', 'in_progress'))
                   + (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('leased', 'in_progress')
                         AND (SELECT running_counts FROM dispatch WHERE id = 1)));
-    SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
+    SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
     INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
     SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
@@ -96,7 +96,7 @@ DROP TRIGGER IF EXISTS on_workflow_job;
 CREATE TRIGGER on_workflow_job AFTER INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM clock) IS NOT NULL
      AND NOT EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
+    SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
     INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
     SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
@@ -119,10 +119,10 @@ BEGIN
                AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = j.tenant)
                AND NOT (j.source_system = 'holdfast' AND EXISTS (
                    SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
-        THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
         WHEN d.tenant_required AND EXISTS (
             SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
-        THEN RAISE(ABORT, 'tenant required: the tenant `default` stands for none')
+        THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
         WHEN d.unknown_kinds = 'refuse' AND EXISTS (
             SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'kind')
         THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')

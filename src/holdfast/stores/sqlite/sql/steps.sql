@@ -4,12 +4,12 @@
 DROP TRIGGER IF EXISTS judge_step_insert;
 CREATE TRIGGER judge_step_insert BEFORE INSERT ON step
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a step that is over is not written again')
+    SELECT RAISE(ABORT, 'immutable: a finished step cannot be written again')
       FROM step t WHERE t.job_id = NEW.job_id AND t.n = NEW.n
        AND (t.ended_at IS NOT NULL OR t.name <> NEW.name OR t.kind <> NEW.kind OR t.tenant <> NEW.tenant);
-    SELECT RAISE(ABORT, 'immutable: a step belongs to a job')
+    SELECT RAISE(ABORT, 'immutable: a step must belong to an existing job')
      WHERE NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant);
-    SELECT RAISE(ABORT, 'immutable: an approval is over when its approval is decided')
+    SELECT RAISE(ABORT, 'immutable: only the decision of its approval can finish this step')
      WHERE NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL;
 END;
 
@@ -32,7 +32,7 @@ WHEN OLD.ended_at IS NOT NULL AND NOT coalesce(
      OR OLD.job_id <> NEW.job_id OR OLD.n <> NEW.n OR OLD.tenant <> NEW.tenant
      OR OLD.name <> NEW.name OR OLD.kind <> NEW.kind
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a step that is over is not written again');
+    SELECT RAISE(ABORT, 'immutable: a finished step cannot be written again');
 END;
 
 DROP TRIGGER IF EXISTS judge_app_event_insert;
@@ -41,7 +41,7 @@ WHEN EXISTS (SELECT 1 FROM app_event e WHERE e.id = NEW.id)
      OR (NEW.key IS NOT NULL
          AND EXISTS (SELECT 1 FROM app_event e WHERE e.tenant = NEW.tenant AND e.name = NEW.name AND e.key = NEW.key))
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: this was told before');
+    SELECT RAISE(ABORT, 'already exists: this event was sent before');
 END;
 
 -- --- deletion ---
@@ -51,7 +51,7 @@ DROP TRIGGER IF EXISTS judge_step_delete;
 CREATE TRIGGER judge_step_delete BEFORE DELETE ON step
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'dead_letter' AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: steps are forgotten of dead letters only');
+    SELECT RAISE(ABORT, 'immutable: only the steps of dead letters can be deleted');
 END;
 
 -- A file that a step or a checkpoint no longer refers to has to be deleted: the step was saved again, forgotten or cleaned.

@@ -165,21 +165,21 @@ BEGIN
     END;
     SELECT CASE
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease AND OLD.lease IS NOT NULL
-            THEN RAISE(ABORT, 'stale lease: a held job does not change hands')
+            THEN RAISE(ABORT, 'stale lease: a held job cannot move to another lease')
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
              AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)
-            THEN RAISE(ABORT, 'stale lease: a job can only be taken under a live lease')
+            THEN RAISE(ABORT, 'stale lease: a job can only be claimed under a live lease')
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
              AND EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.name = 'generator')
-            THEN RAISE(ABORT, 'generator only: whoever plans work takes none')
+            THEN RAISE(ABORT, 'generator only: a generator plans work and cannot claim jobs')
         WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
-            THEN RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them')
+            THEN RAISE(ABORT, 'immutable: attempt cannot change; only starting a job adds one')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.approval_id IS NOT NULL
-            THEN RAISE(ABORT, 'immutable: a job that leaves its approval names it no more')
+            THEN RAISE(ABORT, 'immutable: approval_id must be cleared when the job leaves waiting_for_approval')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'queued'
-            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> queued: its approval was not decided so')
+            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> queued: its approval has no such decision')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'failed'
-            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> failed: its approval was not decided so')
+            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> failed: its approval has no such decision')
         WHEN OLD.state = 'in_progress' AND NEW.state = 'failed' AND NEW.error_code IS 'worker_lost'
             THEN RAISE(ABORT, 'stale lease: a job cannot be declared lost while its lease is live')
         WHEN OLD.state = 'in_progress'
