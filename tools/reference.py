@@ -313,7 +313,7 @@ def _spelt(parameter: Any) -> str:
         name = parameter.metavar or parameter.name.upper()
         return f"`{cell(name)}`" + ("" if parameter.required else " (optional)")
     names = [*parameter.opts, *parameter.secondary_opts]
-    metavar = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
+    metavar = "" if parameter.is_flag else f" {parameter.metavar}"
     return ", ".join(f"`{name}{cell(metavar)}`" for name in names)
 
 

@@ -3,8 +3,8 @@
 import { either, nothing, nullable, text } from "../decoder.js";
 import { Namespace, newKey, ours, path, type CallOptions, type Pages } from "../namespace.js";
 import type { Transport } from "../transport.js";
-import { decodeAccepted, decodeAction, decodeAgent, decodeApiToken, decodeApproval, decodeApprovalRequest, decodeArtifact, decodeAttempt, decodeClaimedJobs, decodeComing, decodeConnector, decodeConsumer, decodeCounted, decodeDeadLetterGroup, decodeDelivery, decodeEffective, decodeEndpoint, decodeEvent, decodeExecutor, decodeGraph, decodeHealth, decodeIssued, decodeIssuedToken, decodeJob, decodeLimit, decodeOpenedLease, decodeOperation, decodeOutcome, decodePause, decodePayloadRule, decodePreview, decodeQuestion, decodeQueueSetting, decodeRan, decodeRedrivenAs, decodeRegistration, decodeRenewedLease, decodeReservation, decodeReserved, decodeRetention, decodeSaved, decodeSchedule, decodeScheduleRun, decodeSentMessage, decodeSentResult, decodeSettleResult, decodeSettledMany, decodeShared, decodeShownDelivery, decodeShownSubscription, decodeSpent, decodeStartedWorkflow, decodeStory, decodeSubscription, decodeSwept, decodeTemplate, decodeTenant, decodeTickSummary, decodeUsage, decodeVerdict, decodeVerified, decodeWhy, decodeWitnessed, decodeWorkflow } from "./types.js";
-import type { Accepted, Action, AddEndpointInput, AddExecutorInput, AgeQueueInput, Agent, ApiToken, Approval, ApprovalRequest, ApproveInput, Artifact, Attempt, CancelJobInput, CancelOperationInput, CancelWorkflowInput, ChangeEndpointInput, CheckpointInput, ClaimInput, ClaimedJobs, Coming, Connector, Consumer, CountJobsInput, Counted, CreateScheduleInput, CreateSubscriptionInput, DeadLetterGroup, DecideQuestionInput, DeletePayloadRuleInput, DeleteRetentionInput, Delivery, DenyInput, DisableAgentInput, DisableEndpointInput, DiscardDeadLettersInput, DiscardJobInput, DownloadArtifactInput, EditScheduleInput, Effective, EffectivePayloadRuleInput, EnableEndpointInput, Endpoint, EnqueueTemplateInput, Event, Executor, ExtendWorkflowInput, Graph, Health, IssueApprovalTokenInput, IssueTokenInput, Issued, IssuedToken, Job, JobAttemptsInput, JobHistoryInput, JobResultInput, Limit, ListActionsInput, ListAgentsInput, ListApprovalsInput, ListDeadJobsInput, ListDeadLettersInput, ListDeliveriesInput, ListEndpointDeliveriesInput, ListEventsInput, ListJobsInput, ListOperationsInput, ListReservationsInput, ListSchedulesInput, ListTemplatesInput, ListTokensInput, ListWorkflowsInput, MoveJobInput, NextTimesInput, NoteDeadLettersInput, OpenLeaseInput, OpenedLease, Operation, Outcome, Pause, PauseInput, PauseSubscriptionInput, PayloadRule, Preview, PutTemplateInput, Question, QueueSetting, Ran, RedriveDeadLettersInput, RedriveJobAsInput, RedriveJobInput, RedrivenAs, RegisterAgentInput, Registration, ReleaseInput, ReleaseReservationInput, RemoveLimitInput, RenewLeaseInput, RenewedLease, RequireRegistrationInput, RescheduleJobInput, ResendMessageInput, Reservation, ReserveInput, Reserved, ResetConsumerInput, ResumeInput, ResumeSubscriptionInput, ResumeWorkflowInput, Retention, RotateSecretInput, RunJobNowInput, RunScheduleNowInput, Saved, Schedule, ScheduleHistoryInput, ScheduleRun, SendEventInput, SentMessage, SentResult, SetConnectorInput, SetLimitInput, SetPayloadRuleInput, SetRetentionInput, SetTenantInput, SettleInput, SettleManyInput, SettleResult, SettledMany, ShareQueuesInput, Shared, ShowTemplateInput, ShowUsageInput, ShownDelivery, ShownSubscription, Spent, StartOperationInput, StartWorkflowInput, StartedWorkflow, Story, Subscription, Swept, Template, TemplateVersionsInput, Tenant, TickInput, TickSummary, Usage, Verdict, Verified, VerifyAuditInput, Why, Witnessed, Workflow } from "./types.js";
+import { decodeAccepted, decodeAction, decodeAgent, decodeApiToken, decodeApproval, decodeApprovalRequest, decodeArtifact, decodeAttempt, decodeAttemptLog, decodeClaimedJobs, decodeComing, decodeConnector, decodeConsumer, decodeCounted, decodeDeadLetterGroup, decodeDelivery, decodeEffective, decodeEvent, decodeEventType, decodeExecutor, decodeGraph, decodeHealth, decodeIssued, decodeIssuedToken, decodeJob, decodeLimit, decodeOpenedLease, decodeOperation, decodeOutcome, decodePause, decodePayloadRule, decodePin, decodePolicies, decodePreview, decodeQuestion, decodeQueueSetting, decodeRan, decodeRecordedRun, decodeRedrivenAs, decodeRegisteredKind, decodeRegistration, decodeRenewedLease, decodeReservation, decodeReserved, decodeRetention, decodeSaved, decodeSchedule, decodeScheduleRun, decodeSentMessage, decodeSentResult, decodeSettleResult, decodeSettledMany, decodeShared, decodeShownDelivery, decodeShownSubscription, decodeSpent, decodeStartedWorkflow, decodeStory, decodeSubscription, decodeSwept, decodeTemplate, decodeTenant, decodeTickSummary, decodeUnregisteredName, decodeUsage, decodeVerdict, decodeVerified, decodeWebhook, decodeWhy, decodeWitnessed, decodeWorkflow } from "./types.js";
+import type { Accepted, Action, AddExecutorInput, AddWebhookInput, AgeQueueInput, Agent, ApiToken, Approval, ApprovalRequest, ApproveInput, Artifact, Attempt, AttemptLog, CancelJobInput, CancelOperationInput, CancelWorkflowInput, ChangeWebhookInput, CheckpointInput, ClaimInput, ClaimedJobs, Coming, Connector, Consumer, CountJobsInput, Counted, CreateScheduleInput, CreateSubscriptionInput, DeadLetterGroup, DecideQuestionInput, DeletePayloadRuleInput, DeleteRetentionInput, Delivery, DenyInput, DisableAgentInput, DisableWebhookInput, DiscardDeadLettersInput, DiscardJobInput, DownloadArtifactInput, DownloadJobLogInput, EditScheduleInput, Effective, EffectivePayloadRuleInput, EnableWebhookInput, EnqueueTemplateInput, Event, EventType, Executor, ExtendWorkflowInput, Graph, Health, IssueApprovalTokenInput, IssueTokenInput, Issued, IssuedToken, Job, JobAttemptsInput, JobHistoryInput, JobResultInput, Limit, ListActionsInput, ListAgentsInput, ListApprovalsInput, ListDeadJobsInput, ListDeadLettersInput, ListDeliveriesInput, ListEventTypesInput, ListEventsInput, ListJobsInput, ListOperationsInput, ListReservationsInput, ListSchedulesInput, ListTemplatesInput, ListTokensInput, ListWebhookDeliveriesInput, ListWorkflowsInput, MoveJobInput, NextTimesInput, NoteDeadLettersInput, OpenLeaseInput, OpenedLease, Operation, Outcome, Pause, PauseInput, PauseSubscriptionInput, PayloadRule, Pin, PinLoginInput, Policies, Preview, PutTemplateInput, Question, QueueSetting, Ran, ReadJobLogInput, RecordReservationInput, RecordedRun, RedriveDeadLettersInput, RedriveJobAsInput, RedriveJobInput, RedrivenAs, RegisterAgentInput, RegisteredKind, Registration, ReleaseInput, ReleaseReservationInput, RemoveLimitInput, RenewLeaseInput, RenewedLease, ReplaceJobPayloadInput, RequireRegistrationInput, RescheduleJobInput, ResendMessageInput, Reservation, ReserveInput, Reserved, ResetConsumerInput, ResumeInput, ResumeSubscriptionInput, ResumeWorkflowInput, Retention, RotateSecretInput, RunJobNowInput, RunScheduleNowInput, Saved, Schedule, ScheduleHistoryInput, ScheduleRun, SendEventInput, SentMessage, SentResult, SetConnectorInput, SetEventTypeInput, SetKindInput, SetLimitInput, SetPayloadRuleInput, SetPoliciesInput, SetRetentionInput, SetTenantInput, SettleInput, SettleManyInput, SettleResult, SettledMany, ShareQueuesInput, Shared, ShowTemplateInput, ShowUsageInput, ShownDelivery, ShownSubscription, Spent, StartOperationInput, StartWorkflowInput, StartedWorkflow, Story, Subscription, Swept, Template, TemplateVersionsInput, Tenant, TickInput, TickSummary, UnregisteredName, Usage, Verdict, Verified, VerifyAuditInput, Webhook, Why, Witnessed, Workflow } from "./types.js";
 
 export class AgentsNamespace extends Namespace {
   /** Disable an agent: refuse new jobs for it. Running jobs finish. Scope: `admin`. */
@@ -151,6 +151,28 @@ export class DeadLettersNamespace extends Namespace {
   }
 }
 
+export class EventTypesNamespace extends Namespace {
+  /** Show event type. Scope: `read`. */
+  get(name: string, options: CallOptions = {}): Promise<EventType> {
+    return this.transport.ask(decodeEventType, { method: "GET", path: path`/event-types/${name}`, ...options });
+  }
+
+  /** List the registered event types by name, or those of a domain. Scope: `read`. */
+  list(input: ListEventTypesInput = {}, options: CallOptions = {}): Pages<EventType> {
+    return this.whole(decodeEventType, { method: "GET", path: path`/event-types`, query: { ...input }, ...options });
+  }
+
+  /** Remove an event type from the registry. Events that were sent stay. Scope: `admin`. */
+  remove(name: string, options: CallOptions = {}): Promise<void> {
+    return this.transport.ask(nothing, { method: "DELETE", path: path`/event-types/${name}`, ...options });
+  }
+
+  /** Register an event type, or replace it. Scope: `admin`. */
+  set(name: string, input: SetEventTypeInput = {}, options: CallOptions = {}): Promise<EventType> {
+    return this.transport.ask(decodeEventType, { method: "PUT", path: path`/event-types/${name}`, body: input, repeatable: true, ...options });
+  }
+}
+
 export class EventsNamespace extends Namespace {
   /** List consumers. Scope: `read`. */
   consumers(options: CallOptions = {}): Pages<Consumer> {
@@ -179,7 +201,7 @@ export class EventsNamespace extends Namespace {
 }
 
 export class ExecutorsNamespace extends Namespace {
-  /** List the allowed executor labels. An empty list allows every label. Scope: `read`. */
+  /** List the allowed executor labels. While the list is empty, the policy `empty_executors` decides. Scope: `read`. */
   list(options: CallOptions = {}): Pages<Executor> {
     return this.whole(decodeExecutor, { method: "GET", path: path`/executors`, ...options });
   }
@@ -203,7 +225,7 @@ export class HealthNamespace extends Namespace {
 }
 
 export class JobsNamespace extends Namespace {
-  /** The bytes, always as an attachment and never as something that a browser would show; without an attempt, the last that has one of this name. Scope: `read`. */
+  /** Download an artifact, up to 64 MB, always as an attachment and never as something that a browser would show; without an attempt, of the last that has one of this name. Scope: `read`. */
   artifact(jobId: string, name: string, input: DownloadArtifactInput = {}, options: CallOptions = {}): Promise<Uint8Array> {
     return this.transport.bytes({ method: "GET", path: path`/jobs/${jobId}/artifacts/${name}`, query: { ...input }, ...options });
   }
@@ -213,7 +235,7 @@ export class JobsNamespace extends Namespace {
     return this.whole(decodeArtifact, { method: "GET", path: path`/jobs/${jobId}/artifacts`, ...options });
   }
 
-  /** List a job's attempts: worker, times, outcome, log and traceback. `after` is the number of the last one seen. Scope: `read`. */
+  /** List a job's attempts: parameters, worker, times, outcome, exit code, error and where the log is. `after` is the number of the last one seen. Scope: `read`. */
   attempts(jobId: string, input: JobAttemptsInput = {}, options: CallOptions = {}): Pages<Attempt> {
     return this.pages(decodeAttempt, { method: "GET", path: path`/jobs/${jobId}/attempts`, query: { ...input }, ...options });
   }
@@ -248,9 +270,19 @@ export class JobsNamespace extends Namespace {
     return this.pages(decodeEvent, { method: "GET", path: path`/jobs/${jobId}/history`, query: { ...input }, ...options });
   }
 
-  /** List jobs, newest first, without payloads (null). `q` takes qualifiers (state: kind: queue: agent: tag: correlation: parent: group: since: until:) and words of the error; the parameters do the same. Where few jobs have such an error, a page may be short or empty and still have a `next`. Scope: `read`. */
+  /** List jobs, newest first, without payloads (null). `q` takes qualifiers (state: kind: queue: agent: tag: correlation: parent: group: since: until:), keys of the payload (payload.customer.id:7) and words of the error; the parameters do the same as the qualifiers. Words and keys without an index are compared with 2,000 jobs per request: a page may be short or empty and still have a `next`. Scope: `read`. */
   list(input: ListJobsInput = {}, options: CallOptions = {}): Pages<Job> {
     return this.pages(decodeJob, { method: "GET", path: path`/jobs`, query: { ...input }, ...options });
+  }
+
+  /** Read the log of an attempt, up to 1 MB: what the handler wrote with `ctx.log`, or the output of a command job, also while it runs. Continue at `next`. Scope: `read`. */
+  log(jobId: string, input: ReadJobLogInput = {}, options: CallOptions = {}): Promise<AttemptLog> {
+    return this.transport.ask(decodeAttemptLog, { method: "GET", path: path`/jobs/${jobId}/log`, query: { ...input }, ...options });
+  }
+
+  /** Download the log of an attempt as a text file, up to 64 MB. Scope: `read`. */
+  logDownload(jobId: string, input: DownloadJobLogInput = {}, options: CallOptions = {}): Promise<Uint8Array> {
+    return this.transport.bytes({ method: "GET", path: path`/jobs/${jobId}/log/download`, query: { ...input }, ...options });
   }
 
   /** Move a waiting job within its queue. Scope: `operate`. */
@@ -266,6 +298,11 @@ export class JobsNamespace extends Namespace {
   /** Redrive a dead letter: put it back into its queue with all attempts restored. Scope: `operate`. */
   redrive(jobId: string, input: RedriveJobInput = {}, options: CallOptions = {}): Promise<Verdict> {
     return this.transport.ask(decodeVerdict, { method: "POST", path: path`/jobs/${jobId}/redrive`, body: input, ...options });
+  }
+
+  /** Replace the payload of a waiting job whose kind allows it. Scope: `operate`. */
+  replacePayload(jobId: string, input: ReplaceJobPayloadInput, options: CallOptions = {}): Promise<Verdict> {
+    return this.transport.ask(decodeVerdict, { method: "POST", path: path`/jobs/${jobId}/replace-payload`, body: input, ...options });
   }
 
   /** Change the start time of a waiting job; without a time or a delay, to now. Scope: `operate`. */
@@ -286,6 +323,28 @@ export class JobsNamespace extends Namespace {
   /** Explain why a job is not running: every reason that applies, and what would change it. Scope: `read`. */
   why(jobId: string, options: CallOptions = {}): Promise<Why> {
     return this.transport.ask(decodeWhy, { method: "GET", path: path`/jobs/${jobId}/why`, ...options });
+  }
+}
+
+export class KindsNamespace extends Namespace {
+  /** Show kind. Scope: `read`. */
+  get(name: string, options: CallOptions = {}): Promise<RegisteredKind> {
+    return this.transport.ask(decodeRegisteredKind, { method: "GET", path: path`/kinds/${name}`, ...options });
+  }
+
+  /** List the registered kinds by name. Scope: `read`. */
+  list(options: CallOptions = {}): Pages<RegisteredKind> {
+    return this.whole(decodeRegisteredKind, { method: "GET", path: path`/kinds`, ...options });
+  }
+
+  /** Remove a kind from the registry. Its jobs stay. Scope: `admin`. */
+  remove(name: string, options: CallOptions = {}): Promise<void> {
+    return this.transport.ask(nothing, { method: "DELETE", path: path`/kinds/${name}`, ...options });
+  }
+
+  /** Register a kind, or change its description. Scope: `admin`. */
+  set(name: string, input: SetKindInput = {}, options: CallOptions = {}): Promise<RegisteredKind> {
+    return this.transport.ask(decodeRegisteredKind, { method: "PUT", path: path`/kinds/${name}`, body: input, repeatable: true, ...options });
   }
 }
 
@@ -404,6 +463,23 @@ export class PayloadRulesNamespace extends Namespace {
   }
 }
 
+export class PoliciesNamespace extends Namespace {
+  /** Show the policies of the deployment. Scope: `read`. */
+  list(options: CallOptions = {}): Promise<Policies> {
+    return this.transport.ask(decodePolicies, { method: "GET", path: path`/policies`, ...options });
+  }
+
+  /** Change policies. They apply to what is enqueued, sent or claimed from now on. Scope: `admin`. */
+  set(input: SetPoliciesInput = {}, options: CallOptions = {}): Promise<Policies> {
+    return this.transport.ask(decodePolicies, { method: "PUT", path: path`/policies`, body: input, repeatable: true, ...options });
+  }
+
+  /** List the names that were accepted with a warning. Scope: `read`. */
+  unregistered(options: CallOptions = {}): Pages<UnregisteredName> {
+    return this.whole(decodeUnregisteredName, { method: "GET", path: path`/policies/unregistered`, ...options });
+  }
+}
+
 export class QueuesNamespace extends Namespace {
   /** List the queues with settings. Scope: `read`. */
   list(options: CallOptions = {}): Pages<QueueSetting> {
@@ -427,7 +503,12 @@ export class ReservationsNamespace extends Namespace {
     return this.whole(decodeReservation, { method: "GET", path: path`/reservations`, query: { ...input }, ...options });
   }
 
-  /** Release a reservation, yours or another caller's. Its holder is told at the next renewal. Scope: `operate`. */
+  /** Record what the holder of an active reservation runs, as a job of this kind that has begun. Scope: `operate`. */
+  record(reservationId: string, input: RecordReservationInput, options: CallOptions = {}): Promise<RecordedRun> {
+    return this.transport.ask(decodeRecordedRun, { method: "POST", path: path`/reservations/${reservationId}/record`, body: input, ...options });
+  }
+
+  /** Release a reservation, yours or another caller's. Its holder is told at the next renewal. A recorded run ends with it: as `outcome` says, else as failed. Scope: `operate`. */
   release(reservationId: string, input: ReleaseReservationInput = {}, options: CallOptions = {}): Promise<void> {
     return this.transport.ask(nothing, { method: "DELETE", path: path`/reservations/${reservationId}`, query: { ...input }, ...options });
   }
@@ -597,6 +678,16 @@ export class TenantsNamespace extends Namespace {
     return this.whole(decodeTenant, { method: "GET", path: path`/tenants`, ...options });
   }
 
+  /** Pin a database login to one tenant. Refused where the database has no logins. Scope: `admin`. */
+  pin(name: string, input: PinLoginInput, options: CallOptions = {}): Promise<Pin> {
+    return this.transport.ask(decodePin, { method: "PUT", path: path`/tenants/pins/${name}`, body: input, repeatable: true, ...options });
+  }
+
+  /** List database logins that are pinned to one tenant. Scope: `admin`. */
+  pins(options: CallOptions = {}): Pages<Pin> {
+    return this.whole(decodePin, { method: "GET", path: path`/tenants/pins`, ...options });
+  }
+
   /** Registered only. Scope: `read`. */
   registeredOnly(options: CallOptions = {}): Promise<Registration> {
     return this.transport.ask(decodeRegistration, { method: "GET", path: path`/tenants/registered-only`, ...options });
@@ -620,6 +711,11 @@ export class TenantsNamespace extends Namespace {
   /** Turn on or off that only registered tenants may enqueue. Scope: `admin`. */
   setRegisteredOnly(input: RequireRegistrationInput = {}, options: CallOptions = {}): Promise<Registration> {
     return this.transport.ask(decodeRegistration, { method: "POST", path: path`/tenants/registered-only`, body: input, ...options });
+  }
+
+  /** Remove the pin of a database login. Scope: `admin`. */
+  unpin(name: string, options: CallOptions = {}): Promise<void> {
+    return this.transport.ask(nothing, { method: "DELETE", path: path`/tenants/pins/${name}`, ...options });
   }
 }
 
@@ -653,59 +749,59 @@ export class UsageNamespace extends Namespace {
 }
 
 export class WebhooksNamespace extends Namespace {
-  /** Add endpoint. Scope: `admin`. */
-  add(input: AddEndpointInput, options: CallOptions = {}): Promise<Endpoint> {
-    return this.transport.ask(decodeEndpoint, { method: "POST", path: path`/endpoints`, body: input, ...options });
+  /** Add webhook. Scope: `admin`. */
+  add(input: AddWebhookInput, options: CallOptions = {}): Promise<Webhook> {
+    return this.transport.ask(decodeWebhook, { method: "POST", path: path`/webhooks`, body: input, ...options });
   }
 
   /** List delivery attempts, newest first. Scope: `read`. */
-  deliveries(name: string, input: ListEndpointDeliveriesInput = {}, options: CallOptions = {}): Pages<ShownDelivery> {
-    return this.pages(decodeShownDelivery, { method: "GET", path: path`/endpoints/${name}/deliveries`, query: { ...input }, ...options });
+  deliveries(name: string, input: ListWebhookDeliveriesInput = {}, options: CallOptions = {}): Pages<ShownDelivery> {
+    return this.pages(decodeShownDelivery, { method: "GET", path: path`/webhooks/${name}/deliveries`, query: { ...input }, ...options });
   }
 
-  /** Disable an endpoint. Events that arrive meanwhile are kept until it is enabled. Scope: `admin`. */
-  disable(name: string, input: DisableEndpointInput, options: CallOptions = {}): Promise<Endpoint> {
-    return this.transport.ask(decodeEndpoint, { method: "POST", path: path`/endpoints/${name}/disable`, body: input, ...options });
+  /** Disable a webhook. Events that arrive meanwhile are kept until it is enabled. Scope: `admin`. */
+  disable(name: string, input: DisableWebhookInput, options: CallOptions = {}): Promise<Webhook> {
+    return this.transport.ask(decodeWebhook, { method: "POST", path: path`/webhooks/${name}/disable`, body: input, ...options });
   }
 
-  /** Enable endpoint. Scope: `admin`. */
-  enable(name: string, input: EnableEndpointInput = {}, options: CallOptions = {}): Promise<Endpoint> {
-    return this.transport.ask(decodeEndpoint, { method: "POST", path: path`/endpoints/${name}/enable`, body: input, ...options });
+  /** Enable webhook. Scope: `admin`. */
+  enable(name: string, input: EnableWebhookInput = {}, options: CallOptions = {}): Promise<Webhook> {
+    return this.transport.ask(decodeWebhook, { method: "POST", path: path`/webhooks/${name}/enable`, body: input, ...options });
   }
 
-  /** Show endpoint. Scope: `read`. */
-  get(name: string, options: CallOptions = {}): Promise<Endpoint> {
-    return this.transport.ask(decodeEndpoint, { method: "GET", path: path`/endpoints/${name}`, ...options });
+  /** Show webhook. Scope: `read`. */
+  get(name: string, options: CallOptions = {}): Promise<Webhook> {
+    return this.transport.ask(decodeWebhook, { method: "GET", path: path`/webhooks/${name}`, ...options });
   }
 
-  /** List endpoints by name. Scope: `read`. */
-  list(options: CallOptions = {}): Pages<Endpoint> {
-    return this.whole(decodeEndpoint, { method: "GET", path: path`/endpoints`, ...options });
+  /** List webhooks by name. Scope: `read`. */
+  list(options: CallOptions = {}): Pages<Webhook> {
+    return this.whole(decodeWebhook, { method: "GET", path: path`/webhooks`, ...options });
   }
 
-  /** Remove an endpoint and its delivery log. Pending deliveries are cancelled. Scope: `admin`. */
+  /** Remove a webhook and its delivery log. Pending deliveries are cancelled. Scope: `admin`. */
   remove(name: string, options: CallOptions = {}): Promise<void> {
-    return this.transport.ask(nothing, { method: "DELETE", path: path`/endpoints/${name}`, ...options });
+    return this.transport.ask(nothing, { method: "DELETE", path: path`/webhooks/${name}`, ...options });
   }
 
   /** Send a message again, unchanged and under the same id. Scope: `operate`. */
   resend(name: string, input: ResendMessageInput, options: CallOptions = {}): Promise<SentMessage> {
-    return this.transport.ask(decodeSentMessage, { method: "POST", path: path`/endpoints/${name}/resend`, body: input, ...options });
+    return this.transport.ask(decodeSentMessage, { method: "POST", path: path`/webhooks/${name}/resend`, body: input, ...options });
   }
 
   /** Add a signing secret. The old ones still sign, so that receivers can change theirs in time. Scope: `admin`. */
-  rotateSecret(name: string, input: RotateSecretInput, options: CallOptions = {}): Promise<Endpoint> {
-    return this.transport.ask(decodeEndpoint, { method: "POST", path: path`/endpoints/${name}/rotate`, body: input, ...options });
+  rotateSecret(name: string, input: RotateSecretInput, options: CallOptions = {}): Promise<Webhook> {
+    return this.transport.ask(decodeWebhook, { method: "POST", path: path`/webhooks/${name}/rotate`, body: input, ...options });
   }
 
-  /** Change endpoint. Scope: `admin`. */
-  set(name: string, input: ChangeEndpointInput = {}, options: CallOptions = {}): Promise<Endpoint> {
-    return this.transport.ask(decodeEndpoint, { method: "PATCH", path: path`/endpoints/${name}`, body: input, ...options });
+  /** Change webhook. Scope: `admin`. */
+  set(name: string, input: ChangeWebhookInput = {}, options: CallOptions = {}): Promise<Webhook> {
+    return this.transport.ask(decodeWebhook, { method: "PATCH", path: path`/webhooks/${name}`, body: input, ...options });
   }
 
-  /** Send a `ping` to an endpoint, also while it is disabled. Scope: `operate`. */
+  /** Send a `ping` to a webhook, also while it is disabled. Scope: `operate`. */
   test(name: string, options: CallOptions = {}): Promise<SentMessage> {
-    return this.transport.ask(decodeSentMessage, { method: "POST", path: path`/endpoints/${name}/test`, ...options });
+    return this.transport.ask(decodeSentMessage, { method: "POST", path: path`/webhooks/${name}/test`, ...options });
   }
 }
 
@@ -748,15 +844,18 @@ export class Namespaces {
   readonly audit: AuditNamespace;
   readonly connectors: ConnectorsNamespace;
   readonly deadLetters: DeadLettersNamespace;
+  readonly eventTypes: EventTypesNamespace;
   readonly events: EventsNamespace;
   readonly executors: ExecutorsNamespace;
   readonly health: HealthNamespace;
   readonly jobs: JobsNamespace;
+  readonly kinds: KindsNamespace;
   readonly leases: LeasesNamespace;
   readonly limits: LimitsNamespace;
   readonly operations: OperationsNamespace;
   readonly pauses: PausesNamespace;
   readonly payloadRules: PayloadRulesNamespace;
+  readonly policies: PoliciesNamespace;
   readonly queues: QueuesNamespace;
   readonly reservations: ReservationsNamespace;
   readonly retention: RetentionNamespace;
@@ -775,15 +874,18 @@ export class Namespaces {
     this.audit = new AuditNamespace(transport);
     this.connectors = new ConnectorsNamespace(transport);
     this.deadLetters = new DeadLettersNamespace(transport);
+    this.eventTypes = new EventTypesNamespace(transport);
     this.events = new EventsNamespace(transport);
     this.executors = new ExecutorsNamespace(transport);
     this.health = new HealthNamespace(transport);
     this.jobs = new JobsNamespace(transport);
+    this.kinds = new KindsNamespace(transport);
     this.leases = new LeasesNamespace(transport);
     this.limits = new LimitsNamespace(transport);
     this.operations = new OperationsNamespace(transport);
     this.pauses = new PausesNamespace(transport);
     this.payloadRules = new PayloadRulesNamespace(transport);
+    this.policies = new PoliciesNamespace(transport);
     this.queues = new QueuesNamespace(transport);
     this.reservations = new ReservationsNamespace(transport);
     this.retention = new RetentionNamespace(transport);

@@ -38,28 +38,21 @@ export const decodeAction: Decoder<Action> = record<Action>(() => ({
   changed: missing(nullable(map(anything)), () => (null)),
 }));
 
+/** A job to create once, when the workflow has ended, or `step` of it. Its payload gets the key `result` or `failure`. */
+export interface AddCallbackInput {
+  fires: "success" | "failure";
+  /** The name of a node; default: the whole workflow. */
+  step?: string | null | undefined;
+  kind: string;
+  /** The other arguments. */
+  payload?: Record<string, unknown> | undefined;
+}
+
 /** `child` waits for `parent`; both are names. */
 export interface AddEdgeInput {
   parent: string;
   child: string;
   on_failure?: "stop" | "continue" | "skip" | null | undefined;
-}
-
-/** Add an endpoint: post signed messages (Standard Webhooks) to a URL. */
-export interface AddEndpointInput {
-  /** Only events of jobs enqueued in this queue. */
-  of_queue?: string | null | undefined;
-  /** Queue for the deliveries. */
-  queue?: string | null | undefined;
-  priority?: number | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
-  name: string;
-  /** URL to post messages to. */
-  url: string;
-  /** Names of secrets, newest first (names, not the secrets themselves). */
-  secrets: string[];
-  wants?: string[] | null | undefined;
-  kind?: string | null | undefined;
 }
 
 export interface AddExecutorInput {
@@ -81,6 +74,8 @@ export interface AddNodeInput {
   causation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
   agent?: string | null | undefined;
+  /** Label of the workers that may run it. */
+  executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
   retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
@@ -95,6 +90,23 @@ export interface AddNodeInput {
   name: string;
 }
 
+/** Add a webhook: post signed messages (Standard Webhooks) to a URL. */
+export interface AddWebhookInput {
+  /** Only events of jobs enqueued in this queue. */
+  of_queue?: string | null | undefined;
+  /** Queue for the deliveries. */
+  queue?: string | null | undefined;
+  priority?: number | null | undefined;
+  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  name: string;
+  /** URL to post messages to. */
+  url: string;
+  /** Names of secrets, newest first (names, not the secrets themselves). */
+  secrets: string[];
+  wants?: string[] | null | undefined;
+  kind?: string | null | undefined;
+}
+
 export interface AgeQueueInput {
   /** Waiting time per step; null turns aging off. */
   every: number | string | null;
@@ -102,13 +114,13 @@ export interface AgeQueueInput {
   most?: number | undefined;
 }
 
-/** A registered agent: a named owner of jobs. `max_retries`, `max_crashes` and `backoff` are None where the kind's own apply. `waiting` counts its waiting, delayed and retrying jobs, up to 10,000. `max_wait` is in seconds. */
+/** A registered agent: a named owner of jobs. `max_attempts`, `max_crashes` and `backoff` are None where the kind's own apply. `waiting` counts its waiting, delayed and retrying jobs, up to 10,000. `max_wait` is in seconds. */
 export interface Agent {
   tenant: string;
   id: string;
   name: string;
   kind: string | null;
-  max_retries: number | null;
+  max_attempts: number | null;
   max_crashes: number | null;
   backoff: Record<string, unknown> | null;
   max_payload_bytes: number | null;
@@ -126,7 +138,7 @@ export const decodeAgent: Decoder<Agent> = record<Agent>(() => ({
   id: text,
   name: text,
   kind: nullable(text),
-  max_retries: nullable(number),
+  max_attempts: nullable(number),
   max_crashes: nullable(number),
   backoff: nullable(map(anything)),
   max_payload_bytes: nullable(number),
@@ -264,7 +276,7 @@ export const decodeArtifact: Decoder<Artifact> = record<Artifact>(() => ({
   at: time,
 }));
 
-/** One execution of a job, read from the ledger: start, end, outcome. */
+/** One execution of a job, read from the ledger: start, end, outcome. A time of a schedule that was skipped has one with the number 0. `log` is `database`, or the reference of a program's output; None when nothing was logged. */
 export interface Attempt {
   job_id: string;
   tenant: string;
@@ -279,6 +291,7 @@ export interface Attempt {
   exit_code: number | null;
   log: string | null;
   traceback: string | null;
+  payload?: unknown | undefined;
 }
 export const decodeAttempt: Decoder<Attempt> = record<Attempt>(() => ({
   job_id: text,
@@ -294,6 +307,29 @@ export const decodeAttempt: Decoder<Attempt> = record<Attempt>(() => ({
   exit_code: nullable(number),
   log: nullable(text),
   traceback: nullable(text),
+  payload: optional(anything),
+}));
+
+/** A piece of an attempt's log. `offset` and `size` are in bytes: where `text` begins, and how long the log is now. `next` is the offset to continue from. `ended` says that the attempt writes no more. */
+export interface AttemptLog {
+  job_id: string;
+  attempt: number;
+  text: string;
+  offset: number;
+  next: number;
+  size: number;
+  ended: boolean;
+  ref: string | null;
+}
+export const decodeAttemptLog: Decoder<AttemptLog> = record<AttemptLog>(() => ({
+  job_id: text,
+  attempt: number,
+  text: text,
+  offset: number,
+  next: number,
+  size: number,
+  ended: flag,
+  ref: missing(nullable(text), () => (null)),
 }));
 
 /** Seconds: `base`, then `factor` times as long each time, up to `cap`. */
@@ -304,6 +340,22 @@ export interface BackoffRuleInput {
   jitter?: boolean | undefined;
   head?: number | undefined;
 }
+
+/** A callback of a workflow, or of the job `step_id`. The job `job_id` exists once it has fired. */
+export interface CallbackRecord {
+  job_id: string;
+  step_id: string | null;
+  fires: "success" | "failure" | (string & {});
+  due_at: Date | null;
+  fired_at: Date | null;
+}
+export const decodeCallbackRecord: Decoder<CallbackRecord> = record<CallbackRecord>(() => ({
+  job_id: text,
+  step_id: nullable(text),
+  fires: text,
+  due_at: nullable(time),
+  fired_at: nullable(time),
+}));
 
 export interface CancelJobInput {
   /** Recorded in the ledger. */
@@ -321,7 +373,7 @@ export interface CancelWorkflowInput {
 }
 
 /** What is given takes the place of what was; of how it is delivered, null is as if it had never been said. */
-export interface ChangeEndpointInput {
+export interface ChangeWebhookInput {
   /** Only events of jobs enqueued in this queue. */
   of_queue?: string | null | undefined;
   /** Queue for the deliveries. */
@@ -363,7 +415,7 @@ export interface ClaimedJob {
   queue: string;
   payload: unknown;
   retries: number;
-  max_retries: number;
+  max_attempts: number;
   crashes: number;
   max_crashes: number;
   priority: number;
@@ -384,7 +436,7 @@ export const decodeClaimedJob: Decoder<ClaimedJob> = record<ClaimedJob>(() => ({
   queue: text,
   payload: anything,
   retries: number,
-  max_retries: number,
+  max_attempts: number,
   crashes: number,
   max_crashes: number,
   priority: number,
@@ -485,6 +537,7 @@ export interface CountJobsInput {
   kind?: string | null | undefined;
   queue?: string | null | undefined;
   agent?: string | null | undefined;
+  executor?: string | null | undefined;
   tag?: string | null | undefined;
   correlation_id?: string | null | undefined;
   parent_id?: string | null | undefined;
@@ -510,6 +563,7 @@ export interface CreateScheduleInput {
   priority?: number | null | undefined;
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
+  executor?: string | null | undefined;
   retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
@@ -539,6 +593,7 @@ export interface CreateSubscriptionInput {
   priority?: number | null | undefined;
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
+  executor?: string | null | undefined;
   retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   delay?: number | string | null | undefined;
@@ -629,7 +684,7 @@ export interface DisableAgentInput {
   reason: string;
 }
 
-export interface DisableEndpointInput {
+export interface DisableWebhookInput {
   reason: string;
 }
 
@@ -644,6 +699,11 @@ export interface DiscardJobInput {
 }
 
 export interface DownloadArtifactInput {
+  attempt?: number | null | undefined;
+}
+
+export interface DownloadJobLogInput {
+  /** The last attempt by default. */
   attempt?: number | null | undefined;
 }
 
@@ -666,6 +726,7 @@ export interface EditScheduleInput {
   priority?: number | null | undefined;
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
+  executor?: string | null | undefined;
   retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
@@ -687,6 +748,7 @@ export interface Effective {
   max_bytes: number | null;
   max_result_bytes: number | null;
   store: boolean;
+  replaceable: boolean;
 }
 export const decodeEffective: Decoder<Effective> = record<Effective>(() => ({
   forbidden: missing(list(text), () => ([])),
@@ -694,6 +756,7 @@ export const decodeEffective: Decoder<Effective> = record<Effective>(() => ({
   max_bytes: missing(nullable(number), () => (null)),
   max_result_bytes: missing(nullable(number), () => (null)),
   store: missing(flag, () => (false)),
+  replaceable: missing(flag, () => (false)),
 }));
 
 export interface EffectivePayloadRuleInput {
@@ -701,46 +764,10 @@ export interface EffectivePayloadRuleInput {
   kind: string;
 }
 
-export interface EnableEndpointInput {
-  /** Skip events that arrived while the endpoint was disabled. */
+export interface EnableWebhookInput {
+  /** Skip events that arrived while the webhook was disabled. */
   skip?: boolean | undefined;
 }
-
-/** Of its URL without what is in the query. */
-export interface Endpoint {
-  id: string;
-  name: string;
-  tenant: string;
-  url: string;
-  secrets: string[];
-  wants: string[];
-  kind: string | null;
-  job_options: Record<string, unknown>;
-  enabled: boolean;
-  disabled_at: Date | null;
-  disabled_by: string | null;
-  disabled_reason: string | null;
-  created_by: string;
-  created_at: Date;
-  updated_at: Date;
-}
-export const decodeEndpoint: Decoder<Endpoint> = record<Endpoint>(() => ({
-  id: text,
-  name: text,
-  tenant: text,
-  url: text,
-  secrets: list(text),
-  wants: list(text),
-  kind: nullable(text),
-  job_options: map(anything),
-  enabled: flag,
-  disabled_at: nullable(time),
-  disabled_by: nullable(text),
-  disabled_reason: nullable(text),
-  created_by: text,
-  created_at: time,
-  updated_at: time,
-}));
 
 export interface EnqueueInput {
   queue?: string | null | undefined;
@@ -757,6 +784,8 @@ export interface EnqueueInput {
   causation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
   agent?: string | null | undefined;
+  /** Label of the workers that may run it. */
+  executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
   retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
@@ -784,6 +813,8 @@ export interface EnqueueJobInput {
   causation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
   agent?: string | null | undefined;
+  /** Label of the workers that may run it. */
+  executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
   retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
@@ -815,6 +846,8 @@ export interface EnqueueTemplateInput {
   causation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
   agent?: string | null | undefined;
+  /** Label of the workers that may run it. */
+  executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
   retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
@@ -864,6 +897,24 @@ export const decodeEvent: Decoder<Event> = record<Event>(() => ({
   cursor: missing(text, () => ("")),
 }));
 
+/** A type of event that applications send: the domain it belongs to, and the JSON Schema of its data. */
+export interface EventType {
+  name: string;
+  domain: string | null;
+  schema: Record<string, unknown> | null;
+  description: string | null;
+  set_by: string;
+  set_at: Date;
+}
+export const decodeEventType: Decoder<EventType> = record<EventType>(() => ({
+  name: text,
+  domain: nullable(text),
+  schema: nullable(map(anything)),
+  description: nullable(text),
+  set_by: text,
+  set_at: time,
+}));
+
 /** A label that leases may be opened under (`executor`), or never (`generator`: it plans work). */
 export interface Executor {
   label: string;
@@ -881,6 +932,7 @@ export const decodeExecutor: Decoder<Executor> = record<Executor>(() => ({
 export interface ExtendWorkflowInput {
   nodes: AddNodeInput[];
   edges?: AddEdgeInput[] | undefined;
+  callbacks?: AddCallbackInput[] | undefined;
 }
 
 /** `kind` is what was done, `what` to what. `number` is that of the event, action or seal; of a payload or result the number of its enqueue or succeed event; of a job the number of its first event, or 0 if it has none. */
@@ -903,12 +955,14 @@ export interface Graph {
   nodes: Node[];
   edges: Edge[];
   parts: Record<string, WorkflowStatus>;
+  callbacks: CallbackRecord[];
 }
 export const decodeGraph: Decoder<Graph> = record<Graph>(() => ({
   workflow: decodeWorkflow,
   nodes: list(decodeNode),
   edges: list(decodeEdge),
   parts: map(text),
+  callbacks: list(decodeCallbackRecord),
 }));
 
 /** Counts, each up to `CAP` (`capped`: one of them is higher), and the verdict with its reasons. */
@@ -927,6 +981,7 @@ export interface Health {
   workers: number;
   unserved: ([string, string])[];
   unserved_queues: string[];
+  unserved_executors: string[];
   parked: number;
   paused: string[];
   approvals_overdue: number;
@@ -951,6 +1006,7 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   workers: missing(number, () => (0)),
   unserved: missing(list(tuple(text, text)), () => ([])),
   unserved_queues: missing(list(text), () => ([])),
+  unserved_executors: missing(list(text), () => ([])),
   parked: missing(number, () => (0)),
   paused: missing(list(text), () => ([])),
   approvals_overdue: missing(number, () => (0)),
@@ -1022,7 +1078,7 @@ export interface Job {
   attempt: number;
   retries: number;
   crashes: number;
-  max_retries: number;
+  max_attempts: number;
   max_crashes: number;
   priority: number;
   position: number;
@@ -1051,6 +1107,7 @@ export interface Job {
   retry_as: string | null;
   retry_of: string | null;
   depth: number | null;
+  executor: string | null;
   updated_at: Date | null;
   last_error_at: Date | null;
   unreadable: string | null;
@@ -1064,7 +1121,7 @@ export const decodeJob: Decoder<Job> = record<Job>(() => ({
   attempt: number,
   retries: number,
   crashes: number,
-  max_retries: number,
+  max_attempts: number,
   max_crashes: number,
   priority: number,
   position: number,
@@ -1093,6 +1150,7 @@ export const decodeJob: Decoder<Job> = record<Job>(() => ({
   retry_as: missing(nullable(text), () => (null)),
   retry_of: missing(nullable(text), () => (null)),
   depth: missing(nullable(number), () => (null)),
+  executor: missing(nullable(text), () => (null)),
   updated_at: missing(nullable(time), () => (null)),
   last_error_at: missing(nullable(time), () => (null)),
   unreadable: missing(nullable(text), () => (null)),
@@ -1216,13 +1274,8 @@ export interface ListDeliveriesInput {
   limit?: number | undefined;
 }
 
-export interface ListEndpointDeliveriesInput {
-  failed?: boolean | undefined;
-  message?: string | null | undefined;
-  /** Stop after this many. Default: read all pages. */
-  limit?: number | undefined;
-  /** Cursor: `next` of the previous page. */
-  after?: string | null | undefined;
+export interface ListEventTypesInput {
+  domain?: string | null | undefined;
 }
 
 export interface ListEventsInput {
@@ -1248,6 +1301,7 @@ export interface ListJobsInput {
   kind?: string | null | undefined;
   queue?: string | null | undefined;
   agent?: string | null | undefined;
+  executor?: string | null | undefined;
   tag?: string | null | undefined;
   correlation_id?: string | null | undefined;
   parent_id?: string | null | undefined;
@@ -1293,6 +1347,15 @@ export interface ListTokensInput {
   after?: string | null | undefined;
 }
 
+export interface ListWebhookDeliveriesInput {
+  failed?: boolean | undefined;
+  message?: string | null | undefined;
+  /** Stop after this many. Default: read all pages. */
+  limit?: number | undefined;
+  /** Cursor: `next` of the previous page. */
+  after?: string | null | undefined;
+}
+
 export interface ListWorkflowsInput {
   kind?: string | null | undefined;
   over?: boolean | null | undefined;
@@ -1301,6 +1364,26 @@ export interface ListWorkflowsInput {
   /** Stop after this many. Default: read all pages. */
   limit?: number | undefined;
 }
+
+/** The trace of what the newest attempt writes without an event: renewals of its lease and reports of progress. `renewals` and `renewed_at` are those of the whole lease, which a worker renews for all its jobs at once. They are None before the first claim, and of a worker that was declared lost. */
+export interface Liveness {
+  job_id: string;
+  attempt: number;
+  worker: string | null;
+  renewals: number | null;
+  renewed_at: Date | null;
+  reports: number;
+  reported_at: Date | null;
+}
+export const decodeLiveness: Decoder<Liveness> = record<Liveness>(() => ({
+  job_id: text,
+  attempt: number,
+  worker: nullable(text),
+  renewals: nullable(number),
+  renewed_at: nullable(time),
+  reports: number,
+  reported_at: nullable(time),
+}));
 
 /** What a job was made from: a version of a template, a time of a schedule, or both. */
 export interface MadeFrom {
@@ -1404,7 +1487,7 @@ export interface Operation {
   action: "cancel" | "redrive" | "discard" | (string & {});
   wanted: Record<string, unknown>;
   reason: string | null;
-  max_retries: number | null;
+  max_attempts: number | null;
   rate: number | null;
   state: string;
   total: number;
@@ -1426,7 +1509,7 @@ export const decodeOperation: Decoder<Operation> = record<Operation>(() => ({
   action: text,
   wanted: map(anything),
   reason: nullable(text),
-  max_retries: nullable(number),
+  max_attempts: nullable(number),
   rate: nullable(number),
   state: text,
   total: number,
@@ -1473,6 +1556,7 @@ export interface ParentResult {
   state: State;
   value: unknown;
   ref: string | null;
+  part: string | null;
 }
 export const decodeParentResult: Decoder<ParentResult> = record<ParentResult>(() => ({
   job_id: text,
@@ -1481,6 +1565,7 @@ export const decodeParentResult: Decoder<ParentResult> = record<ParentResult>(()
   state: text,
   value: anything,
   ref: nullable(text),
+  part: missing(nullable(text), () => (null)),
 }));
 
 /** What is paused, why, by whom, and until when. None means until it is resumed. */
@@ -1534,6 +1619,7 @@ export interface PayloadRule {
   max_bytes: number | null;
   max_result_bytes: number | null;
   store: boolean | null;
+  replaceable: boolean | null;
   set_by: string;
   created_at: Date;
   updated_at: Date;
@@ -1548,9 +1634,48 @@ export const decodePayloadRule: Decoder<PayloadRule> = record<PayloadRule>(() =>
   max_bytes: nullable(number),
   max_result_bytes: nullable(number),
   store: nullable(flag),
+  replaceable: nullable(flag),
   set_by: text,
   created_at: time,
   updated_at: time,
+}));
+
+/** A database login that may act for one tenant only. `exists` is False if the server has no such login any more: it was dropped or renamed, and a renamed login is not pinned. */
+export interface Pin {
+  login: string;
+  tenant: string;
+  set_by: string;
+  created_at: Date;
+  exists: boolean;
+}
+export const decodePin: Decoder<Pin> = record<Pin>(() => ({
+  login: text,
+  tenant: text,
+  set_by: text,
+  created_at: time,
+  exists: missing(flag, () => (true)),
+}));
+
+export interface PinLoginInput {
+  tenant: string;
+}
+
+/** The policies of a deployment. `unknown_kinds`, `unknown_agents` and `unknown_event_types` say what becomes of names that nobody registered: `accept`, `warn` or `refuse`. `empty_executors` says who may run jobs while no executor is listed: `everyone` or `nobody`. With `tenant_required`, jobs of the tenant `default`, which stands for none, are refused. With `pending_includes_running`, running jobs count against a tenant's `max_pending`. */
+export interface Policies {
+  unknown_kinds: "accept" | "warn" | "refuse" | (string & {});
+  unknown_agents: "accept" | "warn" | "refuse" | (string & {});
+  unknown_event_types: "accept" | "warn" | "refuse" | (string & {});
+  empty_executors: "everyone" | "nobody" | (string & {});
+  tenant_required: boolean;
+  pending_includes_running: boolean;
+}
+export const decodePolicies: Decoder<Policies> = record<Policies>(() => ({
+  unknown_kinds: missing(text, () => ("accept")),
+  unknown_agents: missing(text, () => ("accept")),
+  unknown_event_types: missing(text, () => ("accept")),
+  empty_executors: missing(text, () => ("everyone")),
+  tenant_required: missing(flag, () => (false)),
+  pending_includes_running: missing(flag, () => (false)),
 }));
 
 /** What one policy would do now. Counts end at a limit, which `capped` says; `oldest_at` is the earliest end. One whose action is `delete` is of no policy: what cleaned jobs had in the artifact store and is still there. */
@@ -1582,6 +1707,7 @@ export interface PutTemplateInput {
   priority?: number | null | undefined;
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
+  executor?: string | null | undefined;
   retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
@@ -1631,6 +1757,15 @@ export const decodeRan: Decoder<Ran> = record<Ran>(() => ({
   job_id: text,
 }));
 
+export interface ReadJobLogInput {
+  /** The last attempt by default. */
+  attempt?: number | null | undefined;
+  /** Bytes to skip: `next` of the last read. */
+  offset?: number | null | undefined;
+  /** Only the last bytes. */
+  tail?: number | null | undefined;
+}
+
 /** A reason why a job is not running. `code` is stable; `says` and `change` (what would change it) are for people. */
 export interface Reason {
   code: string;
@@ -1643,6 +1778,19 @@ export const decodeReason: Decoder<Reason> = record<Reason>(() => ({
   says: text,
   change: missing(nullable(text), () => (null)),
   facts: missing(map(anything), () => ({})),
+}));
+
+export interface RecordReservationInput {
+  kind: string;
+}
+
+export interface RecordedRun {
+  id: string;
+  job_id: string;
+}
+export const decodeRecordedRun: Decoder<RecordedRun> = record<RecordedRun>(() => ({
+  id: text,
+  job_id: text,
 }));
 
 export interface RedriveDeadLettersInput {
@@ -1703,6 +1851,20 @@ export interface RegisterAgentInput {
   requires_approval?: boolean | undefined;
 }
 
+/** A kind of job that the deployment knows. */
+export interface RegisteredKind {
+  name: string;
+  description: string | null;
+  set_by: string;
+  set_at: Date;
+}
+export const decodeRegisteredKind: Decoder<RegisteredKind> = record<RegisteredKind>(() => ({
+  name: text,
+  description: nullable(text),
+  set_by: text,
+  set_at: time,
+}));
+
 /** Whether a tenant has to be registered before it can have jobs. */
 export interface Registration {
   registered_only: boolean;
@@ -1717,6 +1879,10 @@ export interface ReleaseInput {
 
 export interface ReleaseReservationInput {
   reason?: string | undefined;
+  /** Of the recorded run. */
+  outcome?: "succeeded" | "failed" | null | undefined;
+  error_code?: string | null | undefined;
+  error_message?: string | null | undefined;
 }
 
 /** How a job that was redriven with another payload and the one in its place name each other. */
@@ -1755,6 +1921,11 @@ export const decodeRenewedLease: Decoder<RenewedLease> = record<RenewedLease>(()
   lease: text,
   jobs: list(decodeHeldJob),
 }));
+
+export interface ReplaceJobPayloadInput {
+  payload: unknown;
+  reason: string;
+}
 
 export interface Report {
   ok: boolean;
@@ -1811,6 +1982,7 @@ export interface Reservation {
   ended_at: Date | null;
   ended_by: string | null;
   ended_why: string | null;
+  job_id: string | null;
 }
 export const decodeReservation: Decoder<Reservation> = record<Reservation>(() => ({
   id: text,
@@ -1826,6 +1998,7 @@ export const decodeReservation: Decoder<Reservation> = record<Reservation>(() =>
   ended_at: nullable(time),
   ended_by: nullable(text),
   ended_why: nullable(text),
+  job_id: nullable(text),
 }));
 
 /** A resource, a queue, or (with neither) everything; kept for `ttl` (30 s) unless it is asked for again. */
@@ -1851,6 +2024,7 @@ export interface Reserved {
   ended_at: Date | null;
   ended_by: string | null;
   ended_why: string | null;
+  job_id: string | null;
   running: number;
   ahead: number;
 }
@@ -1868,6 +2042,7 @@ export const decodeReserved: Decoder<Reserved> = record<Reserved>(() => ({
   ended_at: nullable(time),
   ended_by: nullable(text),
   ended_why: nullable(text),
+  job_id: nullable(text),
   running: number,
   ahead: number,
 }));
@@ -2103,6 +2278,18 @@ export interface SetConnectorInput {
   enabled?: boolean | undefined;
 }
 
+/** An event type. What is not named is removed. */
+export interface SetEventTypeInput {
+  domain?: string | null | undefined;
+  /** JSON Schema of the data. */
+  schema?: Record<string, unknown> | null | undefined;
+  description?: string | null | undefined;
+}
+
+export interface SetKindInput {
+  description?: string | null | undefined;
+}
+
 /** What is limited, one of the names or none of them for all jobs, and how far. */
 export interface SetLimitInput {
   queue?: string | null | undefined;
@@ -2123,6 +2310,17 @@ export interface SetPayloadRuleInput {
   max_bytes?: number | string | null | undefined;
   max_result_bytes?: number | string | null | undefined;
   store?: boolean | null | undefined;
+  replaceable?: boolean | null | undefined;
+}
+
+/** What is not named stays as it is. */
+export interface SetPoliciesInput {
+  unknown_kinds?: "accept" | "warn" | "refuse" | null | undefined;
+  unknown_agents?: "accept" | "warn" | "refuse" | null | undefined;
+  unknown_event_types?: "accept" | "warn" | "refuse" | null | undefined;
+  empty_executors?: "everyone" | "nobody" | null | undefined;
+  tenant_required?: boolean | null | undefined;
+  pending_includes_running?: boolean | null | undefined;
 }
 
 export interface SetRetentionInput {
@@ -2185,7 +2383,7 @@ export interface ShareQueuesInput {
   queue?: string | null | undefined;
 }
 
-/** Which queues are shared fairly; `*` is all. */
+/** Which queues are shared fairly; `*` is all, and beside it `-mail` all but mail. */
 export interface Shared {
   fair: string[];
 }
@@ -2208,7 +2406,7 @@ export interface ShowUsageInput {
 export interface ShownDelivery {
   id: string;
   tenant: string;
-  endpoint_id: string;
+  webhook_id: string;
   message: string;
   type: string;
   job_id: string;
@@ -2223,7 +2421,7 @@ export interface ShownDelivery {
 export const decodeShownDelivery: Decoder<ShownDelivery> = record<ShownDelivery>(() => ({
   id: text,
   tenant: text,
-  endpoint_id: text,
+  webhook_id: text,
   message: text,
   type: text,
   job_id: text,
@@ -2308,6 +2506,7 @@ export interface StartOperationInput {
   kind?: string | null | undefined;
   queue?: string | null | undefined;
   agent?: string | null | undefined;
+  executor?: string | null | undefined;
   tag?: string | null | undefined;
   correlation_id?: string | null | undefined;
   parent_id?: string | null | undefined;
@@ -2326,6 +2525,7 @@ export interface StartOperationInput {
 export interface StartWorkflowInput {
   nodes: AddNodeInput[];
   edges?: AddEdgeInput[] | undefined;
+  callbacks?: AddCallbackInput[] | undefined;
   kind: string;
   /** Idempotency key: the same key starts one workflow. */
   key?: string | null | undefined;
@@ -2399,6 +2599,7 @@ export interface Story {
   group: DeadLetterGroup | null;
   remade: Remade[];
   references?: References | undefined;
+  liveness: Liveness | null;
 }
 export const decodeStory: Decoder<Story> = record<Story>(() => ({
   job: decodeJob,
@@ -2416,6 +2617,7 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   group: missing(nullable(decodeDeadLetterGroup), () => (null)),
   remade: missing(list(decodeRemade), () => ([])),
   references: optional(decodeReferences),
+  liveness: missing(nullable(decodeLiveness), () => (null)),
 }));
 
 export interface Subscription {
@@ -2554,7 +2756,7 @@ export interface TickInput {
   timeout?: number | undefined;
 }
 
-/** What a tick did; `ids` are the jobs it took, in the order in which it took them. `paused` wait for a time, an event or people, `retried` will be tried again later, `dead` are dead letters now, `crashed` lost a process of their own and are either, `handed_back` ran out of time, `cancelled` were cancelled while they ran, `lost` went to somebody else. `more`: call again at once, there is work. */
+/** What a tick did; `ids` are the jobs it took, in the order in which it took them. `paused` wait for a time, an event or people, `retried` will be tried again later, `dead` are dead letters now, `crashed` lost a process of their own and are either, `handed_back` ran out of time, `cancelled` were cancelled while they ran, `lost` went to somebody else. `more`: call again at once, there is work. `ok`: none of its jobs is dead, failed, crashed or lost. */
 export interface TickSummary {
   taken: number;
   ids: string[];
@@ -2570,6 +2772,7 @@ export interface TickSummary {
   handed_back: number;
   cancelled: number;
   lost: number;
+  ok: boolean;
 }
 export const decodeTickSummary: Decoder<TickSummary> = record<TickSummary>(() => ({
   taken: number,
@@ -2586,6 +2789,21 @@ export const decodeTickSummary: Decoder<TickSummary> = record<TickSummary>(() =>
   handed_back: missing(number, () => (0)),
   cancelled: missing(number, () => (0)),
   lost: missing(number, () => (0)),
+  ok: missing(flag, () => (true)),
+}));
+
+/** A name that was accepted with a warning, and when it was first seen. */
+export interface UnregisteredName {
+  tenant: string;
+  registry: string;
+  name: string;
+  first_at: Date;
+}
+export const decodeUnregisteredName: Decoder<UnregisteredName> = record<UnregisteredName>(() => ({
+  tenant: text,
+  registry: text,
+  name: text,
+  first_at: time,
 }));
 
 /** Usage of one group; fields it is not grouped by are None. `failed` and `crashed` count attempts, the others count jobs; `expired` jobs were denied or passed their deadline before they started. Times are in seconds. */
@@ -2670,6 +2888,42 @@ export const decodeVote: Decoder<Vote> = record<Vote>(() => ({
   comment: nullable(text),
   data: anything,
   at: time,
+}));
+
+/** Of its URL without what is in the query. */
+export interface Webhook {
+  id: string;
+  name: string;
+  tenant: string;
+  url: string;
+  secrets: string[];
+  wants: string[];
+  kind: string | null;
+  job_options: Record<string, unknown>;
+  enabled: boolean;
+  disabled_at: Date | null;
+  disabled_by: string | null;
+  disabled_reason: string | null;
+  created_by: string;
+  created_at: Date;
+  updated_at: Date;
+}
+export const decodeWebhook: Decoder<Webhook> = record<Webhook>(() => ({
+  id: text,
+  name: text,
+  tenant: text,
+  url: text,
+  secrets: list(text),
+  wants: list(text),
+  kind: nullable(text),
+  job_options: map(anything),
+  enabled: flag,
+  disabled_at: nullable(time),
+  disabled_by: nullable(text),
+  disabled_reason: nullable(text),
+  created_by: text,
+  created_at: time,
+  updated_at: time,
 }));
 
 /** Why a job is not running: every reason that applies, and what would change it. */

@@ -142,7 +142,7 @@ def replace_payload(
     session: AnyTenant,
     job: Annotated[str, typer.Argument(metavar="ID", help="Id of a waiting job.")],
     payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or - for stdin.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; recorded in the ledger.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; recorded in the ledger.")],
 ) -> None:
     """Replace the payload of a waiting job whose kind allows it (holdfast rules set KIND --replaceable)."""
     value = document(payload)

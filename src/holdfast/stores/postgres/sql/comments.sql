@@ -46,6 +46,9 @@ declare
   options           Options of the jobs it makes, as JSON: queue, priority, retry and so on.
   version           Release of Holdfast that wrote the row.
   held              Never set: the table is only locked.
+  executor          Label of the workers that may run the job; null: any.
+  description       Description for people.
+  set_at            When it was set.
 job Facts of a job. Written once and never changed, except by retention, re-encryption and audited replacement.
   payload           Arguments of the handler, as the JSON text that was sent.
   run_at            Earliest start that the producer asked for.
@@ -82,6 +85,12 @@ event The ledger: one row per transition, written by triggers, never changed. Re
   from_state        State before; null for enqueue.
   to_state          State after.
   meta              Context: error, retry time, reason, approval.
+event_partition Partitions of event, by the time in the job's id.
+  name              Name of the partition.
+  low               Smallest job id in it.
+  high              First job id after it.
+  check_at          When maintenance considers it for removal again.
+  announced         Action that announces its removal; null: none.
 idempotency Idempotency keys and the job that each of them returned.
   key               The key.
   payload_hash      SHA-256 of the payload; another payload under the same key is a conflict.
@@ -93,15 +102,22 @@ result Result of a succeeded job.
 checkpoint Progress that a handler saved, by name; the next attempt starts from it.
   value             What was saved, as JSON text.
   saved_at          When it was saved.
+  saves             How often it was saved in this attempt.
 artifact Files that attempts produced.
   ref               Where the file is.
   meta              Size, content type and other facts.
+attempt_log Log of an attempt, in parts: lines that the handler wrote, or a reference to the output of a program.
+  n                 Number of the part, from 1.
+  at                When the part was written.
+  lines             Lines of text.
+  ref               Where the output is.
 lease Leases of workers. A running job belongs to a lease; when it expires, other workers take the job over.
   name              Label of the worker.
   holder            Host, process id and start of the worker.
   until             When the lease expires unless it is renewed.
   opened_at         When the worker started.
   renewed_at        Last heartbeat.
+  renewals          Number of heartbeats.
   ended_at          When it ended; null while it is alive.
   ended_why         Why it ended.
   swept_at          When the last of its jobs was taken over.
@@ -124,8 +140,16 @@ dispatch One row of switches that a claim and an enqueue read first.
   ruled             Whether an enqueue must check payload rules, caps or pauses.
   capped            Whether a tenant has a cap on waiting jobs.
   fair              Queues that tenants share fairly; * is all.
+  fair_auto         Whether queues are shared once a second tenant has jobs.
   registered        Whether only registered tenants may have jobs.
   signal_key        Key of the hashes that are sent as notifications.
+  payload_salt      Salt of the hashes by which payloads are searched.
+  unknown_kinds     What happens with kinds that are not registered: accept, warn or refuse.
+  unknown_agents    The same for agents.
+  unknown_events    The same for event types.
+  listed_only       Whether only listed executors may claim while the list is empty.
+  tenant_required   Whether jobs without a tenant are refused.
+  running_counts    Whether running jobs count against a tenant's cap.
 quarantine Jobs that the database refuses to move; claims skip them for a while.
   why               Message of the database.
   until             When it is tried again.
@@ -169,6 +193,16 @@ agent Registered agents: named owners of jobs with their defaults.
   max_payload_bytes Largest payload of its jobs.
   max_wait          Seconds that its jobs may wait to be started.
   requires_approval Whether its jobs need an approval before they start.
+registered_kind Kinds of jobs that the deployment knows.
+  name              The kind.
+registered_event Event types that the deployment knows.
+  name              The event type.
+  domain            Domain that it belongs to.
+  schema            JSON schema of its data.
+unregistered_name Names that were accepted with a warning.
+  registry          kind, agent or event type.
+  name              The name.
+  first_at          When it was first used.
 executor Labels of workers that may claim jobs, or that may only generate work.
   label             Label of the worker.
   role              executor: may claim; generator: may not.
@@ -335,6 +369,9 @@ fair_place Which tenant was served last in a queue that tenants share fairly.
   kinds             Kinds that the claim asked for; empty: any.
   last              Tenant served last.
   left_over         What was left of its share.
+login_pin Database logins that may act for one tenant only.
+  login             The login.
+  tenant            The only tenant it may act for.
 api_token API tokens and dashboard sessions; only hashes are stored.
   name              Name that the ledger records.
   roles             Roles of the token.
@@ -373,6 +410,14 @@ dependency Which job of a workflow waits for which.
   parent            Job that it waits for.
   on_failure        What a failure of the parent means: stop, continue or skip.
   met               Whether the child no longer waits for it.
+callback Jobs to create when a workflow or one of its jobs ends.
+  job_id            Id that the job will have.
+  step_id           Job whose end it waits for; null: the workflow's end.
+  fires             success or failure.
+  document          Definition of the job; null once it is created.
+  due_at            Since when it is to be created.
+  fired_at          When it was created.
+  failed_job        Of a failure: the job that failed.
 action Changes of the configuration: the ledger of everything that is not a job.
   seq               Number of the action.
   type              set, remove, purge and so on.
@@ -438,6 +483,7 @@ payload_rule Rules for payloads by tenant and kind.
   max_bytes         Largest payload.
   max_result_bytes  Largest result.
   store             Whether larger values go to the artifact store.
+  replaceable       Whether the payload of a waiting job may be replaced.
 reference References of a job to data elsewhere.
   source_ref        URI of the input.
   target_ref        URI of the output.
