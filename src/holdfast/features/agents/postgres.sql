@@ -301,7 +301,6 @@ end $$;
 
 -- Register a label that may execute jobs, and return its row. Leases are opened under labels: while no label is registered,
 -- every label may execute. A label with the role `generator` plans work and never executes it.
-
 create or replace function add_executor(label text, role text default 'executor', actor text default null)
 returns setof executor
 language plpgsql security definer set search_path from current as $$

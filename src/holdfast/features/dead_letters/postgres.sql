@@ -168,7 +168,8 @@ begin
                 or exists (select from dead_letter l where l.job_id = j.id and l.fingerprint = p_wanted ->> 'fingerprint')));
 end $$;
 
--- Execute a batch of a locked operation and advance its position. With `over` no jobs are left.
+-- Execute a batch of a locked operation and advance its position. With `over` the operation ends. Returns how many jobs
+-- changed.
 create or replace function do_operation(operation uuid, jobs uuid[], last uuid, over boolean, for_tenant text default null)
 returns integer
 language plpgsql security definer set search_path from current as $$

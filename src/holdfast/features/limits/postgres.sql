@@ -233,7 +233,6 @@ create or replace trigger refuse_truncate before truncate on dispatch for each s
 
 -- Set the aging of a queue, and return its settings. In such a queue the stored priority of a waiting job rises by `step`
 -- every `aging` seconds, up to `most`. Claim order depends only on the stored priority. Queues do not age by default.
-
 create or replace function set_aging(queue text, aging double precision, step integer default 1, most integer default 100,
                                      actor text default null, for_tenant text default null)
 returns setof queue_setting

@@ -81,7 +81,7 @@ begin
     end loop;
 end $$;
 
--- Whether a rule restricts jobs of this kind: readers see neither their payloads nor their messages.
+-- Return whether a rule restricts jobs of this kind: readers see neither their payloads nor their messages.
 create or replace function hides(p_tenant text, p_kind text) returns boolean
 language sql stable set search_path from current as $$
     select exists (select from payload_rule r where r.classification = 'restricted'

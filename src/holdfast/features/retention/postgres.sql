@@ -116,8 +116,8 @@ return (lpad(to_hex(greatest(0, (extract(epoch from at) * 1000)::bigint)), 12, '
 create or replace function ended_as(p_state state, p_note jsonb) returns text language sql immutable
 return case when p_state = 'cleaned' then coalesce(p_note ->> 'was', 'succeeded') else p_state end;
 
--- The same rule as in features/retention/model.py: of the matching policies, one that names the tenant wins, then the kind,
--- then the state.
+-- Return the policy that applies, by the rule of features/retention/model.py: of the matching policies, one that names the
+-- tenant wins, then the kind, then the state.
 create or replace function retention_for(p_tenant text, p_kind text, p_state text) returns setof retention
 language sql stable set search_path from current as $$
     select r.* from retention r

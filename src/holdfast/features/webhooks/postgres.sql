@@ -109,8 +109,7 @@ begin
     return found;
 end $$;
 
--- Enable a webhook. Events that arrived meanwhile are delivered, unless `skip`. Returns false if it does not exist or is
--- enabled.
+-- Enable a webhook. Events that arrived meanwhile are delivered, unless `skip`. Returns false if it does not exist.
 create or replace function enable_webhook(name text, skip boolean default false, actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$

@@ -374,7 +374,7 @@ begin
                   where not r.ord = any (v_put_off) and not r.ord = any (v_busy) order by r.ord);
 end $$;
 
--- Whether everything of every tenant is paused: then maintenance tasks do nothing either.
+-- Return whether everything of every tenant is paused: then maintenance tasks do nothing either.
 create or replace function halted() returns boolean
 language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 begin

@@ -4,7 +4,8 @@
 --     select * from holdfast.claim('default', 'my-worker');
 --     select * from holdfast.succeed(job, lease);
 
--- The reason that corresponds to an SQLSTATE with which the database refuses a new job or a lease; null for any other error.
+-- Return the reason that corresponds to an SQLSTATE with which the database refuses a new job or a lease; null for any other
+-- error.
 create or replace function refusal_reason(p_state text) returns text
 language sql immutable set search_path from current as $$
     select case p_state

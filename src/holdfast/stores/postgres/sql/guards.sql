@@ -138,8 +138,8 @@ end $$;
 create or replace trigger judge_delete after delete on result
     referencing old table as gone for each statement execute function judge_result_delete();
 
--- A lease is renewed, ended once, and deleted when no job refers to it. The values it was opened with never change, an ended
--- lease stays ended, and a lease that holds jobs cannot be deleted.
+-- A lease is renewed, ended once, and marked as swept when no job refers to it. The values it was opened with never change, an
+-- ended lease stays ended, and a lease that holds jobs cannot be deleted.
 create or replace function judge_lease_change() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'UPDATE' and ((old.id, old.tenant, old.holder, old.opened_at) is distinct from (new.id, new.tenant, new.holder, new.opened_at)

@@ -52,9 +52,9 @@ begin atomic
     select coalesce(stopped, clock_timestamp() + shift) from clock;
 end;
 
--- The first call of every public function: set the tenant (or '*') and the actor of this transaction, and return the scope.
--- The functions compare it with each row themselves, so that tenants stay separate even if the schema belongs to a superuser,
--- who bypasses row-level security.
+-- Set the tenant (or '*') and the actor of this transaction, and return the scope. Every public function calls this first. The
+-- functions compare it with each row themselves, so that tenants stay separate even if the schema belongs to a superuser, who
+-- bypasses row-level security.
 create or replace function enter(p_tenant text, p_actor text default null) returns text
 language plpgsql set search_path from current as $$
 declare

@@ -98,8 +98,9 @@ begin
 end $$;
 
 -- End expired leases and free the jobs of ended ones. Claimed jobs return to the queue at no cost; started ones count as a
--- crash and are retried or, past the crash limit, become dead letters. Returns how many jobs were freed. A lease is deleted
--- when no job refers to it; until then every run processes it again, so a run may die half-way.
+-- crash and are retried or, past the crash limit, become dead letters. Returns the numbers of ended leases, requeued jobs and
+-- crashes, and the new dead letters. A lease is marked as swept when no job refers to it; until then every run processes it
+-- again, so a run may die half-way.
 create or replace function reap_lapsed(want integer default 1000, for_tenant text default '*')
 returns table (leases integer, requeued integer, crashed integer, dead uuid[])
 language plpgsql security definer set search_path from current

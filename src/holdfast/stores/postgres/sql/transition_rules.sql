@@ -1,4 +1,4 @@
--- The event type, derived from the row alone, so that hand-written transitions get one too.
+-- Return the event type of a transition, derived from the row alone, so that hand-written transitions get one too.
 create or replace function event_type(was state, now_is state, error_code text, note jsonb) returns text
 language sql immutable
 return case now_is

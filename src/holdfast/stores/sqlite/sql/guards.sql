@@ -168,8 +168,8 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: only retention deletes results, and only of cleaned jobs');
 END;
 
--- A lease is renewed, ended once, and deleted when no job refers to it. The values it was opened with never change, an ended
--- lease stays ended, and a lease that holds jobs cannot be deleted.
+-- A lease is renewed, ended once, and marked as swept when no job refers to it. The values it was opened with never change, an
+-- ended lease stays ended, and a lease that holds jobs cannot be deleted.
 DROP TRIGGER IF EXISTS judge_lease_replace;
 CREATE TRIGGER judge_lease_replace BEFORE INSERT ON lease WHEN EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.id)
 BEGIN
