@@ -231,7 +231,7 @@ ARTIFACTS = [
         "delete an artifact",
         "delete from artifact where job_id = :running",
         says=(
-            "immutable: artifacts are never deleted while their job exists",
+            "immutable: artifacts are deleted only after their job is cleaned",
             "artifact: rows are never changed (delete refused)",
         ),
     ),

@@ -187,7 +187,7 @@ begin
     select o.* into v_op from operation o
      where o.id = do_operation.operation and (v_scope = '*' or o.tenant = v_scope) for update;
     if v_op.id is null or v_op.state <> 'running' or v_op.next_at > v_now or cardinality(do_operation.jobs) > 1000 then
-        raise exception 'operation %: no batch is due, or the caller does not hold it', do_operation.operation
+        raise exception 'operation %: it is not running, no batch is due yet, or the batch is too large', do_operation.operation
             using errcode = 'ZH053';
     end if;
     perform from job_state s where s.id = any (do_operation.jobs) order by s.id for update;

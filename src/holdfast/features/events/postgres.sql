@@ -186,7 +186,7 @@ begin
      where s.id = advance_subscription.subscription and s.tenant = v_scope
        and s.cursor is not distinct from advance_subscription.was and s.paused_at is null;
     if not found then
-        raise exception 'another process advanced or changed the subscription; the batch is retried' using errcode = 'ZH040';
+        raise exception 'another process advanced, changed or paused the subscription; the batch is retried' using errcode = 'ZH040';
     end if;
 end $$;
 

@@ -74,7 +74,7 @@ BEGIN
         WHEN OLD.state = 'active' AND (NEW.state = 'waiting' OR NEW.state = 'withdrawn')
             THEN RAISE(ABORT, 'illegal transition: an active reservation can only be released or expire')
         WHEN OLD.state = 'waiting' AND (NEW.state = 'released' OR NEW.state = 'expired')
-            THEN RAISE(ABORT, 'illegal transition: a waiting reservation can only become active, be withdrawn or expire')
+            THEN RAISE(ABORT, 'illegal transition: a waiting reservation can only become active or be withdrawn')
         ELSE RAISE(ABORT, 'immutable: the request cannot change')
     END;
 END;

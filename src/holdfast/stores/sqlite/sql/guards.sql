@@ -119,7 +119,7 @@ DROP TRIGGER IF EXISTS refuse_artifact_delete;
 CREATE TRIGGER refuse_artifact_delete BEFORE DELETE ON artifact
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: artifacts are never deleted while their job exists');
+    SELECT RAISE(ABORT, 'immutable: artifacts are deleted only after their job is cleaned');
 END;
 
 -- New jobs get their state when an operation finishes, so the clock row can be signed only as an operation does it: with the
