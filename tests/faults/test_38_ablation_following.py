@@ -114,7 +114,7 @@ def test_without_the_guard_a_retried_job_is_run_again(store: Store, by_hand: ByH
         replaced(by_hand, "refuse_rerun", r"\nbegin\n", "\nbegin\n    return;\n")
     assert by_hand.refusal(again, {"id": old}) is None
     assert state_of(store, old) == "retry_waiting"
-    with pytest.raises(AssertionError, match="retried as a new job"):
+    with pytest.raises(AssertionError, match="retried as another job"):
         check_ledger(store)
 
 
