@@ -423,6 +423,9 @@ def sql_functions() -> dict[str, list[tuple[str, str, str, str]]]:
             says = " ".join(line.lstrip("- ").strip() for line in comment.splitlines())
             group = path.parent.name if path.parent.parent.name == "features" else path.stem
             found.setdefault(name, []).append((group, says, " ".join(arguments.split()), " ".join(returns.split())))
+    # Written anew whenever a pin changes (pins.sql).
+    says = "Return the tenant that the calling login is pinned to; null if it is not pinned."
+    found["pinned_tenant"] = [("pins", says, "", "text")]
     return found
 
 

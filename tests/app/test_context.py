@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.engine.steps import Progress
-from holdfast.errors import InvalidPayload
+from holdfast.errors import InvalidPayload, InvalidSetting
 from holdfast.features.jobs.views import story
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off, working
@@ -95,12 +95,12 @@ def test_progress_that_is_no_json_is_refused(app: App, new_app: NewApp) -> None:
         for value in (object(), float("nan"), "x" * 1_048_577, "\x00"):
             try:
                 ctx.checkpoint.save(value)
-            except InvalidPayload as error:
+            except (InvalidPayload, InvalidSetting) as error:
                 caught.append(error.code)
 
     with working(elsewhere):
         app.enqueue("save").wait(timeout=20)
-    assert caught == ["payload_not_json", "payload_not_finite", "payload_too_large", "payload_bad_text"]
+    assert caught == ["payload_not_json", "payload_not_finite", "no_artifact_store", "payload_bad_text"]
 
 
 @pytest.mark.req("DP-10", "DP-11")

@@ -90,7 +90,8 @@ LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n
 SET = {
     *("agent", "template", "schedule", "job_limit", "queue_setting", "subscription", "consumer", "executor"),
     *("payload_rule", "retention", "tenant", "pause", "connector", "webhook"),
-    "login_pin",
+    *("login_pin", "registered_kind", "registered_event"),
+    "unregistered_name",  # at most a thousand per tenant and registry
 }
 ONE_ROW = {"clock", "dispatch", "upkeep", "usage_place"}
 # Never: what was used, who did what, and the proof of both; and how the tables came to be.

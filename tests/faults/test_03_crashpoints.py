@@ -57,7 +57,6 @@ NOT_A_WORKERS |= {"agents.set", "agents.disable", "agents.drain", "agents.enable
 NOT_A_WORKERS |= {"templates.set", "templates.remove", "templates.enqueue", "schedules.run"}
 NOT_A_WORKERS |= {"schedules.add", "schedules.change", "schedules.declare"}  # parts of the flow called schedules.fire
 NOT_A_WORKERS |= {"workflows.start", "workflows.extend", "workflows.cancel", "workflows.resume"}
-NOT_A_WORKERS |= {"workflows.fire_callbacks"}  # where a workflow has callbacks: tests/faults/test_45_workflow_kills.py
 READS = {
     "ledger.read",
     "ledger.cursor",

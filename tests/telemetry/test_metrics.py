@@ -159,7 +159,7 @@ async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: pro
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     expressions = [line for line in alerts.splitlines() if " expr: " in line]
-    assert len(expressions) == 11
+    assert len(expressions) == 12
     for text in (*asked, *expressions, keda):
         for name in re.findall(r"\bholdfast_[a-z_]+", text):
             assert name in there, f"{name} in {text}"
@@ -169,7 +169,7 @@ async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: pro
     sections = re.findall(r"^## ([a-z_]+)$", runbooks, re.MULTILINE)
     linked = re.findall(r"runbook_url: docs/runbooks\.md#([a-z_]+)", alerts)
     assert set(linked) == set(sections)
-    assert len(sections) == 10
+    assert len(sections) == 11
 
 
 @pytest.mark.slow

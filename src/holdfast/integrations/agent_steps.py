@@ -203,7 +203,9 @@ async def recorded_call(
 
     try:
         answer = await context.step_options(**_step_options(options), unordered=True).step(name, call_tool)
-    except InvalidPayload as error:
+    except (InvalidPayload, InvalidSetting) as error:
+        if isinstance(error, InvalidSetting) and error.code != "no_artifact_store":
+            raise
         # The call was made. Another attempt would make it again, and fail again.
         raise output_not_json(name, error.message) from error
     return answer[_VALUE]

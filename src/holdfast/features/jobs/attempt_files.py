@@ -195,6 +195,6 @@ def _elsewhere(what: str, ref: str) -> Refused:
     where = "not in this program's artifact store" if place is None else f"on host {place[0]}, and cannot be read here"
     return Refused(
         f"the {what} is {where}",
-        code=f"{what}_elsewhere",
+        code="log_elsewhere" if what == "log" else "artifact_elsewhere",
         fix=f"Its location is {ref}." + (" Set HOLDFAST_ARTIFACTS to read new ones from everywhere." if place else ""),
     )

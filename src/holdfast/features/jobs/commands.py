@@ -319,7 +319,7 @@ def _reports(seen: Liveness | None) -> str | None:
 
 def _heartbeats(seen: Liveness | None) -> str | None:
     """``40 of this lease, the last 2027-01-31 03:00:00.000``"""
-    if seen is None or seen.renewed_at is None:
+    if seen is None or seen.renewed_at is None or not seen.renewals:
         return None
     return f"{seen.renewals:,} of the lease of {seen.worker}, the last {moment(seen.renewed_at)}"
 

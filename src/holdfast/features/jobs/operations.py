@@ -145,7 +145,7 @@ class Jobs(StoreNamespace):
     @operation
     def search(self, text: str, *, limit: int = 50, before: str | None = None) -> Program[Found]:
         """Search as in the dashboard: ``app.jobs.search('kind:pay payload.order_id:7 since:1d "card declined"')``.
-        Returns a page: ``jobs``, newest first, with payloads, and ``next``: pass it as ``before`` to go on. Keys of
+        Returns a page: ``jobs``, newest first, with payloads, and ``next``: pass it as ``before`` for the next. Keys of
         payloads without an index and words of errors are compared with 2,000 jobs per call, so a page may be short or
         empty and still have a ``next``."""
         if not isinstance(text, str):

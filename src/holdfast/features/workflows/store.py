@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.states import state_of
+from holdfast.errors import NotFound
 from holdfast.features.workflows.model import (
     Addition,
     CallbackRecord,
@@ -179,6 +180,8 @@ class WorkflowReads(Reader):
     def name_of(self, job_id: str, tenant: str) -> Steps[str]:
         text = f"select n.name from {{node}} n where n.job_id = :id and {within(tenant, 'n.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        if not rows:
+            raise NotFound(f"job {job_id} is not part of a workflow")
         return str(rows[0][0])
 
     @flow(writes=False)

@@ -101,7 +101,7 @@ create or replace function odd_fact(kind text, queue text, tenant text, enqueued
 returns boolean language sql immutable
 return least(ascii(kind), ascii(queue), ascii(tenant), ascii(enqueued_by), ascii(source_system)) <= 42
     or greatest(length(kind), length(queue), length(tenant)) > 100
-    or (max_attempts - 1::smallint | max_crashes) < 0::smallint or (max_attempts - 1::smallint | max_crashes) > 100::smallint;
+    or (max_attempts - 1 | max_crashes) < 0 or (max_attempts - 1 | max_crashes) > 100;
 
 -- The same for the state row. The most common case comes first, in as few comparisons as possible: it breaks none of the rules
 -- below (a test compares the two).
