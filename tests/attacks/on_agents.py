@@ -19,7 +19,7 @@ AGENTS = [
     both(
         "enqueue for a disabled agent",
         f"{_JOB} values (:unknown, 'default', 'plan', 'shut', '{{}}', null)",
-        says=("agent disabled: it takes no work", "agent shut was disabled by ada on"),
+        says=("agent disabled: it accepts no jobs", "agent shut was disabled by ada on"),
     ),
     both(
         "enqueue a kind the agent does not run",
@@ -44,12 +44,16 @@ AGENTS = [
             "id, tenant, kind, agent, executor and crash limit",
         ),
     ),
-    both("delete an agent", "delete from agent where id = 'shut'", says="an agent is disabled, never deleted"),
-    only_postgres("truncate the agents", "truncate agent", says="an agent is disabled, never deleted"),
+    both(
+        "delete an agent",
+        "delete from agent where id = 'shut'",
+        says="agents cannot be deleted; disable the agent instead",
+    ),
+    only_postgres("truncate the agents", "truncate agent", says="agents cannot be deleted; disable the agent instead"),
     both(
         "give an agent another's name",
         "update agent set id = 'open' where id = 'shut'",
-        says=("jobs refer to the id of an agent", "jobs refer to its id, which never changes"),
+        says=("the id of an agent cannot change", "the id cannot change, because jobs refer to it"),
     ),
     both(
         "disable an agent for no reason",

@@ -18,11 +18,11 @@ AUDIT = [
         "delete from seal where number = (select max(number) from seal)",
         says=("seals are never deleted", "rows are never changed"),
     ),
-    both("fork the chain", _FORKED, says=("continues the newest one", "does not continue the chain")),
+    both("fork the chain", _FORKED, says=("must continue the newest one", "must continue the newest seal")),
     only_sqlite(
         "put another seal in the place of one",
         f"insert or replace into seal ({_COLUMNS}) select {_COLUMNS} from seal where number = 1",
-        says="continues the newest one",
+        says="must continue the newest one",
     ),
     only_postgres("forget all seals", "truncate seal", says="rows are never changed"),
     both(
@@ -34,7 +34,7 @@ AUDIT = [
     both(
         "write a deed for somebody else",
         f"{_ACTION}) values ('default', {NOW}, 'mallory', 'add', 'limit', 'x')",
-        says="for nobody else",
+        says="must be written by its actor",
     ),
     both(
         "say that retention took an event, and give no number",

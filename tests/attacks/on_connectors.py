@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.attacks.attack import both, each, only_postgres
 
 _SECRET = "secret in settings"
-_RENAME = ("immutable: whose settings they are", "whose settings they are, and for what, never changes")
+_RENAME = ("immutable: tenant and name of a connector cannot change", "tenant and name cannot change")
 
 CONNECTORS = [
     *(

@@ -19,8 +19,8 @@ _GROUP = (
     " last_at, times, open, last_job)"
 )
 _LETTER = "insert into dead_letter (job_id, tenant, fingerprint, kind, queue, buried_at)"
-_KEPT = ("kept by what happens to jobs", "kept by what happens to jobs")
-_COUNTED = "what was asked for never changes"
+_KEPT = ("maintained by triggers", "maintained by triggers")
+_COUNTED = "its counts only grow"
 
 DEAD_LETTERS = [
     both(
@@ -33,27 +33,27 @@ DEAD_LETTERS = [
     both(
         "forget a group that has open dead letters",
         "delete from dead_letter_group where open > 0",
-        says=("there are open dead letters", "rows are never changed"),
+        says=("a group with open dead letters cannot be deleted", "rows are never changed"),
     ),
     both(
         "make up a group",
         f"{_GROUP} values ('default', 'x', 'pay', 'x', 'y', :dead, {NOW}, {NOW}, 5, 5, :dead)",
-        says=("kept by what happens to jobs", "written by triggers only"),
+        says=("maintained by triggers", "written by triggers only"),
     ),
     both(
         "take a dead letter out of its group",
         "delete from dead_letter where job_id = :dead",
-        says=("a dead letter is redriven or discarded", "kept by what happens to jobs"),
+        says=("dead letters cannot be deleted", "maintained by triggers"),
     ),
     both(
         "call a job a dead letter that is none",
         f"{_LETTER} values (:queued, 'default', 'x', 'pay', 'q', {NOW})",
-        says=("kept by what happens to jobs", "written by triggers only"),
+        says=("maintained by triggers", "written by triggers only"),
     ),
     both(
         "put a dead letter into another group",
         "update dead_letter set fingerprint = 'x' where job_id = :dead",
-        says=("kept by what happens to jobs", "rows are never changed"),
+        says=("maintained by triggers", "rows are never changed"),
     ),
     only_postgres("forget all dead letters", "truncate dead_letter", says="rows are never changed"),
     only_postgres("forget all operations", "truncate operation", says="rows are never changed"),
@@ -68,12 +68,12 @@ DEAD_LETTERS = [
     both(
         "go on with what is over",
         f"update operation set state = 'running', finished_at = null where id = {_OVER}",
-        says=(_COUNTED, "it is over"),
+        says=(_COUNTED, "it has ended and cannot change"),
     ),
     both(
         "forget an operation that runs",
         f"delete from operation where id = {_RUNS}",
-        says=("is cancelled, never deleted", "rows are never changed"),
+        says=("operations are kept for ninety days", "rows are never changed"),
     ),
     both(
         "discard without a reason, in bulk",
@@ -83,7 +83,7 @@ DEAD_LETTERS = [
     both(
         "say that a job was redriven as another",
         f"insert into redriven_as (job_id, tenant, new_id, by, at) values (:dead, 'default', :queued, 'eve', {NOW})",
-        says=("it was not redriven so", "was not redriven as"),
+        says=("was not redriven as this job", "was not redriven as"),
     ),
     both(
         "start an operation under an id that is taken",

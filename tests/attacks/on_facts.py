@@ -6,8 +6,8 @@ from tests.attacks.attack import EVENT, NOW, Attack, both, each, only_postgres, 
 
 # -- what was asked for (CX-3) -------------------------------------------------------------------------------
 
-_NEVER = ("immutable: what was asked for never changes", "what was asked for never changes")
-_PAYLOAD = ("immutable: the payload never changes", "what was asked for never changes (the payload neither)")
+_NEVER = ("immutable: the facts of a job never change", "the facts and the payload of a job never change")
+_PAYLOAD = ("immutable: the payload never changes", "the facts and the payload of a job never change")
 _FACTS = {
     "id": (":unknown", ":unknown"),
     "tenant": ("'acme'", "'acme'"),
@@ -50,7 +50,7 @@ FACTS = [
         """update result set value = '{"$holdfast": {"key": "k"}}' where job_id = :returned""",
         says="a result never",
     ),
-    both("delete a result", "delete from result where job_id = :returned", says="only retention takes results away"),
+    both("delete a result", "delete from result where job_id = :returned", says="only retention deletes results"),
     both("answer for a job that runs", f"insert into result {_VALUES} (:running, 'default', '1')", says=_ONCE),
     both("answer for a job that failed", f"insert into result {_VALUES} (:dead, 'default', '1')", says=_ONCE),
     both("answer for another tenant", f"insert into result {_VALUES} (:succeeded, 'acme', '1')", says=_ONCE),
@@ -216,13 +216,13 @@ LEDGER = [
         "take the clock away and act unseen",
         ("delete from clock", "update job_state set state = 'cancelled', finished_at = 1 where id = :queued"),
         ("delete from clock", "update job_state set state = 'cancelled', finished_at = now() where id = :queued"),
-        ("immutable: the clock has one row", 'null value in column "at"'),
+        ("immutable: the clock must keep its one row", 'null value in column "at"'),
     ),
 ]
 
 # -- artifacts (SC-5) ----------------------------------------------------------------------------------------
 
-_ADDED = ("immutable: artifacts are added, never changed", "artifact: rows are never changed (update refused)")
+_ADDED = ("immutable: artifacts are never changed", "artifact: rows are never changed (update refused)")
 
 ARTIFACTS = [
     both("edit an artifact", "update artifact set ref = 'file:evil' where job_id = :running", says=_ADDED),
@@ -230,13 +230,16 @@ ARTIFACTS = [
     both(
         "delete an artifact",
         "delete from artifact where job_id = :running",
-        says=("immutable: artifacts are added, never removed", "artifact: rows are never changed (delete refused)"),
+        says=(
+            "immutable: artifacts are deleted only after their job is cleaned",
+            "artifact: rows are never changed (delete refused)",
+        ),
     ),
     only_postgres("truncate the artifacts", "truncate artifact", says="rows are never changed (truncate refused)"),
     only_sqlite(
         "replace an artifact",
         "insert or replace into artifact select job_id, tenant, attempt, name, 'file:evil', meta, at from artifact",
-        says="already exists: there is an artifact of this name",
+        says="already exists: there is an artifact with this name",
     ),
     only_sqlite("rename an artifact over another", "update or replace artifact set name = 'log'", says=_ADDED[0]),
     only_postgres(

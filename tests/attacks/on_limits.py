@@ -28,24 +28,24 @@ LIMITS = [
     both(
         "give up the slot of a job that runs",
         "delete from occupied_slot where job_id = :running",
-        says="a slot is kept while its job is held",
+        says="a slot cannot be deleted while its job is held",
     ),
     both(
         "count a job elsewhere",
         "update occupied_slot set name = 'other' where job_id = :running",
-        says=("a slot is taken and given up, never changed", "rows are never changed"),
+        says=("slots are never changed", "rows are never changed"),
     ),
     only_postgres("forget all places", "truncate occupied_slot", says="rows are never changed"),
     both(
         "say that nothing is limited",
         "update dispatch set limited = (1 = 0)",
-        says="something is limited, reserved or paused",
+        says="limited must stay true while a limit, reservation or pause exists",
     ),
-    both("delete the dispatch row", "delete from dispatch", says="dispatch has one row"),
+    both("delete the dispatch row", "delete from dispatch", says="dispatch must keep its one row"),
     both(
         "let a job count against something else",
         "update job set uses = null, kind = 'x' where id = :queued",
-        says="what was asked for never changes",
+        says="never change",
     ),
     both(
         "reserve what is reserved",
@@ -55,22 +55,22 @@ LIMITS = [
     both(
         "put a reservation back into the line",
         f"update reservation set state = 'waiting', reserved_at = null where id = {_ACTIVE}",
-        says=("illegal transition", "illegal step active -> waiting"),
+        says=("illegal transition", "illegal transition active -> waiting"),
     ),
     both(
         "take over a reservation",
         f"update reservation set holder = 'eve' where id = {_ACTIVE}",
-        says="what was asked for never changes",
+        says="the request cannot change",
     ),
     both(
         "say that it ended otherwise",
         f"update reservation set ended_why = 'expired' where id = {_OVER}",
-        says=("that is over does not change", "it is over, and does not change"),
+        says=("an ended reservation cannot change", "it has ended and cannot change"),
     ),
     both(
         "delete a reservation",
         f"delete from reservation where id = {_OVER}",
-        says="not deleted before ninety days",
+        says="reservations are kept for ninety days after they end",
     ),
     only_postgres("truncate the reservations", "truncate reservation", says="rows are never changed"),
     *(

@@ -12,7 +12,7 @@ PAUSES = [
     both(
         "enqueue what is not accepted",
         "insert into job (id, kind, tenant) values (:unknown, 'stopped', 'default')",
-        says=("paused: no job of this kind is accepted now", "jobs of kind stopped are refused"),
+        says=("paused: no jobs of this kind are accepted", "jobs of kind stopped are refused"),
     ),
     only_postgres(
         "enqueue what is not accepted, with a setting",
@@ -29,17 +29,17 @@ PAUSES = [
     both(
         "say that nothing is to be judged at enqueue",
         "update dispatch set ruled = (1 = 0)",
-        says="what is judged when a job is enqueued stays judged",
+        says="ruled cannot be turned off once it is set",
     ),
     both(
         "let a pause be for something else",
         "update pause set name = 'nothing' where name = 'stopped'",
-        says="what is paused, and since when, never changes",
+        says="scope, name and start time",
     ),
     both(
         "have it paused since another time",
         "update pause set since = :later where name = 'stopped'",
-        says="what is paused, and since when, never changes",
+        says="scope, name and start time",
     ),
     only_postgres("forget all that is paused", "truncate pause", says="rows are never changed"),
     *(

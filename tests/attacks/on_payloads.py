@@ -22,7 +22,7 @@ def _seal(inside: str) -> str:
 
 
 _WRITE_DOWN = f"{_NOTE} ({_SEALED}, 'default', 1, 'k1', 'k2', 'eve', {NOW})"
-_NEVER = "never changes"
+_NEVER = "never change"
 
 PAYLOADS = [
     both(
@@ -55,7 +55,7 @@ PAYLOADS = [
     both(
         "have nothing judged any more",
         "update dispatch set ruled = (1 = 0)",
-        says="what is judged when a job is enqueued stays judged",
+        says="ruled cannot be turned off once it is set",
     ),
     both(
         "let a job be about something else",
@@ -70,12 +70,12 @@ PAYLOADS = [
     both(
         "give a reference to no job",
         "insert into reference (job_id, tenant, source_ref) values (:unknown, 'default', 's3://x')",
-        says=("given once, with its job", "no job"),
+        says=("references are written once", "no job"),
     ),
     both(
         "give a reference to another tenant's job",
         "insert into reference (job_id, tenant, source_ref) values (:queued, 'acme', 's3://x')",
-        says=("given once, with its job", "no job"),
+        says=("references are written once", "no job"),
     ),
     only_postgres("forget all references", "truncate reference", says="rows are never changed"),
     both(
@@ -103,24 +103,24 @@ PAYLOADS = [
     both(
         "say that what is not sealed is sealed anew",
         f"{_NOTE} (:queued, 'default', 1, 'k1', 'k2', 'eve', {NOW})",
-        says="it is not sealed with",
+        says="is not encrypted with",
     ),
     both(
         "leave a gap in what was sealed anew",
         f"{_NOTE} ({_SEALED}, 'default', 2, 'k1', 'k2', 'eve', {NOW})",
-        says=("not the next time", "not the next time"),
+        says=("not its next re-encryption", "not its next re-encryption"),
     ),
     both(
         "forget that it was sealed anew",
         _WRITE_DOWN,
         "delete from resealed",
-        says=("history", "never deleted while their job exists"),
+        says=("the record of a re-encryption never changes", "never deleted while their job exists"),
     ),
     both(
         "say that somebody else sealed it anew",
         _WRITE_DOWN,
         "update resealed set actor = 'ada'",
-        says=("history", "rows are never changed"),
+        says=("the record of a re-encryption never changes", "rows are never changed"),
     ),
     *(
         both(

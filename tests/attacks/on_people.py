@@ -9,29 +9,32 @@ from __future__ import annotations
 
 from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
 
-_UNDECIDED = "illegal transition waiting_for_approval -> queued: its approval was not decided so"
-_UNDENIED = "illegal transition waiting_for_approval -> failed: its approval was not decided so"
+_UNDECIDED = "illegal transition waiting_for_approval -> queued: its approval has no such decision"
+_UNDENIED = "illegal transition waiting_for_approval -> failed: its approval has no such decision"
 _DECIDED = (
-    "immutable: a decided approval and what was asked never change",
-    "a decided approval and what was asked never change",
+    "immutable: the request and a closed approval never change",
+    "the request and a closed approval never change",
 )
 _TIMES = (
-    "immutable: the times of an approval are kept as they were asked for",
-    "its times are kept as they were asked for",
+    "immutable: the times of an approval cannot differ from the request",
+    "its times cannot differ from the request",
 )
-_AMOUNTS = ("illegal transition of an approval: what was said", "what was said does not amount to it")
+_AMOUNTS = ("illegal transition of an approval: the votes do not justify it", "the votes do not justify it")
 _OPENED = (
-    "immutable: an approval is opened by the job that waits for it",
-    "an approval is opened by the job that waits for it",
+    "immutable: only the job that waits for it can open an approval",
+    "only the job that waits for it can open an approval",
 )
-_WORD = ("immutable: one word a person who may", "one word a person who may, while the approval is open")
-_SAID = ("immutable: what people said is never changed", "vote: rows are never changed (update refused)")
-_USED = ("immutable: a token is used once", "a token is used once, and is otherwise not changed")
-_OVER = ("immutable: a step that is over is not written again", "is over, and is not written again")
-_TOLD = ("immutable: what was told is never changed", "app_event: rows are never changed (update refused)")
+_WORD = ("immutable: only approvers can vote, once each", "only approvers can vote, once each, while it is open")
+_SAID = ("immutable: votes are never changed", "vote: rows are never changed (update refused)")
+_USED = (
+    "immutable: a token can be marked as used once",
+    "a token can be marked as used once and never changed otherwise",
+)
+_OVER = ("immutable: a finished step cannot be written again", "has finished and cannot be written again")
+_TOLD = ("immutable: application events are never changed", "app_event: rows are never changed (update refused)")
 _APPROVAL = (
-    "immutable: an approval is over when its approval is decided",
-    "an approval is over when its approval is decided",
+    "immutable: only the decision of its approval can finish this step",
+    "only the decision of its approval can finish this step",
 )
 
 _GO_ON = "state = 'queued', approval_id = null"
@@ -49,7 +52,10 @@ WAYS_OUT = [
     both(
         "approve and keep the approval",
         "update job_state set state = 'queued' where id = :asking",
-        says=("immutable: a job that leaves its approval", "a job that leaves its approval names it no more"),
+        says=(
+            "immutable: approval_id must be cleared",
+            "approval_id must be cleared when the job leaves waiting_for_approval",
+        ),
     ),
     both(
         "deny by the state alone",
@@ -69,7 +75,7 @@ WAYS_OUT = [
     both(
         "wait for another approval",
         "update job_state set approval_id = :decided where id = :asking",
-        says=("immutable: a job waits for one approval", "and for no other"),
+        says=("immutable: a job waits for one approval", "and cannot wait for another one"),
     ),
     both(
         "ask, and go on by another job's decision",
@@ -260,7 +266,7 @@ WORDS = [
         "take a word back",
         "delete from vote where approval_id = :approval",
         says=(
-            "immutable: what people said is never deleted",
+            "immutable: votes are never deleted",
             "vote: rows are never deleted while their approval exists",
         ),
     ),
@@ -281,18 +287,18 @@ WORDS = [
     both(
         "issue a token for what is decided",
         f"{_TOKEN} values ('x', 'default', :decided, 'mallory', {NOW}, null)",
-        says=("immutable: a token is issued unused", "a token is issued unused, for an open approval"),
+        says=("immutable: a token must be issued unused", "a token must be issued unused and for an open approval"),
     ),
     both(
         "issue a token in another tenant",
         f"{_TOKEN} values ('x', 'acme', :approval, 'mallory', {NOW}, null)",
-        says=("immutable: a token is issued unused", "a token is issued unused, for an open approval"),
+        says=("immutable: a token must be issued unused", "a token must be issued unused and for an open approval"),
     ),
     only_sqlite(
         "replace a used token",
         f"insert or replace into approval_token (hash, tenant, approval_id, issued_by, issued_at)"
         f" values ('used', 'default', :approval, 'mallory', {NOW})",
-        says="already exists: there is this token",
+        says="already exists: this approval token is already stored",
     ),
     only_postgres(
         "upsert a used token",
@@ -353,7 +359,7 @@ STEPS = [
     only_sqlite(
         "remember a step of a job that never was",
         f"{_STEP} values (:unknown, 1, 'default', 'x', 'step', null, 1, {NOW}, {NOW})",
-        says="immutable: a step belongs to a job",
+        says="immutable: a step must belong to an existing job",
     ),
     only_postgres(
         "upsert a step that is over",
@@ -364,7 +370,10 @@ STEPS = [
     both(
         "forget a step of a running job",
         "delete from step where job_id = :running",
-        says=("immutable: steps are forgotten of dead letters only", "steps are forgotten of dead letters only"),
+        says=(
+            "immutable: only the steps of dead letters can be deleted",
+            "only the steps of dead letters can be deleted",
+        ),
     ),
     only_postgres("truncate the steps", "truncate step", says="step: rows are never changed (truncate refused)"),
     both("change what was told", """update app_event set data = '{"sum": 1}' where id = :told""", says=_TOLD),
@@ -374,13 +383,13 @@ STEPS = [
         "replace what was told",
         "insert or replace into app_event (id, tenant, name, data, sent_by, sent_at)"
         " select id, tenant, name, '{}', 'm', sent_at from app_event",
-        says="already exists: this was told before",
+        says="already exists: this event was sent before",
     ),
     only_sqlite(
         "replace what was told by its key",
         f"insert or replace into app_event (tenant, name, data, key, sent_by, sent_at)"
         f" values ('default', 'paid', '{{}}', 'k', 'mallory', {NOW})",
-        says="already exists: this was told before",
+        says="already exists: this event was sent before",
     ),
     only_postgres(
         "upsert what was told",

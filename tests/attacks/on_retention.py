@@ -12,7 +12,7 @@ RETAINED = (
     "insert into usage (tenant, day, kind, enqueued, started, run_time)"
     " values ('default', '2026-11-15', 'old', 7, 5, 9)",
 )
-_COUNTED = "what was counted is never taken back"
+_COUNTED = "sums cannot be reduced or deleted"
 _CHANGED = ("ledger rows are never changed", "rows are never changed")
 
 RETENTION = [

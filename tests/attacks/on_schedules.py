@@ -18,7 +18,7 @@ SCHEDULES = [
     both(
         "change a version of a template",
         "update template set kind = 'other' where name = 'monthly' and version = 1",
-        says=("a version of a template is never changed", "rows are never changed"),
+        says=("template versions are never changed", "rows are never changed"),
     ),
     both(
         "delete a version of a template",
@@ -29,28 +29,32 @@ SCHEDULES = [
     both(
         "leave out a version",
         f"{_VERSION} values ('default', 'monthly', 4, 'report', 'ada', {NOW})",
-        says="versions are added one after the other",
+        says="the next version must be one more than the newest",
     ),
     both(
         "make a version again",
         f"{_VERSION} values ('default', 'monthly', 2, 'report', 'ada', {NOW})",
-        says="versions are added one after the other",
+        says="the next version must be one more than the newest",
     ),
     both(
         "turn a template to another kind",
         f"{_VERSION} values ('default', 'monthly', 3, 'other', 'ada', {NOW})",
-        says=("a template stays with its kind", "it stays with its kind"),
+        says=("the kind of a template cannot change", "the kind cannot change; create another template"),
     ),
-    both("delete a schedule's row", "delete from schedule", says=("its history stays", "rows are never changed")),
+    both(
+        "delete a schedule's row",
+        "delete from schedule",
+        says=("schedules cannot be deleted from the table", "rows are never changed"),
+    ),
     both(
         "turn a schedule back",
         "update schedule set next_fire_at = :fired where id = :schedule",
-        says="its times go forward only",
+        says="its next time cannot move back",
     ),
     both(
         "give a schedule to another tenant",
         "update schedule set tenant = 'acme' where id = :schedule",
-        says=("a schedule is what it is", "what it is never changes"),
+        says=("the identity of a schedule cannot change", "its identity cannot change"),
     ),
     both(
         "attend to a schedule that is paused",
@@ -70,36 +74,36 @@ SCHEDULES = [
     both(
         "fire a time for a job that is not there",
         f"{_FIRE} values (:schedule, :later, false, 'default', 'fired', :unknown, 'ada', {NOW})",
-        says=("for a job that is there", "no such schedule, or no such job"),
+        says=("by an existing schedule and for an existing job", "the schedule or the job does not exist"),
     ),
     both(
         "say that a time was fired by another job",
         "update fire set job_id = :queued where schedule_id = :schedule and status = 'fired'",
-        says=("what became of a time never changes", "never changes"),
+        says=("the result of a fired time cannot change", "cannot change"),
     ),
     both(
         "say that a time was skipped",
         "update fire set status = 'missed', job_id = null where schedule_id = :schedule and status = 'fired'",
-        says=("what became of a time never changes", "never changes"),
+        says=("the result of a fired time cannot change", "cannot change"),
     ),
     both(
         "forget a time that was fired",
         "delete from fire where schedule_id = :schedule",
-        says=("what became of a time is never deleted", "rows are never changed"),
+        says=("the record of a fired time or a delivery is kept", "rows are never changed"),
     ),
     both(
         "say that a job was made from something else",
         "update made_from set template = 'monthly', template_version = 1 where job_id = :made",
-        says=("what a job was made from never changes", "rows are never changed"),
+        says=("the origin of a job never changes", "rows are never changed"),
     ),
     both(
         "forget what a job was made from",
         "delete from made_from where job_id = :made",
-        says=("is not forgotten while it exists", "never deleted while their job exists"),
+        says=("the origin of a job is never deleted", "never deleted while their job exists"),
     ),
     both(
         "make a job from a version there never was",
         f"{_MADE} values (:queued, 'default', 'monthly', 9)",
-        says=("a job was made from one thing", "nothing it could have been made from"),
+        says=("a job has one origin, which must exist", "its template version or its schedule does not exist"),
     ),
 ]

@@ -86,7 +86,7 @@ ROWS = [
 
 # -- between the fields (CX-13, CX-9) ------------------------------------------------------------------------
 
-_COUNTED = ("immutable: starting a job adds one to its attempts", "is not how attempts are counted")
+_COUNTED = ("immutable: attempt cannot change; only starting a job adds one", "attempt cannot change from")
 _ENDED = f"lease = null, settled_by = :lease, finished_at = {NOW}"
 
 INVARIANTS = [
@@ -168,8 +168,8 @@ INVARIANTS = [
 # -- the fence (DP-7) ----------------------------------------------------------------------------------------
 
 _TOKEN = ("stale lease: ending an attempt needs the lease token of its holder", "needs the lease token of its holder")
-_HANDS = ("stale lease: a held job does not change hands", "a held job does not change hands")
-_LIVE = ("stale lease: a job can only be taken under a live lease", "there is no such live lease")
+_HANDS = ("stale lease: a held job cannot move to another lease", "a held job cannot move to another lease")
+_LIVE = ("stale lease: a job can only be claimed under a live lease", "it is not a live lease")
 _LOST = ("stale lease: a job cannot be declared lost while its lease is live", "cannot be declared lost")
 _LOSE = (
     f"update job_state set state = 'failed', lease = null, finished_at = {NOW}, error_code = 'worker_lost',"

@@ -9,8 +9,8 @@ from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
 
 _DELIVERY = "insert into delivery (subscription_id, event, tenant, job_id, depth, at)"
 _NEVER = ("immutable: delivery: rows are never changed", "delivery: rows are never changed")
-_RERUN = "it was retried as another job, and is not run again"
-_RETRY_OF = ("immutable: a job cannot be a retry of one that is no failed job", "that is no failed job of this kind")
+_RERUN = "was retried as a new job and cannot run again"
+_RETRY_OF = ("immutable: retry_of must name a failed job", "that is not a failed job of the same kind")
 _JOB = "insert into job (tenant, kind, retry_of)"
 _LEASE = (
     "insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)"
@@ -22,17 +22,17 @@ DELIVERIES = [
     both("give an event two jobs", f"{_DELIVERY} values (:subscription, :event, 'default', :follower, 1, {NOW})",
          says=("already exists", "delivery_pkey")),
     both("invent the job of an event", f"{_DELIVERY} values (:subscription, '0', 'default', :unknown, 1, {NOW})",
-         says=("made a job that is not there", "which is not there")),
+         says=("the delivery refers to a job that does not exist", "does not exist")),
     both("take another's job for an event's", f"{_DELIVERY} values (:subscription, '0', 'acme', :follower, 1, {NOW})",
-         says=("made a job that is not there", "which is not there")),
+         says=("the delivery refers to a job that does not exist", "does not exist")),
     both("forget that an event was dealt with", "delete from delivery where event = :event", says=_NEVER),
     both("change what became of an event", "update delivery set refusal = 'x', job_id = null", says=_NEVER),
     only_postgres("truncate what became of events", "truncate delivery", says="delivery: rows are never changed"),
     both("give a subscription to another tenant", "update subscription set tenant = 'acme' where id = :subscription",
-         says=("immutable: what a subscription is called", "what it is called and whose it is never changes")),
+         says=("immutable: name and tenant of a subscription cannot change", "name and tenant cannot change")),
     both("let chains become endless", "update subscription set max_depth = 1000", says="depth_bounded"),
     each("count fewer subscriptions behind a job", "update job set depth = null where id = :follower",
-         "update job set depth = null where id = :follower", says="never changes"),
+         "update job set depth = null where id = :follower", says="never change"),
 ]  # fmt: skip
 
 RETRIES = [
@@ -42,21 +42,21 @@ RETRIES = [
     both("retry a job twice", f"{_JOB} values ('default', 'mail.send', :retried)",
          says=("UNIQUE constraint failed: job.retry_of", "retried_once")),
     only_sqlite("replace a successor", f"{_JOB.replace('insert', 'insert or replace')} values ('default',"
-                " 'mail.send', :retried)", says="immutable: a job cannot be a retry"),
+                " 'mail.send', :retried)", says="immutable: retry_of must name a failed job"),
     both("retry a job that has not failed", f"{_JOB} values ('default', 'mail.send', :queued)", says=_RETRY_OF),
     both("retry a job as another kind", f"{_JOB} values ('default', 'other', :successor)", says=_RETRY_OF),
     both("retry a job that is not there", f"{_JOB} values ('default', 'mail.send', :unknown)", says=_RETRY_OF),
-    both("put a job out of its chain", "update job set retry_of = null where id = :successor", says="never changes"),
+    both("put a job out of its chain", "update job set retry_of = null where id = :successor", says="never change"),
 ]  # fmt: skip
 
 EXECUTORS = [
     both("execute without being on the list", _LISTED.format("known", "executor"), _LEASE,
-         says=("not on the list of those that may execute", "is not on the list of those that may execute")),
+         says=("is not registered as an executor", "is not registered as an executor")),
     both("execute as a generator", _LISTED.format("stranger", "generator"), _LEASE,
          says=("it is a generator", "is a generator")),
     both("give a lease a label that is on the list", _LISTED.format("known", "executor"),
          "update lease set name = 'stranger' where id = :other",
-         says=("not on the list", "is not on the list")),
+         says=("is not registered as an executor", "is not registered as an executor")),
     both("list an executor in another role", _LISTED.format("x", "boss"), says="role_known"),
     both("list an executor for one tenant", _LISTED.format("x", "executor").replace("(label,", "(tenant, label,")
          .replace("('x'", "('acme', 'x'"), says="of_all"),

@@ -16,13 +16,13 @@ TENANTS = [
     both(
         "say that nothing is counted when a job is enqueued",
         "update dispatch set ruled = (1 = 0)",
-        says="what is judged when a job is enqueued stays judged",
+        says="ruled cannot be turned off once it is set",
     ),
     only_postgres(
         "say that no step is counted",
         "update dispatch set capped = true",
         "update dispatch set capped = false",
-        says="the jobs of a tenant are counted",
+        says="capped must stay true while a tenant has a cap",
     ),
     both(
         "enqueue for a tenant that is full",
@@ -32,7 +32,7 @@ TENANTS = [
     both(
         "give a tenant another's cap",
         "update tenant set tenant = 'eve' where tenant = 'default'",
-        says="called never changes",
+        says="cannot change",
     ),
     both("cap every tenant at once", f"{_TENANT}) values ('*', 'eve', {NOW}, {NOW})", says="tenant_named"),
     *(

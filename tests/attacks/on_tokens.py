@@ -37,9 +37,9 @@ ISSUED = (
     f"update api_token set revoked_at = {NOW}, revoked_by = 'ada' where id = :revoked",
 )
 _SESSION = {"parent_id": "id"}
-_ENDED = "the token that"
-_WIDE = "it may no more than its token, and no longer"
-_FIXED = "never changes, and what is revoked stays so"
+_ENDED = "is revoked, expired or unknown"
+_WIDE = "it cannot have more rights than its token or outlive it"
+_FIXED = "a revoked token stays revoked"
 
 TOKENS = [
     *(
@@ -62,7 +62,7 @@ TOKENS = [
     both(
         "forget a token",
         "delete from api_token where id = :revoked",
-        says=("a token is revoked, never deleted", "rows are never changed"),
+        says=("tokens are kept for ninety days", "rows are never changed"),
     ),
     only_postgres("forget all tokens", "truncate api_token", says="rows are never changed"),
     _add("keep the token instead of its hash", "hash_hex", hash="'hf_secret'"),

@@ -9,8 +9,8 @@ from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
 
 _LOG = "insert into webhook_delivery (id, tenant, webhook_id, message, type, job_id, attempt, status, duration_ms, at)"
 _NEVER = ("immutable: webhook_delivery: rows are never changed", "webhook_delivery: rows are never changed")
-_RENAME = ("immutable: what a webhook is called and whose it is never changes", "whose it is never changes")
-_NOT_THERE = ("delivered to a webhook that is not there", "which is not there")
+_RENAME = ("immutable: name and tenant of a webhook cannot change", "name and tenant cannot change")
+_NOT_THERE = ("the webhook of this delivery does not exist", "does not exist")
 
 WEBHOOKS = [
     each("keep a secret instead of its name", """update webhook set secrets = '["whsec_c2VjcmV0"]'""",

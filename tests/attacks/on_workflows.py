@@ -18,19 +18,19 @@ PLANNED = (
 )
 
 _BY_TRIGGERS = ("nodes are written by triggers only", "written by triggers only")
-_PLANNED = ("what was planned never changes", "what was planned never changes")
+_PLANNED = ("the plan of a workflow never changes", "the plan never changes")
 
 WORKFLOWS = [
     both(
         "let a job go before its parents have ended",
         "update job_state set due_at = null, note = null where id = :child",
-        says=("a job that waits for its parents is released by their ends", "waits for its parents"),
+        says=("only the ends of its parents release a job", "waits for its parents"),
     ),
     both(
         "begin a job before its parents have ended",
         "update job_state set due_at = null where id = :child",
         "update job_state set state = 'in_progress', attempt = 1, lease = :other where id = :child",
-        says=("a job that waits for its parents is released by their ends", "waits for its parents"),
+        says=("only the ends of its parents release a job", "waits for its parents"),
     ),
     both("say that a job waits for nobody", "update node set unmet = 0 where job_id = :child", says=_BY_TRIGGERS),
     both(
@@ -41,23 +41,23 @@ WORKFLOWS = [
     both(
         "say that a parent has ended",
         "update dependency set met = (1 = 1) where child = :child",
-        says=("dependencies are met by triggers only", "written by triggers only"),
+        says=("dependencies are written by triggers only", "written by triggers only"),
     ),
     both(
         "let a job wait for another",
         "update dependency set parent = :queued where child = :child",
-        says=("dependencies are met by triggers only", "what was planned never changes"),
+        says=("dependencies are written by triggers only", "the plan never changes"),
     ),
     both(
         "let a callback make another job",
         """update callback set document = '{"kind": "pay"}' where workflow_id = :flow""",
-        says=("what was planned never changes", "what was planned never changes"),
+        says=("the plan of a callback never changes", "the plan never changes"),
     ),
     both(
         "let a callback fire twice",
         f"update callback set due_at = {NOW}, fired_at = {NOW}, document = null where workflow_id = :flow",
         "update callback set fired_at = null, document = '{}' where workflow_id = :flow",
-        says=("a callback fires once", "what was planned never changes"),
+        says=("the plan of a callback never changes", "the plan never changes"),
     ),
     both(
         "forget a callback",
@@ -72,7 +72,7 @@ WORKFLOWS = [
     both(
         "forget a node",
         "delete from node where job_id = :child",
-        says=("a node leaves with its job", "never deleted while their job exists"),
+        says=("a node is never deleted while its job exists", "never deleted while their job exists"),
     ),
     both(
         "forget a workflow", "delete from workflow where id = :flow", says=("never deleted", "rows are never changed")
@@ -106,6 +106,8 @@ WORKFLOWS = [
     ),
     only_postgres("truncate the dependencies", "truncate dependency", says="rows are never changed"),
     only_sqlite(
-        "make a round for nothing", "insert into round (id) values (1)", says="a round is made when jobs have moved"
+        "make a round for nothing",
+        "insert into round (id) values (1)",
+        says="the scratch tables are written by triggers only",
     ),
 ]

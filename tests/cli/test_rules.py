@@ -122,7 +122,7 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
         f"value = '{other}', tries = 7",
         "value = '1'",
     ):
-        with pytest.raises(Exception, match="not written again"):
+        with pytest.raises(Exception, match="cannot be written again"):
             by_hand.execute(f"update step set {change} where job_id = '{third.id}'")
     rows = by_hand.execute("select n, from_key, to_key from resealed")
     by_hand.close()

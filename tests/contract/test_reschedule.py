@@ -157,7 +157,7 @@ def test_a_rescheduling_by_hand_is_told_as_well(store: Store, by_hand: ByHand) -
     job_id = put_one(store)
     by_hand.execute('update job_state set note = \'{"rescheduled": "now"}\' where id = :id', {"id": job_id})
     assert types_of(store, job_id) == ["enqueue", "reschedule"]
-    assert "without a step" in (
+    assert "without a recorded transition" in (
         by_hand.refusal("update job_state set priority = 3 where id = :id", {"id": job_id}) or ""
     )
     assert types_of(store, job_id) == ["enqueue", "reschedule"]

@@ -136,15 +136,15 @@ def test_it_is_part_of_the_failure(store: Store, by_hand: ByHand) -> None:
     for statement, says in (
         (
             f"update job_state set state = 'retry_waiting', finished_at = null, due_at = 0 where id = '{first}'",
-            "not run again",
+            "cannot run again",
         ),
-        (f"update job_state set state = 'dead_letter' where id = '{first}'", "not run again"),
+        (f"update job_state set state = 'dead_letter' where id = '{first}'", "cannot run again"),
         (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{first}')", "retr"),
-        (f"insert into job (tenant, kind, retry_of) values ('default', 'other', '{plain}')", "retry of"),
-        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{new[0]}')", "retry of"),
-        (f"insert into job (tenant, kind, retry_of) values ('acme', 'mail.send', '{plain}')", "retry of"),
-        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{plain}')", "retry of"),
-        (f"update job set retry_of = null where id = '{new[0]}'", "never changes"),
+        (f"insert into job (tenant, kind, retry_of) values ('default', 'other', '{plain}')", "failed job"),
+        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{new[0]}')", "failed job"),
+        (f"insert into job (tenant, kind, retry_of) values ('acme', 'mail.send', '{plain}')", "failed job"),
+        (f"insert into job (tenant, kind, retry_of) values ('default', 'mail.send', '{plain}')", "failed job"),
+        (f"update job set retry_of = null where id = '{new[0]}'", "never change"),
     ):
         if "due_at = 0" in statement and not store.embedded:
             statement = statement.replace("due_at = 0", "due_at = now()")

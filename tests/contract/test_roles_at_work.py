@@ -654,7 +654,7 @@ def test_who_executes_does_in_bulk_what_was_asked_for_and_nothing_else(place: Pl
     assert found is not None
     assert (found.state, found.done, found.refusals) == ("done", 1, {"not_wanted": 1})
     with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
-        assert "no batch of it" in (by_hand.refusal(call, {"op": new.id, "jobs": [other]}) or "")
+        assert "no batch is due yet" in (by_hand.refusal(call, {"op": new.id, "jobs": [other]}) or "")
 
 
 def job_kind(place: Place) -> str:

@@ -73,10 +73,20 @@ UNSEEN = {
 }
 # What speaks before the policy, when a row of another tenant is forged.
 GUARDS = {
-    *("no job", "it is not sealed with"),
-    *("written by triggers only", "is opened by the job that waits", "who may", "for an open approval"),
-    *("no such schedule", "could have been made from", "one after the other", "which is not there"),
-    *("for nobody else", "was not redriven as"),
+    *("no job", "is not encrypted with"),
+    *(
+        "written by triggers only",
+        "only the job that waits for it can open",
+        "only approvers can vote",
+        "for an open approval",
+    ),
+    *(
+        "the schedule or the job does not exist",
+        "its schedule does not exist in its tenant",
+        "the next version must be one more",
+        "does not exist",
+    ),
+    *("must be written by its actor", "was not redriven as"),
 }
 UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 

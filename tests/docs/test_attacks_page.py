@@ -80,7 +80,7 @@ SUMMARY = {
     "declare a running worker lost": "declare a live lease lost",
     "continue without a decision": "approve by the state alone",
     "set a decision without votes": "approve an approval that nobody approved",
-    "change a question or a decision": "decide otherwise",
+    "change a request or a decision": "decide otherwise",
     "vote for a person who may not": "vote for somebody who may not",
     "use a token twice": "use a token again",
     "change a completed step": "change what a step returned",

@@ -199,7 +199,7 @@ def test_the_single_use_of_a_token_is_double(store: Store, by_hand: ByHand) -> N
 def test_without_the_judge_a_job_goes_on_undecided(store: Store, by_hand: ByHand) -> None:
     job = asking(store).job_id
     leave = "update job_state set state = 'queued', approval_id = null where id = :id"
-    assert "not decided so" in (by_hand.refusal(leave, {"id": job}) or "")
+    assert "has no such decision" in (by_hand.refusal(leave, {"id": job}) or "")
     if by_hand.name == "sqlite":
         drop_trigger(by_hand, "judge_transition", "job_state")
         drop_trigger(by_hand, "withdraw_approval", "job_state")

@@ -107,7 +107,7 @@ def test_without_the_guard_a_retried_job_is_run_again(store: Store, by_hand: ByH
         "update job_state set state = 'retry_waiting', finished_at = null, due_at = (select now from present)"
         " where id = :id"
     )
-    assert "not run again" in (by_hand.refusal(again, {"id": old}) or "")
+    assert "cannot run again" in (by_hand.refusal(again, {"id": old}) or "")
     if by_hand.name == "sqlite":
         drop_trigger(by_hand, "keep_dead_letters", "job_state")
     else:

@@ -1,13 +1,13 @@
--- What an agent's registration means for a job about to be enqueued (CX-16). One rule for the functions, which answer,
--- and for the trigger on `job`, which refuses: hand-written inserts are judged as well.
+-- What an agent's registration means for a job about to be enqueued. The functions return a refusal and the trigger on `job`
+-- raises it; both use one rule, so hand-written inserts are checked too.
 --
--- A transaction that lets in a job of an agent, or takes one, first locks `agent` in row share mode, until it ends. Nobody
--- waits for that lock: drain_agent reads in pg_locks which transactions hold it when the agent has been disabled, and waits
--- until they have ended. So when it has returned, no transaction is left that found the agent enabled. The lock is on the
--- table, so that an agent can be registered and disabled while jobs for its name are under way.
+-- A transaction that accepts or claims a job of an agent first locks `agent` in row share mode until it ends. No other writer
+-- waits for that lock: after an agent has been disabled, drain_agent reads in pg_locks which transactions hold it and waits
+-- for them to end. When drain_agent returns, no transaction is left that saw the agent enabled. The lock is on the table
+-- rather than on the row, so that an agent can be registered and disabled while jobs for its name are in flight.
 
--- The agent as it is now, and stays until the end of this transaction unless it is disabled; null if nobody registered
--- it. Approvals read `requires_approval` here.
+-- The agent's current row, which stays valid until the end of this transaction unless the agent is disabled; null if it is not
+-- registered. Approvals read `requires_approval` here.
 create or replace function agent_now(p_tenant text, p_agent text) returns agent
 language plpgsql set search_path from current as $$
 declare
@@ -15,30 +15,30 @@ declare
 begin
     select a.* into v_agent from agent a where a.tenant = p_tenant and a.id = p_agent;
     if v_agent.disabled_at is not null then
-        return v_agent;   -- and does not wait for whoever drains it
+        return v_agent;   -- does not wait for a caller that drains it
     end if;
-    perform from agent where false for share;   -- locks the table, no row
+    perform from agent where false for share;   -- locks the table, not a row
     if current_setting('transaction_isolation') = 'read committed' then
         select a.* into v_agent from agent a where a.tenant = p_tenant and a.id = p_agent;
     else
-        -- An older snapshot does not show what was committed meanwhile; a lock finds out, and the transaction fails (40001).
+        -- An older snapshot does not show changes committed since. A row lock detects them, and the transaction fails (40001).
         select a.* into v_agent from agent a where a.tenant = p_tenant and a.id = p_agent for share;
     end if;
     return v_agent;
 end $$;
 
--- Why it takes no job of this kind and size, or null.
+-- Return why the agent refuses a job of this kind and size, or null if it accepts it.
 create or replace function agent_refusal(p_agent agent, p_kind text, p_bytes integer) returns text language sql immutable
 return case when (p_agent).disabled_at is not null then 'agent_disabled'
             when (p_agent).kind <> p_kind then 'agent_kind_mismatch'
             when p_bytes > (p_agent).max_payload_bytes then 'agent_payload_limit' end;
 
--- When a job of it must have been started: its own deadline, or as long after it may be begun as the agent's jobs may wait.
+-- Latest start of the agent's job: the job's own deadline, or its earliest start plus the agent's maximum wait.
 create or replace function agent_deadline(p_agent agent, p_deadline timestamptz, p_after timestamptz, p_now timestamptz)
 returns timestamptz language sql stable
 return least(p_deadline, greatest(p_after, p_now) + make_interval(secs => (p_agent).max_wait));
 
--- A refusal in words; those of features/agents/model.py.
+-- Message for a refusal; the same text as in features/agents/model.py.
 create or replace function agent_says(p_agent agent, p_reason text, p_kind text, p_bytes integer) returns text
 language sql stable
 return case p_reason
@@ -50,7 +50,7 @@ return case p_reason
     when 'agent_wait_limit' then format('a job of agent %s may wait %s s, and needs a deadline that says so', (p_agent).id,
         (p_agent).max_wait) end;
 
--- The agents of a batch, by their ids, as they are for the rest of this transaction. Null if none is registered.
+-- The agents of a batch by id, as they are for the rest of this transaction. Null if none is registered.
 create or replace function agents_of(p_jobs json, p_tenant text) returns jsonb
 language plpgsql set search_path from current as $$
 declare
@@ -69,12 +69,12 @@ begin
     return v_agents;
 end $$;
 
--- Which of two policies counts: "job", its own alone; "kind", its own is only its kind's, and the agent's goes before
--- it; else its own where it says something.
+-- Choose between two policies. "job": only the job's own value counts. "kind": the job's own value is its kind's default, and
+-- the agent's value takes precedence. Otherwise: the job's own value if it has one.
 create or replace function preferred(p_policy text, p_own text, p_agents text) returns text language sql immutable
 return case p_policy when 'job' then p_own when 'kind' then coalesce(p_agents, p_own) else coalesce(p_own, p_agents) end;
 
--- What an agent's job has of its agent. The usual backoff is not stored with a job.
+-- The columns that a job inherits from its agent. The default backoff is not stored with a job.
 create or replace function agent_parts(p_job json, p_agent agent, p_now timestamptz) returns json language sql stable
 return json_build_object(
     'max_attempts', preferred(p_job ->> 'policy', p_job ->> 'max_attempts', (p_agent).max_attempts::text),
@@ -92,7 +92,7 @@ begin
                                       when 'agent_payload_limit' then 'ZH022' else 'ZH023' end;
 end $$;
 
--- Refuse new jobs that their agents do not accept. A retry was accepted with its first try: if its agent has been disabled
+-- Refuse new jobs that their agents do not accept. A retry was accepted with its first attempt: if its agent has been disabled
 -- since, it waits. Called by on_job_insert.
 create or replace function agents_on_insert(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
@@ -108,7 +108,7 @@ begin
         select j.kind, octet_length(j.payload::text) as bytes, r.reason into v_bad
           from job j, lateral (select coalesce(
                    agent_refusal(v_agent, j.kind, octet_length(j.payload::text)),
-                   -- enqueue_many sets the deadline; a hand-written insert has to.
+                   -- enqueue_many sets the deadline; a hand-written insert has to set it itself.
                    case when v_agent.max_wait is not null
                              and (j.deadline_at <= agent_deadline(v_agent, null, j.run_at, p_now)) is not true
                         then 'agent_wait_limit' end) as reason) r
@@ -122,7 +122,7 @@ end $$;
 
 create or replace function refuse_agent_delete() returns trigger language plpgsql as $$
 begin
-    raise exception 'an agent is disabled, never deleted' using errcode = 'ZH002';
+    raise exception 'agents cannot be deleted; disable the agent instead' using errcode = 'ZH002';
 end $$;
 
 create or replace trigger refuse_delete before delete on agent for each row execute function refuse_agent_delete();
@@ -130,17 +130,17 @@ create or replace trigger refuse_truncate before truncate on agent for each stat
 
 create or replace function refuse_agent_rename() returns trigger language plpgsql as $$
 begin
-    raise exception 'agent %: jobs refer to its id, which never changes', old.id using errcode = 'ZH002';
+    raise exception 'agent %: the id cannot change, because jobs refer to it', old.id using errcode = 'ZH002';
 end $$;
 
 create or replace trigger refuse_rename before update on agent for each row
     when (old.tenant <> new.tenant or old.id <> new.id or old.created_at <> new.created_at)
     execute function refuse_agent_rename();
 
--- The registry of agents (CX-16): register, disable, enable. A refusal is an answer (DP-3).
+-- Agent registry: register, disable, enable. Refusals are returned, not raised.
 
--- Register an agent, or give one that is registered another definition: what is not said is as for a new one. Whether
--- it is disabled is not touched.
+-- Register an agent, or replace the definition of a registered one. Fields that are left out get the defaults of a new agent.
+-- Does not change whether the agent is disabled.
 create or replace function register_agent(agent text, name text default null, kind text default null,
     max_attempts integer default null, max_crashes integer default null, backoff jsonb default null,
     max_payload_bytes integer default null, max_wait double precision default null,
@@ -169,9 +169,9 @@ begin
     return query select a.* from agent a where a.tenant = v_scope and a.id = register_agent.agent;
 end $$;
 
--- Take no more work for an agent: nothing is enqueued for it, and what waits is not begun. Who did it first stands.
--- Transactions that found it enabled may still be open: call drain_agent after this has been committed, and it waits for
--- them. `drained` is always false, and stays for those who ask for it.
+-- Stop work for an agent: new jobs for it are refused, and waiting jobs are not started. If it is already disabled, the first
+-- reason and actor are kept. Transactions that saw the agent enabled may still be open: call drain_agent after this has been
+-- committed to wait for them. `drained` is always false; the column is kept for callers that select it.
 create or replace function disable_agent(agent text, reason text, actor text default null, for_tenant text default null)
 returns table (id text, disabled_at timestamptz, disabled_by text, disabled_reason text, drained boolean, refused boolean,
                refusal text)
@@ -194,8 +194,8 @@ begin
       from (select) one left join agent a on a.tenant = v_scope and a.id = disable_agent.agent;
 end $$;
 
--- Wait until every transaction has ended that may have found the agent enabled; false if that takes longer than the
--- lock_timeout of this function. Those that begin later find it disabled, and are not waited for.
+-- Wait until every transaction that may have seen the agent enabled has ended. Returns false if that takes longer than this
+-- function's lock_timeout. Transactions that begin later see the agent disabled and are not waited for.
 create or replace function drain_agent(agent text, for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 declare
@@ -212,7 +212,7 @@ begin
     return true;
 end $$;
 
--- The transactions that have let in or taken a job of some agent (agent_now, agents_on_claim). Prepared ones are among them.
+-- The transactions that have accepted or claimed a job of any agent (agent_now, agents_on_claim), prepared ones included.
 create or replace function agent_users() returns text[] language plpgsql set search_path from current as $$
 begin
     return array(select l.virtualtransaction from pg_locks l
@@ -221,7 +221,8 @@ begin
                     and l.pid is distinct from pg_backend_pid());
 end $$;
 
--- Take work for it again, and bring back up to `want` jobs that were put off; the rest by resume_agent, or by themselves.
+-- Enable an agent again and requeue up to `want` of its postponed jobs. resume_agent requeues the rest; otherwise each returns
+-- to the queue when its postponement ends.
 create or replace function enable_agent(agent text, want integer default 1000, for_tenant text default null, actor text default null)
 returns table (id text, resumed integer, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
@@ -238,7 +239,7 @@ begin
       from (select) one left join agent a on a.tenant = v_scope and a.id = enable_agent.agent;
 end $$;
 
--- Bring back jobs that were put off while their agent was disabled; answers how many.
+-- Requeue jobs that were postponed while their agent was disabled. Returns how many.
 create or replace function resume_agent(agent text, want integer default 1000, for_tenant text default null)
 returns integer
 language plpgsql security definer set search_path from current
@@ -266,10 +267,10 @@ begin
     return v_count;
 end $$;
 
--- Of the rows that a claim has picked and locked, those it may take. The jobs of disabled agents are put off, and so are
--- others of theirs, that the next claims need not come by them: for ten minutes, and then a claim finds them again. So
--- nothing is lost if whoever enables the agent comes to nothing half-way. That they were put off is no step of theirs and
--- not in the ledger.
+-- Of the rows that a claim has picked and locked, return those it may take. Jobs of disabled agents are postponed for ten
+-- minutes, together with other jobs of the same agents, so that the next claims do not scan them again. The postponement ends
+-- by itself, so no job is lost if a call to enable_agent fails half-way. A postponement is not a transition and is not in the
+-- ledger.
 --
 -- The lock on `agent` is for drain_agent, which waits for the transactions that hold it.
 create or replace function agents_on_claim(p_rows tid[], p_now timestamptz) returns tid[]
@@ -298,9 +299,8 @@ begin
     return array(select s.ctid from job_state s where s.ctid = any (p_rows) and s.due_at is null);
 end $$;
 
--- Who may execute (DP-6): a whitelist of the labels that leases are opened under. Empty, it lets everybody. A label that is
--- registered as a generator plans work and never executes it.
-
+-- Register a label that may execute jobs, and return its row. Leases are opened under labels: while no label is registered,
+-- every label may execute. A label with the role `generator` plans work and never executes it.
 create or replace function add_executor(label text, role text default 'executor', actor text default null)
 returns setof executor
 language plpgsql security definer set search_path from current as $$
@@ -314,6 +314,7 @@ begin
     return query select e.* from executor e where e.label = add_executor.label;
 end $$;
 
+-- Remove a label from the executors. Returns false if it was not registered.
 create or replace function remove_executor(label text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column

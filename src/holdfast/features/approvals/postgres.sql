@@ -1,7 +1,7 @@
--- What was asked, said and told does not change; what is over is over; and a question is decided by what people said.
+-- Requests, votes and notices never change, a closed approval never reopens, and votes decide an approval.
 
--- A job waits for one approval, and leaves it by the decision that was made there: whoever updates the state alone is
--- refused. One that is cancelled, or whose deadline has passed, takes its question back. Called by record_transition.
+-- A job waits for one approval and leaves it only by that approval's decision: updating the state alone is refused. A job that
+-- is cancelled or whose deadline passes withdraws its approval. Called by record_transition.
 create or replace function approvals_on_transition(old job_state, new job_state) returns void
 language plpgsql set search_path from current as $$
 declare
@@ -9,11 +9,13 @@ declare
 begin
     if new.state = old.state then
         if new.approval_id is distinct from old.approval_id then
-            raise exception 'job %: it waits for approval %, and for no other', old.id, old.approval_id using errcode = 'ZH002';
+            raise exception 'job %: it waits for approval % and cannot wait for another one', old.id, old.approval_id
+                using errcode = 'ZH002';
         end if;
         return;
     elsif new.approval_id is not null then
-        raise exception 'job %: a job that leaves its approval names it no more', old.id using errcode = 'ZH002';
+        raise exception 'job %: approval_id must be cleared when the job leaves waiting_for_approval', old.id
+            using errcode = 'ZH002';
     end if;
     select g.* into v_approval from approval g where g.id = old.approval_id and g.job_id = old.id and g.tenant = old.tenant;
     if new.state = 'cancelled'
@@ -21,7 +23,7 @@ begin
         update approval g set state = 'withdrawn', decided_at = clock_now() where g.id = v_approval.id and g.state = 'open';
     elsif (case new.state when 'queued' then v_approval.state = 'approved' or v_approval.state in ('denied', 'expired') and v_approval.on_deny = 'resume'
                           when 'failed' then v_approval.state in ('denied', 'expired') and v_approval.on_deny = 'fail' end) is not true then
-        raise exception 'job %: illegal transition % -> %: its approval was not decided so', old.id, old.state, new.state
+        raise exception 'job %: illegal transition % -> %: its approval has no such decision', old.id, old.state, new.state
             using errcode = 'ZH001', hint = 'Decide the approval: select * from approve(…), or deny(…).';
     end if;
 end $$;
@@ -32,13 +34,13 @@ create or replace function judge_approval_insert() returns trigger language plpg
 begin
     if new.state <> 'open' or not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant
                                              and s.state = 'waiting_for_approval' and s.approval_id = new.id) then
-        raise exception 'approval %: an approval is opened by the job that waits for it', new.id using errcode = 'ZH002';
+        raise exception 'approval %: only the job that waits for it can open an approval', new.id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
 create or replace trigger judge_insert before insert on approval for each row execute function judge_approval_insert();
 
--- Whether an approval has been decided as it says: by votes, by time, or because its job waits for it no more.
+-- Whether an approval's recorded decision is justified: by votes, by time, or because its job no longer waits for it.
 create or replace function decided_so(p_approval approval) returns boolean language plpgsql set search_path from current as $$
 begin
     return case p_approval.state
@@ -47,7 +49,7 @@ begin
                              or p_approval.on_expire = 'approve' and p_approval.expires_at <= clock_now()
         when 'denied' then exists (select from vote v where v.approval_id = p_approval.id and v.verdict = 'deny')
         when 'expired' then p_approval.on_expire = 'deny' and p_approval.expires_at <= clock_now()
-        when 'withdrawn' then pg_trigger_depth() > 1   -- approvals_on_transition, whose job has left
+        when 'withdrawn' then pg_trigger_depth() > 1   -- written by approvals_on_transition: the job has left the state
                               or not exists (select from job_state s where s.id = p_approval.job_id and s.approval_id = p_approval.id)
     end;
 end $$;
@@ -62,13 +64,13 @@ begin
           (new.id, new.tenant, new.job_id, new.n, new.name, new.summary, new.data::text, new.form::text, new.approvers, new.quorum,
            new.requester, new.not_requester, new.on_deny, new.on_expire, new.expires_in, new.remind_every, new.escalate_to,
            new.notify, new.content_hash, new.opened_at) then
-        raise exception 'approval %: a decided approval and what was asked never change', old.id using errcode = 'ZH002';
+        raise exception 'approval %: the request and a closed approval never change', old.id using errcode = 'ZH002';
     elsif new.expires_at is distinct from old.expires_at and (old.on_expire <> 'remind' or new.expires_at < old.expires_at)
        or new.escalated_at is distinct from old.escalated_at
           and (old.escalated_at is not null or (old.escalate_at <= clock_now()) is not true) then
-        raise exception 'approval %: its times are kept as they were asked for', old.id using errcode = 'ZH002';
+        raise exception 'approval %: its times cannot differ from the request', old.id using errcode = 'ZH002';
     elsif not coalesce(decided_so(new), false) then
-        raise exception 'approval %: illegal transition open -> %: what was said does not amount to it', old.id, new.state
+        raise exception 'approval %: illegal transition open -> %: the votes do not justify it', old.id, new.state
             using errcode = 'ZH001', hint = 'Decide it: select * from approve(…), or deny(…).';
     end if;
     return new;
@@ -86,7 +88,8 @@ begin
            and (g.approvers = '{}' or new.person = any (g.approvers)
                 or g.escalated_at is not null and new.person = any (g.escalate_to))
            and not (g.not_requester and new.person = g.requester)) then
-        raise exception 'approval %: one word a person who may, while the approval is open', new.approval_id using errcode = 'ZH002';
+        raise exception 'approval %: only approvers can vote, once each, while it is open', new.approval_id
+            using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -96,7 +99,7 @@ create or replace trigger refuse_update before update on vote for each statement
 create or replace function judge_token_insert() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.used_at is not null or not exists (select from approval g where g.id = new.approval_id and g.tenant = new.tenant and g.state = 'open') then
-        raise exception 'a token is issued unused, for an open approval' using errcode = 'ZH002';
+        raise exception 'approval_token: a token must be issued unused and for an open approval' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -104,7 +107,7 @@ create or replace trigger judge_insert before insert on approval_token for each 
 
 create or replace function judge_token_update() returns trigger language plpgsql as $$
 begin
-    raise exception 'a token is used once, and is otherwise not changed' using errcode = 'ZH002';
+    raise exception 'approval_token: a token can be marked as used once and never changed otherwise' using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on approval_token for each row
     when (old.used_at is not null or new.used_at is null or old.hash <> new.hash or old.approval_id <> new.approval_id
@@ -113,7 +116,7 @@ create or replace trigger judge_update before update on approval_token for each 
           or old.expires_at is distinct from new.expires_at)
     execute function judge_token_update();
 
--- --- leaving ---
+-- --- deletion ---
 
 create or replace trigger judge_delete after delete on approval
     referencing old table as gone for each statement execute function judge_delete();
@@ -131,20 +134,20 @@ create or replace trigger refuse_truncate before truncate on approval for each s
 create or replace trigger refuse_truncate before truncate on vote for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on approval_token for each statement execute function refuse_change();
 
--- Approvals: a question to people, and what becomes of the job that asked (CX-5, CX-6, CX-7).
--- Whoever writes an approval holds the row of its job first: a decision, an expiry, a cancel and a deadline that meet are put
--- in line there, and only the first of them finds the approval open. A job that leaves by a cancel or a deadline takes its
--- question back by itself (approvals_on_transition).
+-- Approvals: a request to people, and the effect of their decision on the job that asked. Every writer of an approval first
+-- locks the row of its job. A decision, an expiry, a cancellation and a deadline that race are serialised there, and only the
+-- first of them finds the approval open. A job that leaves by cancellation or deadline withdraws its approval
+-- (approvals_on_transition).
 
--- Have somebody told about an approval: a job of the kind that the asking program named for it, a child of the job that
--- asked and in its queue. Tokens are not part of it: whoever tells people has them issued.
+-- Enqueue a notice about an approval: a job of the kind that the requesting program named, a child of the requesting job and
+-- in its queue. It contains no tokens; the notice handler has them issued.
 create or replace function give_notice(p_approval approval, p_what text, p_number integer, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 declare
     v_id uuid := uuid7();
 begin
     if p_approval.notify is not null then
-        insert into owed (job_id) values (v_id);   -- it is part of the question: accepted where new jobs are refused
+        insert into owed (job_id) values (v_id);   -- part of the request: accepted even where new jobs are refused
         insert into job (id, tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by, source_system, created_at)
         select v_id, p_approval.tenant, p_approval.notify, j.queue,
                json_build_object('notice', json_build_object('approval_id', p_approval.id, 'what', p_what, 'number', p_number)),
@@ -154,7 +157,7 @@ begin
     end if;
 end $$;
 
--- Called by suspend: these jobs have just been put into waiting_for_approval by their own handlers.
+-- Called by suspend: these jobs have just entered waiting_for_approval from their own handlers.
 create or replace function approvals_on_suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -184,7 +187,7 @@ begin
     end loop;
 end $$;
 
--- What the handler is given: the decision and everybody's word.
+-- What the handler receives: the decision and every vote.
 create or replace function decision_of(p_approval approval) returns json language sql stable
 begin atomic
     select json_build_object('approval_id', p_approval.id, 'state', p_approval.state,
@@ -195,8 +198,8 @@ begin atomic
                     from vote v where v.approval_id = p_approval.id), '[]'::json));
 end;
 
--- Close an open approval whose job is locked: approved, denied or expired. The job goes on with the decision in its hands,
--- or ends as failed with the reason.
+-- Close an open approval whose job is locked: approved, denied or expired. The job continues with the decision as its input,
+-- or fails with the reason.
 create or replace function close_approval(p_approval approval, p_state text, p_reason text, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 declare
@@ -220,8 +223,9 @@ begin
     end if;
 end $$;
 
--- One person's word on an approval. Enough of them decide it; a refusal is an answer (DP-3). With `token_hash` it is the
--- holder of a token who speaks: the token is used up by a word that counts, and its person is the one who spoke.
+-- Record one person's decision on an approval. The approval closes when enough people have decided. Refusals are returned, not
+-- raised. With `token_hash` the holder of that token decides: a decision that counts uses up the token, and the token's person
+-- is recorded.
 create or replace function decide_approval(approval uuid, verdict text, person text, comment text default null, data json default null,
                                        how text default 'sql', token_hash text default null, for_tenant text default null)
 returns table (id uuid, state text, refused boolean, reason text)
@@ -237,7 +241,7 @@ declare
     v_reason text;
 begin
     if decide_approval.verdict is null or decide_approval.verdict not in ('approve', 'deny') then
-        raise exception 'a verdict must be approve or deny' using errcode = 'ZH010';
+        raise exception 'verdict must be approve or deny' using errcode = 'ZH010';
     end if;
     select g.* into v_approval from approval g where g.id = decide_approval.approval and (v_scope = '*' or g.tenant = v_scope);
     if not found then
@@ -285,16 +289,17 @@ begin
     return query select g.id, g.state, false, null::text from approval g where g.id = v_approval.id;
 end $$;
 
--- For psql: select * from holdfast.approve('…', 'ada@example.com', 'fine with me');
+-- Approve an approval as this person, for use in psql: select * from holdfast.approve('…', 'ada@example.com', 'fine with me');
 create or replace function approve(approval uuid, person text, comment text default null, data json default null, for_tenant text default null)
 returns table (id uuid, state text, refused boolean, reason text)
 language sql security definer set search_path from current as $$ select * from decide_approval($1, 'approve', $2, $3, $4, 'sql', null, $5) $$;
 
+-- Deny an approval as this person. Returns its state, or why the decision was refused.
 create or replace function deny(approval uuid, person text, comment text default null, for_tenant text default null)
 returns table (id uuid, state text, refused boolean, reason text)
 language sql security definer set search_path from current as $$ select * from decide_approval($1, 'deny', $2, $3, null, 'sql', null, $4) $$;
 
--- Keep the hash of a token that decides this approval. The token itself never comes here.
+-- Store the hash of a token that can decide this approval. The token itself never reaches the database.
 create or replace function keep_approval_token(approval uuid, hash text, person text, ttl interval default null, actor text default null,
                                            for_tenant text default null)
 returns text
@@ -319,8 +324,8 @@ begin
     return null;
 end $$;
 
--- Approvals whose time has come: reminders, escalation, expiry. Answers how many it dealt with. An approval whose job is being
--- written by somebody else is left for the next time.
+-- Process approvals that are due: reminders, escalation, expiry. Returns how many were processed. An approval whose job is
+-- locked by another transaction is left for the next run.
 create or replace function attend_approvals(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
@@ -372,7 +377,7 @@ begin
     return v_count;
 end $$;
 
--- The hashes of an approval's tokens, for a program that compares them with the one it was shown.
+-- Return the hashes of an approval's tokens, for a program that compares them with a token it received.
 create or replace function approval_token_hashes(approval uuid, for_tenant text default null) returns setof text
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -382,6 +387,7 @@ begin
      where t.approval_id = approval_token_hashes.approval and (v_scope = '*' or t.tenant = v_scope);
 end $$;
 
+-- Return the person, expiry and use of an approval token, found by the token's hash. No row if the hash is unknown.
 create or replace function approval_token_of(token_hash text, for_tenant text default null)
 returns table (person text, expires_at timestamptz, used_at timestamptz)
 language plpgsql security definer set search_path from current as $$
@@ -392,7 +398,7 @@ begin
      where t.hash = approval_token_of.token_hash and (v_scope = '*' or t.tenant = v_scope);
 end $$;
 
--- Whether this word has been said: for whoever lost the answer to decide_approval.
+-- Return whether this decision has already been recorded, for a caller that lost the response of decide_approval.
 create or replace function said(approval uuid, verdict text, person text, how text, token_hash text, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$

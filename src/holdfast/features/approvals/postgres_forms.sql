@@ -1,6 +1,6 @@
--- Whether data fits a form: the part of JSON Schema that engine/json_schema.py knows, said once more for those who
--- approve by SQL; a test compares the two. `pattern` is left out: every language has its own regular expressions, and what one
--- of them takes another may refuse. What is not known, or makes no sense, is passed over.
+-- Whether data matches a form: the subset of JSON Schema in engine/json_schema.py, implemented again for approvals by SQL; a
+-- test compares the two. `pattern` is left out because regular expressions differ between languages. Unknown or malformed
+-- keywords are ignored.
 
 create or replace function list_in(form jsonb, name text) returns jsonb language sql immutable
 return case jsonb_typeof(form -> name) when 'array' then form -> name else '[]' end;
@@ -14,7 +14,7 @@ return case when jsonb_typeof(value) = 'boolean' or type = 'boolean' then jsonb_
             when type in ('object', 'array', 'string', 'null', 'number') then jsonb_typeof(value) = type
             else true end;
 
--- What bounds say about a number, or the size of a text or a list.
+-- Checks the bounds of a number, or of the length of a text or a list.
 create or replace function within_bounds(value jsonb, form jsonb) returns boolean language sql immutable
 return coalesce(case jsonb_typeof(value)
     when 'string' then length(value #>> '{}') >= coalesce(number_in(form, 'minLength'), 0)

@@ -1,13 +1,13 @@
--- What was asked, said and told does not change; what is over is over; and a question is decided by what people said.
--- REPLACE deletes what is in its way without asking anybody, so a row in its way is looked for before each insert.
+-- Requests, votes and notices never change, a closed approval never reopens, and votes decide an approval. REPLACE deletes
+-- conflicting rows without firing triggers, so each insert checks for conflicting rows first.
 
--- A job waits for one approval. That it leaves it by the decision made there is part of judge_transition; one that leaves
--- otherwise (a cancel, a deadline) takes its question back.
+-- A job waits for one approval. judge_transition ensures that it leaves by that approval's decision; a job that leaves
+-- otherwise (a cancellation, a deadline) withdraws its approval.
 DROP TRIGGER IF EXISTS judge_waiting;
 CREATE TRIGGER judge_waiting BEFORE UPDATE OF approval_id ON job_state
 WHEN OLD.state = 'waiting_for_approval' AND NEW.state = OLD.state AND NEW.approval_id IS NOT OLD.approval_id
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a job waits for one approval, and for no other');
+    SELECT RAISE(ABORT, 'immutable: a job waits for one approval and cannot wait for another one');
 END;
 
 DROP TRIGGER IF EXISTS withdraw_approval;
@@ -25,13 +25,13 @@ WHEN EXISTS (SELECT 1 FROM approval g WHERE g.id = NEW.id) OR NEW.state <> 'open
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant
                        AND s.state = 'waiting_for_approval' AND s.approval_id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: an approval is opened by the job that waits for it');
+    SELECT RAISE(ABORT, 'immutable: only the job that waits for it can open an approval');
 END;
 
 DROP TRIGGER IF EXISTS judge_approval_update;
 CREATE TRIGGER judge_approval_update BEFORE UPDATE ON approval
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a decided approval and what was asked never change')
+    SELECT RAISE(ABORT, 'immutable: the request and a closed approval never change')
      WHERE OLD.state <> 'open'
         OR (OLD.id, OLD.tenant, OLD.job_id, OLD.n, OLD.name, OLD.summary, OLD.data, OLD.form, OLD.approvers, OLD.quorum,
             OLD.requester, OLD.not_requester, OLD.on_deny, OLD.on_expire, OLD.expires_in, OLD.remind_every, OLD.escalate_to,
@@ -40,12 +40,12 @@ BEGIN
            (NEW.id, NEW.tenant, NEW.job_id, NEW.n, NEW.name, NEW.summary, NEW.data, NEW.form, NEW.approvers, NEW.quorum,
             NEW.requester, NEW.not_requester, NEW.on_deny, NEW.on_expire, NEW.expires_in, NEW.remind_every, NEW.escalate_to,
             NEW.notify, NEW.content_hash, NEW.opened_at);
-    SELECT RAISE(ABORT, 'immutable: the times of an approval are kept as they were asked for')
+    SELECT RAISE(ABORT, 'immutable: the times of an approval cannot differ from the request')
      WHERE NEW.expires_at IS NOT OLD.expires_at AND (OLD.on_expire <> 'remind' OR NEW.expires_at < OLD.expires_at)
         OR NEW.escalated_at IS NOT OLD.escalated_at
            AND (OLD.escalated_at IS NOT NULL OR (OLD.escalate_at <= (SELECT now FROM present)) IS NOT 1);
-    -- By votes, by time, or because its job waits for it no more.
-    SELECT RAISE(ABORT, 'illegal transition of an approval: what was said does not amount to it')
+    -- By votes, by time, or because its job no longer waits for it.
+    SELECT RAISE(ABORT, 'illegal transition of an approval: the votes do not justify it')
      WHERE NOT coalesce(CASE NEW.state
         WHEN 'open' THEN 1
         WHEN 'approved' THEN (SELECT count(*) FROM vote v WHERE v.approval_id = NEW.id AND v.verdict = 'approve') >= NEW.quorum
@@ -69,20 +69,21 @@ WHEN EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = NEW.approval_id AND v.pe
                 OR (g.escalated_at IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(g.escalate_to) WHERE value = NEW.person)))
            AND NOT (g.not_requester AND NEW.person = g.requester))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: one word a person who may, while the approval is open');
+    SELECT RAISE(ABORT, 'immutable: only approvers can vote, once each, while the approval is open');
 END;
 
 DROP TRIGGER IF EXISTS refuse_vote_update;
 CREATE TRIGGER refuse_vote_update BEFORE UPDATE ON vote
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what people said is never changed');
+    SELECT RAISE(ABORT, 'immutable: votes are never changed');
 END;
 
 DROP TRIGGER IF EXISTS judge_token_insert;
 CREATE TRIGGER judge_token_insert BEFORE INSERT ON approval_token
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is this token') WHERE EXISTS (SELECT 1 FROM approval_token t WHERE t.hash = NEW.hash);
-    SELECT RAISE(ABORT, 'immutable: a token is issued unused, for an open approval')
+    SELECT RAISE(ABORT, 'already exists: this approval token is already stored')
+     WHERE EXISTS (SELECT 1 FROM approval_token t WHERE t.hash = NEW.hash);
+    SELECT RAISE(ABORT, 'immutable: a token must be issued unused and for an open approval')
      WHERE NEW.used_at IS NOT NULL
         OR NOT EXISTS (SELECT 1 FROM approval g WHERE g.id = NEW.approval_id AND g.tenant = NEW.tenant AND g.state = 'open');
 END;
@@ -93,7 +94,7 @@ WHEN OLD.used_at IS NOT NULL OR NEW.used_at IS NULL OR OLD.hash <> NEW.hash OR O
      OR OLD.person IS NOT NEW.person OR OLD.tenant <> NEW.tenant OR OLD.issued_by <> NEW.issued_by
      OR OLD.issued_at <> NEW.issued_at OR OLD.expires_at IS NOT NEW.expires_at
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a token is used once, and is otherwise not changed');
+    SELECT RAISE(ABORT, 'immutable: a token can be marked as used once and never changed otherwise');
 END;
 
 -- --- the step of an approval ---
@@ -105,10 +106,10 @@ WHEN NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL
                         AND g.id = json_extract(NEW.value, '$.approval_id') AND g.state = json_extract(NEW.value, '$.state')
                         AND g.decided_at = NEW.ended_at)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: an approval is over when its approval is decided');
+    SELECT RAISE(ABORT, 'immutable: only the decision of its approval can finish this step');
 END;
 
--- --- leaving ---
+-- --- deletion ---
 
 DROP TRIGGER IF EXISTS judge_approval_delete;
 CREATE TRIGGER judge_approval_delete BEFORE DELETE ON approval
@@ -121,5 +122,5 @@ DROP TRIGGER IF EXISTS judge_vote_delete;
 CREATE TRIGGER judge_vote_delete BEFORE DELETE ON vote
 WHEN EXISTS (SELECT 1 FROM approval g WHERE g.id = OLD.approval_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what people said is never deleted while its approval exists');
+    SELECT RAISE(ABORT, 'immutable: votes are never deleted while their approval exists');
 END;

@@ -1,9 +1,9 @@
--- The log of an attempt. It is written while the attempt runs, part by part, and never changed: after the end of the attempt the
--- database refuses another part.
+-- Log of an attempt. It is written in parts while the attempt runs and never changed; after the attempt has ended, the
+-- database refuses further parts.
 
--- `entries`: [{"job", "attempt", "n", "lines"}, …] or with a "ref" instead of lines. Writing a part again changes nothing, so a
--- worker may repeat a call whose answer was lost. Answers the jobs whose attempt is not this lease's any more; nothing was written
--- for them.
+-- Append log parts to running attempts. `entries`: [{"job", "attempt", "n", "lines"}, …], or with a "ref" instead of lines.
+-- Writing a part again changes nothing, so a worker may repeat a call whose response was lost. Returns the jobs whose attempt
+-- this lease no longer holds; nothing was written for them.
 create or replace function append_log(lease uuid, entries json, for_tenant text default null) returns setof uuid
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
     set enable_seqscan = off set jit = off as $$
@@ -39,7 +39,7 @@ end $$;
 create or replace trigger judge_insert after insert on attempt_log
     referencing new table as added for each statement execute function judge_attempt_log_insert();
 
--- The same lines, sealed with another key, are no others.
+-- Re-encrypting the same lines with another key is allowed.
 create or replace function judge_attempt_log_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if (to_jsonb(new) - 'lines' <> to_jsonb(old) - 'lines')

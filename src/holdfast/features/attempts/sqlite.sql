@@ -1,16 +1,16 @@
--- The log of an attempt is written while the attempt runs, part by part, and never changed: after the end of the attempt the
--- database refuses another part. A part that is there is looked for first, since a REPLACE would not ask the delete trigger.
+-- The log of an attempt is written in parts while the attempt runs and never changed: after the attempt has ended, the
+-- database refuses further parts. Existing parts are checked first, since a REPLACE would not fire the delete trigger.
 DROP TRIGGER IF EXISTS judge_attempt_log_insert;
 CREATE TRIGGER judge_attempt_log_insert BEFORE INSERT ON attempt_log
 BEGIN
     SELECT RAISE(ABORT, 'immutable: a log is written only while its attempt runs')
      WHERE NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.attempt = NEW.attempt
                           AND s.state = 'in_progress');
-    SELECT RAISE(ABORT, 'immutable: a part of a log is never written again')
+    SELECT RAISE(ABORT, 'immutable: a log part cannot be written twice')
       FROM attempt_log l WHERE l.job_id = NEW.job_id AND l.attempt = NEW.attempt AND l.n = NEW.n;
 END;
 
--- The same lines, sealed with another key, are no others.
+-- Re-encrypting the same lines with another key is allowed.
 DROP TRIGGER IF EXISTS judge_attempt_log_update;
 CREATE TRIGGER judge_attempt_log_update BEFORE UPDATE ON attempt_log
 WHEN (OLD.job_id, OLD.tenant, OLD.attempt, OLD.n, OLD.at, OLD.ref) IS NOT (NEW.job_id, NEW.tenant, NEW.attempt, NEW.n, NEW.at, NEW.ref)
@@ -21,12 +21,12 @@ WHEN (OLD.job_id, OLD.tenant, OLD.attempt, OLD.n, OLD.at, OLD.ref) IS NOT (NEW.j
          AND NEW.lines = json_object('$holdfast', json_object('key', json_extract(NEW.lines, '$."$holdfast".key'),
                                                               'sealed', json_extract(NEW.lines, '$."$holdfast".sealed'))), 0)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a log is added to, never changed');
+    SELECT RAISE(ABORT, 'immutable: log parts are never changed');
 END;
 
 DROP TRIGGER IF EXISTS judge_attempt_log_delete;
 CREATE TRIGGER judge_attempt_log_delete BEFORE DELETE ON attempt_log
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a log is added to, never removed');
+    SELECT RAISE(ABORT, 'immutable: log parts are never deleted');
 END;

@@ -1,11 +1,12 @@
--- The bytes that are hashed, who may write the trail, and how a change of the configuration gets into it (HF-4, rule 28).
+-- The bytes that are hashed, who may write the audit trail, and how configuration changes get into it.
 
--- A field: its length in bytes, a colon, and it; a minus for null. Nothing in a field can then be taken for another.
+-- Encodes a field as its length in bytes, a colon and the value, or a minus for null. Fields encoded like this cannot be
+-- confused with each other.
 create or replace function audit_field(p_value text) returns text language sql immutable
 return coalesce(octet_length(p_value)::text || ':' || p_value, '-');   -- ::text keeps it immutable, and so inlined
 
--- The digest of an event: of all its columns, times in microseconds since 1970. The library computes the same by itself,
--- and checks with that.
+-- Digest of an event over all its columns, times in microseconds since 1970. The library computes the same digest
+-- independently and verifies with it.
 create or replace function event_digest(e event) returns bytea language sql stable
 return sha256(convert_to(
     '5:event' || audit_field(e.seq::text) || audit_field(e.job_id::text) || audit_field(e.tenant) || audit_field(e.kind)
@@ -13,7 +14,7 @@ return sha256(convert_to(
     || audit_field((extract(epoch from in_time(e.at)) * 1000000)::bigint::text) || audit_field(e.actor) || audit_field(e.meta::text)
     || audit_field(e.xid::text), 'UTF8'));
 
--- The digest of what a job carries, with the number of the event that brought it; negative if it is encrypted.
+-- Digest of a job's content, with the number of the event that brought it; the number is negative if the content is encrypted.
 create or replace function content_leaf(p_seq bigint, p_what text, p_job uuid, p_text text, p_pair boolean, p_ref text) returns bytea
 language sql stable
 return int8send(case when p_text like '{"$holdfast"%' and position('"key"' in p_text) > 0 then -p_seq else p_seq end)
@@ -34,26 +35,26 @@ create or replace trigger refuse_update before update on seal for each statement
 create or replace trigger refuse_delete before delete on seal for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on seal for each statement execute function refuse_change();
 
--- Nobody writes one for another, or for another time.
+-- An action cannot be written in another actor's name or with another time.
 create or replace function judge_action() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.actor is distinct from actor() or new.xid <> pg_current_xact_id()::text::bigint
-       -- One that a trigger writes has the time of just now, also where somebody moves the clock meanwhile, as tests do.
+       -- An action written by a trigger has the current time, even if the clock is shifted meanwhile, as tests do.
        or pg_trigger_depth() < 2 and abs(extract(epoch from new.at - clock_now())) > 60 then
-        raise exception 'action: written for whoever acts, when they act, and for nobody else' using errcode = 'ZH002';
+        raise exception 'action: must be written by its actor at the current time' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
 create or replace trigger judge_insert before insert on action for each row execute function judge_action();
 
--- A seal continues the chain. Two that seal at once make one.
+-- A seal continues the chain. Two concurrent sealers produce one seal.
 create or replace function judge_seal() returns trigger language plpgsql set search_path from current as $$
 declare
     v_last record;
 begin
     select s.number, s.digest into v_last from seal s order by s.number desc limit 1;
     if new.number <> coalesce(v_last.number, 0) + 1 or new.previous <> coalesce(v_last.digest, repeat('0', 64)) then
-        raise exception 'seal %: does not continue the chain', new.number using errcode = 'ZH059';
+        raise exception 'seal %: must continue the newest seal', new.number using errcode = 'ZH059';
     end if;
     return new;
 end $$;
@@ -66,9 +67,9 @@ language sql set search_path from current as $$
     values (p_tenant, clock_now(), actor(), p_type, p_subject, p_name, p_changed, p_first, p_last);
 $$;
 
--- What a trigger calls for a row of the configuration that was added, changed or removed. Its arguments are the word for such
--- a thing, the columns that name it, those whose values are told, and those of which only is told that they changed; which
--- tables have it is in stores/action_triggers.py.
+-- Trigger function for a configuration row that was inserted, updated or deleted. Its arguments are the name of the subject,
+-- the columns that identify it, the columns whose values are recorded, and the columns of which only the fact of a change is
+-- recorded. stores/action_triggers.py lists the tables that have this trigger.
 create or replace function record_action() returns trigger language plpgsql security definer set search_path from current as $$
 declare
     v_old     jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
@@ -107,14 +108,15 @@ begin
     return null;
 end $$;
 
--- Sealing the ledger (HF-4, rule 28): a block of what was committed, hashed together with the block before. Any worker does it,
--- no leader. Whoever finds another at it waits for its block; a lock that is not released for two seconds is an error that
--- says who holds it: a ledger that is not sealed proves nothing.
+-- Seal a block of committed ledger events, hashed together with the previous block. Any worker may seal; there is no leader. A
+-- caller that finds another one sealing waits for its block. A lock that is not released within two seconds is an error that
+-- names its holder, because an unsealed ledger proves nothing.
 --
--- Sealed is every event up to `floor` that `snapshot` sees. New are those above the floor, and those below it whose
--- transaction the snapshot did not see: a late committer is in a later block, and never in none. One statement reads them
--- together with the snapshot it reads by, so that no event can fall between two blocks (docs/adr/0003, 0022).
--- One plan per connection: planning the digests takes as long as computing a thousand of them, and a custom plan is no better.
+-- Every event up to `floor` that `snapshot` sees is sealed. New events are those above the floor, and those below it whose
+-- transaction the snapshot did not see: an event that commits late goes into a later block and is never left out. One
+-- statement reads the events together with the snapshot it uses, so that no event can fall between two blocks (docs/adr/0003,
+-- 0022). One plan per connection: planning the digests takes as long as computing a thousand of them, and a custom plan is no
+-- better.
 create or replace function seal_ledger(version text, want integer default 2000) returns integer
 language plpgsql security definer set search_path from current set enable_seqscan = off set jit = off set lock_timeout = '2s'
 set plan_cache_mode = force_generic_plan as $$
@@ -147,16 +149,18 @@ begin
     v_new.base := v_last.base;
     v_past := v_last.snapshot::pg_snapshot;
     if pg_snapshot_xmax(v_past) > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- Another server, which counts its transactions anew: what was here is sealed or lost, and its numbers mean nothing.
+        -- A restored server counts its transactions from the start again: earlier events are sealed or lost, and their
+        -- transaction ids mean nothing here.
         v_new.base := v_last.floor;
         v_past := null;
     end if;
     if v_past is not null then
         select array_agg(x::text::bigint) into v_open from pg_snapshot_xip(v_past) x;
         v_above := pg_snapshot_xmax(v_past)::text::bigint;
-        -- What was under way at the snapshot has taken its id after the seals before it, and its numbers after that. So a late
-        -- event is above the floor of the newest of those: nearly always among the last few thousand, where the primary key
-        -- finds it. Only behind a long transaction it is looked for by the index on xid, which reads all that is new to it.
+        -- A transaction in flight at the snapshot took its id after the preceding seals, and its event numbers after that. So
+        -- a late event is above the floor of the newest of those seals: nearly always among the last few thousand events,
+        -- where the primary key finds it. Only behind a long transaction is the index on xid used, which reads every newer
+        -- event.
         select s.floor into v_low from seal s
          where s.xid < pg_snapshot_xmin(v_past)::text::bigint order by s.number desc limit 1;
     end if;
@@ -203,7 +207,7 @@ begin
     v_new.previous := v_last.digest;
     v_new.version := seal_ledger.version;
     v_new.xid := pg_current_xact_id()::text::bigint;
-    v_new.sealed_at := clock_now();   -- after the id: whoever has a greater one writes later than this
+    v_new.sealed_at := clock_now();   -- after the id: a seal with a greater id has a later time
     v_new.digest := encode(sha256(convert_to(
         '4:seal' || audit_field(v_new.number::text) || audit_field(v_new.previous) || audit_field(v_new.event_count::text)
         || audit_field(v_new.action_count::text) || audit_field(v_new.floor::text) || audit_field(v_new.action_floor::text)
@@ -216,8 +220,8 @@ begin
     return v_new.event_count + v_new.action_count;
 end $$;
 
--- Which seals the events of a job are in, and the digest that each was sealed with. A tenant may ask for its own: of the seal
--- it is told nothing but the number and the time.
+-- Return the seals that contain the events of a job, with the digest each event was sealed with. A tenant may query its own
+-- jobs; of a seal it sees only the number and the time.
 create or replace function seals_of(job_id uuid, for_tenant text default null)
 returns table (seq bigint, seal bigint, sealed_at timestamptz, digest text)
 language plpgsql security definer set search_path from current as $$
@@ -236,7 +240,7 @@ begin
      where p.at > 0 order by n.seq;
 end $$;
 
--- Where in a block's list of numbers and digests this number stands, from 1; 0 where it does not. The list is in order.
+-- Position of this number in a block's sorted list of numbers and digests, from 1; 0 if it is not there.
 create or replace function sealed_place(p_events bytea, p_seq bigint) returns integer
 language plpgsql immutable as $$
 declare
@@ -260,10 +264,10 @@ begin
     return 0;
 end $$;
 
--- For a purge, just before it deletes jobs with their events. The action keeps the numbers of the events, so that the chain holds
--- without them, and for each job the event that says it was cleaned: a check compares it with its seal. One action for each
--- tenant, with the number through which consumers that keep their own place must have read (`events_gone`). Answers how many
--- events there were.
+-- Called by a purge just before it deletes jobs with their events. The action keeps the numbers of the events, so that the
+-- chain can be verified without them, and for each job the event that records its cleaning: verification compares that event
+-- with its seal. One action per tenant, with the number through which consumers that store their own cursor must have read
+-- (`events_gone`). Returns the number of events.
 create or replace function record_removed(p_jobs uuid[]) returns integer
 language plpgsql set search_path from current as $$
 declare
@@ -293,7 +297,7 @@ begin
     return coalesce(v_count, 0);
 end $$;
 
--- The payloads that these events brought, for a check by somebody who may read every tenant's events and no payloads.
+-- Return the payloads that these events brought, for a verifier that may read every tenant's events but no payloads.
 create or replace function brought_payloads(numbers bigint[]) returns table (seq bigint, job_id uuid, state text, payload text, replaced text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column

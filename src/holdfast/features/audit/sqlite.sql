@@ -1,12 +1,12 @@
--- Who may write the trail (HF-4, rule 28). Which tables are recorded in it is in stores/action_triggers.py.
+-- Who may write the audit trail. stores/action_triggers.py lists the tables that are recorded in it.
 
--- Nobody writes one for another, for another time, or in the place of another.
+-- An action cannot be written in another actor's name, with another time, or in place of another action.
 DROP TRIGGER IF EXISTS judge_action_insert;
 CREATE TRIGGER judge_action_insert BEFORE INSERT ON action
 WHEN NEW.actor IS NOT (SELECT actor FROM present) OR abs(NEW.at - (SELECT now FROM present)) > 60000000
      OR (NEW.seq IS NOT NULL AND NEW.seq <> -1 AND NEW.seq <= (SELECT max(seq) FROM action))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: an action is written for whoever acts, when they act, and for nobody else');
+    SELECT RAISE(ABORT, 'immutable: an action must be written by its actor at the current time');
 END;
 
 DROP TRIGGER IF EXISTS refuse_action_update;
@@ -21,13 +21,13 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: actions are never deleted');
 END;
 
--- A seal continues the chain. Two that seal at once make one.
+-- A seal continues the chain. Two concurrent sealers produce one seal.
 DROP TRIGGER IF EXISTS judge_seal_insert;
 CREATE TRIGGER judge_seal_insert BEFORE INSERT ON seal
 WHEN NEW.number <> coalesce((SELECT max(number) FROM seal), 0) + 1
      OR NEW.previous <> coalesce((SELECT digest FROM seal ORDER BY number DESC LIMIT 1), printf('%064d', 0))
 BEGIN
-    SELECT RAISE(ABORT, 'chain broken: a seal continues the newest one');
+    SELECT RAISE(ABORT, 'chain broken: a seal must continue the newest one');
 END;
 
 DROP TRIGGER IF EXISTS refuse_seal_update;

@@ -1,13 +1,13 @@
--- Settings of connectors (JF-11). They are a tenant's own, and hold names of secrets, never one: whoever writes a row,
--- by whatever way, what looks like a secret is refused.
+-- Connector settings. They belong to one tenant and contain names of secrets, never the secrets: values that look like a
+-- secret are refused for every writer.
 
 create or replace function judge_connector() returns trigger language plpgsql set search_path from current as $$
 declare
     v_header text;
 begin
     if tg_op = 'UPDATE' and (old.tenant <> new.tenant or old.name <> new.name) then
-        raise exception 'connector %: whose settings they are, and for what, never changes', old.name
-            using errcode = 'ZH002', hint = 'Remove it, and set another.';
+        raise exception 'connector %: tenant and name cannot change', old.name
+            using errcode = 'ZH002', hint = 'Remove it and set another one.';
     end if;
     select h.key into v_header from jsonb_each(new.headers) h
      where case jsonb_typeof(h.value)
@@ -18,23 +18,25 @@ begin
                else true end
      limit 1;
     if found then
-        raise exception 'secret in settings: the header % holds what only a secret''s name may stand for', v_header
-            using errcode = 'ZH064', hint = 'Write {"secret": "NAME"}.';
+        raise exception 'secret in settings: the header % contains a secret', v_header
+            using errcode = 'ZH064', hint = 'Refer to the secret by name: {"secret": "NAME"}.';
     end if;
     if exists (select from unnest(new.secrets) s where s is null or s !~ '^[A-Z][A-Z0-9_]{0,99}$') then
-        raise exception 'secret in settings: what is listed is no name of a secret'
-            using errcode = 'ZH064', hint = 'A name is in capital letters, such as RATES_TOKEN.';
+        raise exception 'secret in settings: the list contains a value that is not the name of a secret'
+            using errcode = 'ZH064', hint = 'Names are in capital letters, such as RATES_TOKEN.';
     end if;
     if cardinality(new.hosts) = 0 and (cardinality(new.secrets) > 0 or exists (
         select from jsonb_each(new.headers) h where jsonb_typeof(h.value) = 'object')) then
-        raise exception 'secret in settings: secrets are sent only to named hosts'
-            using errcode = 'ZH064', hint = 'Name the hosts that may receive the secrets.';
+        raise exception 'secret in settings: secrets are sent only to listed hosts'
+            using errcode = 'ZH064', hint = 'List the hosts that may receive the secrets.';
     end if;
     return new;
 end $$;
 create or replace trigger judge_connector before insert or update on connector for each row execute function judge_connector();
 create or replace trigger refuse_truncate before truncate on connector for each statement execute function refuse_change();
 
+-- Create or replace a connector's settings, and return its row. `secrets` are names of secrets; values that look like a secret
+-- are refused.
 create or replace function set_connector(name text, hosts text[] default '{}', headers jsonb default '{}', secrets text[] default '{}',
                                          timeout float8 default null, max_bytes integer default null, enabled boolean default true,
                                          actor text default null, for_tenant text default null)
@@ -53,6 +55,7 @@ begin
     return query select c.* from connector c where c.tenant = v_scope and c.name = set_connector.name;
 end $$;
 
+-- Delete a connector. Returns false if it does not exist.
 create or replace function remove_connector(name text, actor text default null, for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column

@@ -1,4 +1,4 @@
--- Settings of connectors (JF-11) hold names of secrets, never one: whoever writes a row, what looks like a secret is refused.
+-- Connector settings contain names of secrets, never the secrets: values that look like a secret are refused for every writer.
 DROP VIEW IF EXISTS connector_flaw;
 CREATE VIEW connector_flaw AS
 SELECT c.tenant, c.name
@@ -17,7 +17,7 @@ SELECT c.tenant, c.name
   FROM connector c, json_each(c.secrets) s
  WHERE s.type <> 'text' OR s.value NOT GLOB '[A-Z]*' OR s.value GLOB '*[^A-Z0-9_]*' OR length(s.value) > 100
 UNION ALL
--- Secrets go to hosts that are named, and to no other.
+-- Secrets are sent only to listed hosts.
 SELECT c.tenant, c.name
   FROM connector c
  WHERE c.hosts = '[]' AND (c.secrets <> '[]' OR EXISTS (SELECT 1 FROM json_each(c.headers) h WHERE h.type = 'object'));
@@ -25,15 +25,15 @@ SELECT c.tenant, c.name
 DROP TRIGGER IF EXISTS judge_connector_insert;
 CREATE TRIGGER judge_connector_insert AFTER INSERT ON connector
 BEGIN
-    SELECT RAISE(ABORT, 'secret in settings: a header or a list holds what only a secret''s name may stand for')
+    SELECT RAISE(ABORT, 'secret in settings: a header or the list contains a secret; use its name')
       FROM connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
 END;
 
 DROP TRIGGER IF EXISTS judge_connector_update;
 CREATE TRIGGER judge_connector_update AFTER UPDATE ON connector
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: whose settings they are, and for what, never changes')
+    SELECT RAISE(ABORT, 'immutable: tenant and name of a connector cannot change')
      WHERE OLD.tenant <> NEW.tenant OR OLD.name <> NEW.name;
-    SELECT RAISE(ABORT, 'secret in settings: a header or a list holds what only a secret''s name may stand for')
+    SELECT RAISE(ABORT, 'secret in settings: a header or the list contains a secret; use its name')
       FROM connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
 END;

@@ -1,8 +1,8 @@
--- Dead letters in groups (DP-15): which job is buried, for what, and how many there are. Kept by the ledger's trigger
--- (transition.sql) for every way into and out of the state, also by hand: it reads
--- the rows of every step anyway, and calls this when one of them was failed or dead.
+-- Groups of dead letters: which jobs are dead letters, with which error, and how many there are. The ledger's trigger
+-- (transition.sql) maintains them for every way into and out of the state, hand-written updates included: it reads the rows of
+-- every transition anyway and calls this function when one of them was failed or dead.
 
--- Groups are locked in the order of their names, so that two who bury do not wait for each other.
+-- Groups are locked in the order of their fingerprints, so that two concurrent transactions do not deadlock.
 create or replace function dead_letters_on_transition(p_buried uuid[], p_left uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -42,7 +42,7 @@ begin
     end loop;
 end $$;
 
--- Rows come and go with what happens to jobs; of a group people write the note alone.
+-- Transitions of jobs insert and delete the rows; people write only the note of a group.
 create or replace trigger refuse_insert before insert on dead_letter for each statement execute function refuse_insert();
 create or replace trigger refuse_insert before insert on dead_letter_group for each statement execute function refuse_insert();
 create or replace trigger refuse_update before update on dead_letter for each statement execute function refuse_change();
@@ -52,29 +52,30 @@ create or replace trigger refuse_truncate before truncate on dead_letter_group f
 create or replace function refuse_recount() returns trigger language plpgsql as $$
 begin
     if pg_trigger_depth() < 2 then
-        raise exception '% is kept by what happens to jobs (% refused)', tg_table_name, lower(tg_op)
-            using errcode = 'ZH002', hint = 'Redrive or discard dead letters; only the note of a group is written.';
+        raise exception '% is maintained by triggers (% refused)', tg_table_name, lower(tg_op)
+            using errcode = 'ZH002', hint = 'Redrive or discard the dead letters; only the note of a group can be written.';
     end if;
     return coalesce(new, old);
 end $$;
 create or replace trigger refuse_delete before delete on dead_letter for each row execute function refuse_recount();
--- Retention takes the words of a sample that it has purged.
+-- Retention removes the error message of a sample job that it has purged.
 create or replace function refuse_group_recount() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.error_message = '[purged]' and to_jsonb(new) - 'error_message' = to_jsonb(old) - 'error_message'
        and not exists (select from job_state s where s.id = old.sample_job) or pg_trigger_depth() > 1 then
         return new;
     end if;
-    raise exception '% is kept by what happens to jobs (% refused)', tg_table_name, lower(tg_op)
-        using errcode = 'ZH002', hint = 'Redrive or discard dead letters; only the note of a group is written.';
+    raise exception '% is maintained by triggers (% refused)', tg_table_name, lower(tg_op)
+        using errcode = 'ZH002', hint = 'Redrive or discard the dead letters; only the note of a group can be written.';
 end $$;
 create or replace trigger refuse_recount before update on dead_letter_group for each row
     when (to_jsonb(new) - '{note,noted_by,noted_at}'::text[] <> to_jsonb(old) - '{note,noted_by,noted_at}'::text[])
     execute function refuse_group_recount();
--- A group that nobody has anything open in may be forgotten, as retention does.
+-- A group without open dead letters may be deleted, as retention does.
 create or replace trigger refuse_delete before delete on dead_letter_group for each row
     when (old.open > 0) execute function refuse_change();
 
+-- Set the note on a group of dead letters; an empty note removes it. Returns false if there is no such group.
 create or replace function note_dead_letters(fingerprint text, note text, actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -90,11 +91,13 @@ begin
     return found;
 end $$;
 
--- Bulk operations (DP-15): what people do to many jobs, in small batches, by any worker. The jobs of a batch and how far the
--- operation has come are one transaction, so a process that dies in between has done all of a batch or nothing; whoever works
--- on one has its row, so no two do the same. Which jobs are next is found by the caller (stores/bulk.py); that they
--- are what was asked for is looked at here once more, since a worker may do to jobs what only an administrator may ask for.
+-- Bulk operations: actions on many jobs, executed in small batches by any worker. The jobs of a batch and the progress of the
+-- operation are written in one transaction, so a process that dies has done all of a batch or nothing. The worker on an
+-- operation holds its row, so no two process the same batch. The caller finds the next jobs (stores/bulk.py). This file checks
+-- again that they match the request, because a worker may do to jobs what only an administrator may request.
 
+-- Start a bulk operation on the jobs that match `wanted` (JSON). Workers execute it in batches. Starting it again with the
+-- same id does nothing.
 create or replace function start_operation(id uuid, action text, wanted text, total bigint, capped boolean, reason text default null,
     max_attempts integer default null, rate double precision default null, actor text default null, for_tenant text default null)
 returns void
@@ -111,18 +114,19 @@ begin
     on conflict (id) do nothing;
 end $$;
 
--- What every worker asks now and then, and mostly there is none: how many seconds until a batch is due.
+-- Return the number of seconds until the next batch of a bulk operation is due, or null. Every worker polls this; usually
+-- there is none.
 create or replace function next_operation(for_tenant text default null) returns double precision
 language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(next_operation.for_tenant);
 begin
-    -- `greatest` passes over nulls, so that nothing would be due at once.
+    -- `greatest` ignores nulls: without the count, no operation would read as one that is due now.
     return (select case when count(*) > 0 then greatest(0, extract(epoch from min(o.next_at) - clock_now())) end from operation o
              where o.state = 'running' and (v_scope = '*' or o.tenant = v_scope) and not halted());
 end $$;
 
--- Have the next one that is due, or a certain one, to oneself until the end of the transaction.
+-- Lock the next due operation, or a given one, until the end of the transaction.
 create or replace function hold_operation(only_id uuid default null, for_tenant text default null) returns setof operation
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -137,11 +141,11 @@ begin
      order by o.next_at limit 1 for update skip locked;
 end $$;
 
--- Ids sort by time, so a span of time is a span of ids: the first that there could be at a moment.
+-- Ids sort by time, so a time range is an id range: the smallest id possible at a moment.
 create or replace function first_id(moment timestamptz) returns uuid language sql immutable
 return (lpad(to_hex(floor(extract(epoch from moment) * 1000)::bigint), 12, '0') || '70008000000000000000')::uuid;
 
--- Whether a job is one of those that were asked for.
+-- Whether a job matches the request.
 create or replace function is_wanted(p_job uuid, p_wanted json, p_tenant text) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
@@ -164,7 +168,8 @@ begin
                 or exists (select from dead_letter l where l.job_id = j.id and l.fingerprint = p_wanted ->> 'fingerprint')));
 end $$;
 
--- Do a batch of an operation that is held, and move its place on; with `over` there are no more.
+-- Execute a batch of a locked operation and advance its position. With `over` the operation ends. Returns how many jobs
+-- changed.
 create or replace function do_operation(operation uuid, jobs uuid[], last uuid, over boolean, for_tenant text default null)
 returns integer
 language plpgsql security definer set search_path from current as $$
@@ -182,16 +187,17 @@ begin
     select o.* into v_op from operation o
      where o.id = do_operation.operation and (v_scope = '*' or o.tenant = v_scope) for update;
     if v_op.id is null or v_op.state <> 'running' or v_op.next_at > v_now or cardinality(do_operation.jobs) > 1000 then
-        raise exception 'operation %: there is no batch of it to be done now', do_operation.operation using errcode = 'ZH053';
+        raise exception 'operation %: it is not running, no batch is due yet, or the batch is too large', do_operation.operation
+            using errcode = 'ZH053';
     end if;
     perform from job_state s where s.id = any (do_operation.jobs) order by s.id for update;
-    -- Each job once: those that come behind its place have had their turn.
-    -- What is wanted is read only where there are jobs: one that cannot be read is ended without any.
+    -- Each job is processed once: jobs up to the saved position are skipped. The filter is read only if there are jobs, so an
+    -- operation whose filter cannot be parsed can still be ended.
     v_jobs := case when cardinality(do_operation.jobs) = 0 then '{}' else
         array(select j.id from unnest(do_operation.jobs) as j(id)
                where (v_op.place is null or j.id < v_op.place) and is_wanted(j.id, v_op.wanted::json, v_op.tenant)) end;
     v_no := cardinality(do_operation.jobs) - cardinality(v_jobs);
-    v_said := case when v_no > 0 then jsonb_build_object('not_wanted', v_no) else '{}' end;   -- not any more
+    v_said := case when v_no > 0 then jsonb_build_object('not_wanted', v_no) else '{}' end;   -- no longer matching
     for v_row in
         select a.reason, count(*) as n from operate(v_op.action, v_jobs, v_op.reason, v_op.created_by, v_op.tenant, v_op.max_attempts, v_op.id) a
          group by 1
@@ -214,6 +220,7 @@ begin
     return v_done;
 end $$;
 
+-- Cancel a bulk operation; batches that were done stay done. Returns false if it does not exist or has ended.
 create or replace function cancel_operation(id uuid, reason text default null, actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -229,13 +236,13 @@ begin
     return found;
 end $$;
 
--- What was asked for never changes, nor what is over; and it goes one way.
+-- A request never changes, an ended operation never changes, and states only move forward.
 create or replace function judge_operation() returns trigger language plpgsql as $$
 begin
     if old.state <> 'running' then
-        raise exception 'operation %: it is over', old.id using errcode = 'ZH002';
+        raise exception 'operation %: it has ended and cannot change', old.id using errcode = 'ZH002';
     end if;
-    raise exception 'operation %: what was asked for never changes, and what was done is counted up', old.id using errcode = 'ZH002';
+    raise exception 'operation %: the request cannot change, and its counts only grow', old.id using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on operation for each row
     when (old.state <> 'running' or old.id <> new.id or old.tenant <> new.tenant or old.action <> new.action
@@ -244,13 +251,13 @@ create or replace trigger judge_update before update on operation for each row
           or old.created_at <> new.created_at or new.done < old.done or new.refused < old.refused
           or (old.place is not null and (new.place is null or new.place > old.place)))
     execute function judge_operation();
--- What was over for long may be forgotten, as retention does.
+-- An operation that ended long ago may be deleted, as retention does.
 create or replace trigger refuse_delete before delete on operation for each row
     when ((old.finished_at <= clock_now() - interval '90 days') is not true) execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on operation for each statement execute function refuse_change();
 
--- Redrive a dead letter with another payload (DP-15): a new job in its place, and the old one is discarded and names it.
--- Asked again it answers the same job. `refusal` says why there is none.
+-- Redrive a dead letter with another payload: a new job takes its place, and the old job is discarded and refers to it.
+-- Calling it again returns the same job. `refusal` says why no job was created.
 create or replace function redrive_as(job uuid, new_id uuid, payload json, reason text default null, actor text default null,
                                       for_tenant text default null)
 returns table (id uuid, created boolean, refusal text)
@@ -274,7 +281,7 @@ begin
         return;
     end if;
     select j.* into v_job from job j where j.id = redrive_as.job;
-    if v_job.workflow_id is not null then   -- others wait for that very job
+    if v_job.workflow_id is not null then   -- other jobs wait for this very job
         refusal := 'in_workflow';
         return next;
         return;
@@ -282,7 +289,7 @@ begin
     select s.* into v_own from job_state s where s.id = redrive_as.job;
     perform operate('discard', array[redrive_as.job],
                     'redriven as ' || redrive_as.new_id || coalesce(': ' || nullif(redrive_as.reason, ''), ''), actor(), v_job.tenant);
-    -- All it was but what is new, whatever columns there come to be.
+    -- Copies every column except the new ones, including columns added later.
     v_job.id := redrive_as.new_id;
     v_job.payload := redrive_as.payload;
     v_job.queue := v_own.queue;
@@ -293,7 +300,7 @@ begin
     v_job.enqueued_by := actor();
     v_job.created_at := v_now;
     insert into job select (v_job).*;
-    -- Whoever enqueues under its key, or the same again, comes to the job that stands for it now.
+    -- Enqueueing with its idempotency key, or with the same content, now returns the new job.
     update idempotency i set job_id = redrive_as.new_id
      where i.tenant = v_job.tenant and i.kind = v_job.kind and i.key = v_job.idempotency_key and i.job_id = redrive_as.job;
     update content c set job_id = redrive_as.new_id
@@ -306,13 +313,13 @@ begin
     return next;
 end $$;
 
--- One that takes the place of another names a dead letter of its tenant and kind that was given up for it.
+-- A replacement job refers to a dead letter of its own tenant and kind that was discarded for it.
 create or replace function judge_redriven_as() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job n join job o on o.id = new.job_id and o.tenant = n.tenant and o.kind = n.kind
                     join job_state s on s.id = o.id and s.state = 'cancelled'
                     where n.id = new.new_id and n.tenant = new.tenant and n.id <> o.id) then
-        raise exception 'job % was not redriven as %', new.job_id, new.new_id using errcode = 'ZH002';
+        raise exception 'redriven_as: job % was not redriven as %', new.job_id, new.new_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;

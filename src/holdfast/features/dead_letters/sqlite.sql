@@ -1,15 +1,15 @@
--- Dead letters in groups (DP-15): which job is buried, for what, and how many there are, for every way into and out of the
--- state. Our operations say which group it is (in the note); a burial by hand goes by its code, since SQL has no way here to look
--- into a message. First the count, then the row: in between, and only then, do the guards below let anybody count.
+-- Groups of dead letters: which jobs are dead letters, with which error, and how many there are, for every way into and out of
+-- the state. Operations name the group in the note; a hand-written transition is grouped by its error code, since SQL cannot
+-- normalise a message here. The count is written first, then the row: the guards below allow counting only in between.
 --
--- Here is also the judge of retries as new jobs (SC-6): what has a successor is never run again, nor buried. In one trigger
--- because each costs every step of every job by being there (36.3 and 37.6 microseconds a job, claim and settle).
+-- This also checks retries as new jobs: a job that has a successor never runs again and never becomes a dead letter. It is one
+-- trigger because each trigger adds cost to every transition (36.3 and 37.6 microseconds per job, claim and settle).
 DROP TRIGGER IF EXISTS keep_dead_letters;
 CREATE TRIGGER keep_dead_letters AFTER UPDATE OF state ON job_state
 WHEN ((NEW.state = 'dead_letter' OR OLD.state = 'dead_letter') AND OLD.state <> NEW.state)
      OR (OLD.state = 'failed' AND NEW.state = 'retry_waiting' AND EXISTS (SELECT 1 FROM job j WHERE j.retry_of = OLD.id))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: it was retried as another job, and is not run again')
+    SELECT RAISE(ABORT, 'immutable: the job was retried as a new job and cannot run again')
      WHERE OLD.state = 'failed' AND EXISTS (SELECT 1 FROM job j WHERE j.retry_of = OLD.id);
     INSERT INTO dead_letter_group (tenant, fingerprint, kind, error_code, error_message, frame, sample_job, first_at, last_at,
                                    times, open, last_job)
@@ -32,7 +32,7 @@ BEGIN
     DELETE FROM dead_letter WHERE job_id = NEW.id AND NEW.state <> 'dead_letter';
 END;
 
--- A group is counted up by a job that has just been buried and is not in any yet, and down by one that has just left.
+-- A group's count rises when a job has just become a dead letter and is not in a group yet, and falls when one has just left.
 DROP TRIGGER IF EXISTS judge_dead_letter_group_insert;
 CREATE TRIGGER judge_dead_letter_group_insert BEFORE INSERT ON dead_letter_group
 WHEN NEW.times <> 0 OR NEW.open <> 0
@@ -40,7 +40,7 @@ WHEN NEW.times <> 0 OR NEW.open <> 0
      OR EXISTS (SELECT 1 FROM dead_letter l WHERE l.job_id = NEW.last_job)
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.last_job AND s.tenant = NEW.tenant AND s.kind = NEW.kind AND s.state = 'dead_letter')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: groups of dead letters are kept by what happens to jobs');
+    SELECT RAISE(ABORT, 'immutable: groups of dead letters are maintained by triggers');
 END;
 
 DROP TRIGGER IF EXISTS judge_dead_letter_group_update;
@@ -48,7 +48,7 @@ CREATE TRIGGER judge_dead_letter_group_update BEFORE UPDATE OF tenant, fingerpri
     sample_job, first_at, last_at, times, open, last_job ON dead_letter_group
 WHEN NOT (NEW.tenant = OLD.tenant AND NEW.fingerprint = OLD.fingerprint AND NEW.kind = OLD.kind AND NEW.frame IS OLD.frame
           AND NEW.first_at = OLD.first_at
-          -- Retention takes the words of a sample that it has purged.
+          -- Retention removes the error message of a sample job that it has purged.
           AND CASE WHEN NEW.error_message = '[purged]' AND NEW.open = OLD.open AND NEW.times = OLD.times THEN
                    (NEW.error_code, NEW.sample_job, NEW.last_at, NEW.last_job) = (OLD.error_code, OLD.sample_job, OLD.last_at, OLD.last_job)
                    AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.sample_job)
@@ -61,14 +61,14 @@ WHEN NOT (NEW.tenant = OLD.tenant AND NEW.fingerprint = OLD.fingerprint AND NEW.
                    AND EXISTS (SELECT 1 FROM dead_letter l JOIN job_state s ON s.id = l.job_id WHERE l.job_id = NEW.last_job
                                   AND l.tenant = NEW.tenant AND l.fingerprint = NEW.fingerprint AND s.state <> 'dead_letter') END)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: groups of dead letters are kept by what happens to jobs');
+    SELECT RAISE(ABORT, 'immutable: groups of dead letters are maintained by triggers');
 END;
 
--- A group that nobody has anything open in may be forgotten, as retention does.
+-- A group without open dead letters may be deleted, as retention does.
 DROP TRIGGER IF EXISTS judge_dead_letter_group_delete;
 CREATE TRIGGER judge_dead_letter_group_delete BEFORE DELETE ON dead_letter_group WHEN OLD.open > 0
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: there are open dead letters in this group');
+    SELECT RAISE(ABORT, 'immutable: a group with open dead letters cannot be deleted');
 END;
 
 DROP TRIGGER IF EXISTS judge_dead_letter_insert;
@@ -77,23 +77,23 @@ WHEN EXISTS (SELECT 1 FROM dead_letter l WHERE l.job_id = NEW.job_id)
      OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.state = 'dead_letter')
      OR NOT EXISTS (SELECT 1 FROM dead_letter_group g WHERE g.tenant = NEW.tenant AND g.fingerprint = NEW.fingerprint AND g.last_job = NEW.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: dead letters are kept by what happens to jobs');
+    SELECT RAISE(ABORT, 'immutable: dead letters are maintained by triggers');
 END;
 
 DROP TRIGGER IF EXISTS refuse_dead_letter_update;
 CREATE TRIGGER refuse_dead_letter_update BEFORE UPDATE ON dead_letter
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: dead letters are kept by what happens to jobs');
+    SELECT RAISE(ABORT, 'immutable: dead letters are maintained by triggers');
 END;
 
 DROP TRIGGER IF EXISTS judge_dead_letter_delete;
 CREATE TRIGGER judge_dead_letter_delete BEFORE DELETE ON dead_letter
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state = 'dead_letter')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a dead letter is redriven or discarded');
+    SELECT RAISE(ABORT, 'immutable: dead letters cannot be deleted; redrive or discard the job');
 END;
 
--- Bulk operations: what was asked for never changes, nor what is over; and it goes one way.
+-- Bulk operations: the request never changes, an ended operation never changes, and states only move forward.
 DROP TRIGGER IF EXISTS judge_operation_update;
 CREATE TRIGGER judge_operation_update BEFORE UPDATE ON operation
 WHEN OLD.state <> 'running' OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.action <> OLD.action OR NEW.wanted <> OLD.wanted
@@ -101,24 +101,24 @@ WHEN OLD.state <> 'running' OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR N
      OR NEW.created_by <> OLD.created_by OR NEW.created_at <> OLD.created_at OR NEW.done < OLD.done OR NEW.refused < OLD.refused
      OR (OLD.place IS NOT NULL AND (NEW.place IS NULL OR NEW.place > OLD.place))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was asked for never changes, and what was done is counted up');
+    SELECT RAISE(ABORT, 'immutable: the request of an operation cannot change, and its counts only grow');
 END;
 
 DROP TRIGGER IF EXISTS judge_operation_insert;
 CREATE TRIGGER judge_operation_insert BEFORE INSERT ON operation
 WHEN EXISTS (SELECT 1 FROM operation o WHERE o.id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is such an operation');
+    SELECT RAISE(ABORT, 'already exists: there is an operation with this id');
 END;
 
 DROP TRIGGER IF EXISTS judge_operation_delete;
 CREATE TRIGGER judge_operation_delete BEFORE DELETE ON operation
 WHEN coalesce(OLD.finished_at > (SELECT now FROM present) - 90 * 86400000000, 1)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: an operation that runs is cancelled, never deleted; one that is over not before ninety days');
+    SELECT RAISE(ABORT, 'immutable: operations are kept for ninety days after they end; cancel a running one');
 END;
 
--- One that takes the place of another names a dead letter of its tenant and kind that was given up for it.
+-- A replacement job refers to a dead letter of its own tenant and kind that was discarded for it.
 DROP TRIGGER IF EXISTS judge_redriven_as_insert;
 CREATE TRIGGER judge_redriven_as_insert BEFORE INSERT ON redriven_as
 WHEN NOT EXISTS (SELECT 1 FROM job n JOIN job o ON o.id = NEW.job_id AND o.tenant = n.tenant AND o.kind = n.kind
@@ -126,11 +126,11 @@ WHEN NOT EXISTS (SELECT 1 FROM job n JOIN job o ON o.id = NEW.job_id AND o.tenan
                   WHERE n.id = NEW.new_id AND n.tenant = NEW.tenant AND n.id <> o.id)
      OR EXISTS (SELECT 1 FROM redriven_as r WHERE r.job_id = NEW.job_id OR r.new_id = NEW.new_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: it was not redriven so');
+    SELECT RAISE(ABORT, 'immutable: the dead letter was not redriven as this job');
 END;
 
 DROP TRIGGER IF EXISTS refuse_redriven_as_update;
 CREATE TRIGGER refuse_redriven_as_update BEFORE UPDATE ON redriven_as
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a job was redriven as never changes');
+    SELECT RAISE(ABORT, 'immutable: the replacement of a dead letter never changes');
 END;

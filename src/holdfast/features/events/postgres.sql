@@ -1,13 +1,13 @@
--- What may not be done to subscriptions and to what became of events, whoever asks.
+-- Rules that every writer of subscriptions and deliveries has to obey.
 
 create or replace trigger refuse_update before update on delivery for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on delivery for each statement execute function refuse_change();
 
--- An event that made a job made one that is there, of that tenant.
+-- A delivery that created a job names an existing job of its tenant.
 create or replace function judge_delivery() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
-        raise exception 'event % made job %, which is not there', new.event, new.job_id using errcode = 'ZH002';
+        raise exception 'delivery: event % refers to job %, which does not exist', new.event, new.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -16,16 +16,17 @@ create or replace trigger judge_insert before insert on delivery
 
 create or replace function refuse_subscription_change() returns trigger language plpgsql as $$
 begin
-    raise exception 'subscription %: what it is called and whose it is never changes', old.name using errcode = 'ZH002';
+    raise exception 'subscription %: name and tenant cannot change', old.name using errcode = 'ZH002';
 end $$;
 create or replace trigger refuse_rename before update on subscription for each row
     when (old.id <> new.id or old.tenant <> new.tenant or old.name <> new.name or old.created_at <> new.created_at)
     execute function refuse_subscription_change();
 
--- Events that make jobs (DP-13). What an event makes is decided in Python (features/events/model.py); one transaction of
--- the caller's reads the events, enqueues the jobs and moves the subscription's place on. So a crash leaves all or nothing,
--- and the key of `delivery` keeps an event to one job whatever else goes wrong.
+-- Events that create jobs. Python decides what an event creates (features/events/model.py); one transaction of the caller
+-- reads the events, enqueues the jobs and advances the subscription's cursor. A crash leaves all of it or nothing, and the key
+-- of `delivery` limits an event to one job per subscription whatever else fails.
 
+-- Create a subscription, or update the one with this name. Returns whether it was created, or why it was refused.
 create or replace function save_subscription(id uuid, name text, pattern text, job_kind text, kind text default null,
     match json default null, job_options json default '{}', max_depth integer default 5, beginning boolean default false,
     declared boolean default false, actor text default null, for_tenant text default null)
@@ -48,8 +49,8 @@ begin
     refused := not created and not save_subscription.declared;
     refusal := case when refused then 'subscription_exists' end;
     if not created and not refused then
-        -- A program declares it anew: what it wants and makes may have changed, its place has not; unless it now reads
-        -- the other kind of events, in which that place means nothing.
+        -- A program declares the subscription again: its filter and its jobs may have changed, its cursor has not. Only if it
+        -- now reads the other kind of events is its cursor reset, because the old one means nothing there.
         update subscription s
            set pattern = save_subscription.pattern, kind = save_subscription.kind, match = save_subscription.match,
                job_kind = save_subscription.job_kind, job_options = save_subscription.job_options,
@@ -64,7 +65,7 @@ begin
     return next;
 end $$;
 
--- The place after all that is committed: of the ledger, or of the application's events.
+-- Return the cursor after everything committed so far: in the ledger, or in the application events.
 create or replace function place_now(ledger boolean) returns text
 language plpgsql volatile set search_path from current as $$
 declare
@@ -78,7 +79,8 @@ begin
     return 'a' || v_last || ';' || pg_current_snapshot()::text;
 end $$;
 
--- Whoever looks for it keeps what it missed meanwhile for later. Who paused it first stands.
+-- Pause a subscription. Events that arrive meanwhile are delivered when it resumes. If it is already paused, the first reason
+-- and actor are kept.
 create or replace function pause_subscription(name text, reason text default null, actor text default null,
                                               for_tenant text default null)
 returns boolean
@@ -96,7 +98,7 @@ begin
     return found;
 end $$;
 
--- Go on: with what was missed, or (`skip`) from now on.
+-- Resume a subscription: with the events that arrived while it was paused, or with `skip` from now on.
 create or replace function resume_subscription(name text, skip boolean default false, for_tenant text default null, actor text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -111,6 +113,7 @@ begin
     return found;
 end $$;
 
+-- Delete a subscription. Returns false if it does not exist.
 create or replace function delete_subscription(name text, for_tenant text default null, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -121,7 +124,7 @@ begin
     return found;
 end $$;
 
--- Those that are not paused: what every worker asks for now and then, and mostly there are none.
+-- Return the subscriptions that are not paused. Every worker polls this; usually there are none.
 create or replace function active_subscriptions(for_tenant text default null)
 returns table (tenant text, name text, id uuid)
 language plpgsql set search_path from current as $$
@@ -133,9 +136,9 @@ begin
      where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope) and not halted() order by 1, 2;
 end $$;
 
--- Have a subscription to oneself until the end of the transaction; no row: somebody else has, or there is nothing to do.
--- The lock is on a table and not on the row, which would give this transaction an id: the snapshot that the events are read
--- with would then take what this transaction writes for seen. Subscriptions that share one of the eight tables are fed one
+-- Lock a subscription until the end of the transaction. No row: another worker holds it, or there is nothing to do. The lock
+-- is on a table and not on the row: a row lock would give this transaction an id, and the snapshot that the events are read
+-- with would treat this transaction's own writes as seen. Subscriptions that share one of the eight tables are processed one
 -- after the other.
 create or replace function hold_subscription(name text, for_tenant text default null)
 returns setof subscription
@@ -150,7 +153,7 @@ begin
     end if;
 end $$;
 
--- Of these events, those that have had their fate.
+-- Return those of these events that already have a delivery.
 create or replace function delivered(subscription uuid, events text[], for_tenant text default null) returns setof text
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -160,7 +163,8 @@ begin
      where d.subscription_id = delivered.subscription and d.event = any (delivered.events);
 end $$;
 
--- Move on from the place one came from, with what became of the events between. In the transaction that enqueued.
+-- Advance a subscription's cursor from `was` to `cursor`, and record the deliveries in between. Call it in the transaction
+-- that enqueued the jobs.
 create or replace function advance_subscription(subscription uuid, was text, cursor text, deliveries json default '[]',
                                                 for_tenant text default null)
 returns void
@@ -182,11 +186,11 @@ begin
      where s.id = advance_subscription.subscription and s.tenant = v_scope
        and s.cursor is not distinct from advance_subscription.was and s.paused_at is null;
     if not found then
-        raise exception 'the subscription was changed at the same time' using errcode = 'ZH040';
+        raise exception 'another process advanced, changed or paused the subscription; the batch is retried' using errcode = 'ZH040';
     end if;
 end $$;
 
--- It came to nothing, for this reason, and is tried again: said, so that somebody may look.
+-- Record why processing a subscription failed, so that operators can see it. It will be retried.
 create or replace function subscription_failed(subscription uuid, failure text, for_tenant text default null) returns void
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -199,6 +203,8 @@ end $$;
 
 -- --- consumers ---
 
+-- Move a consumer's cursor to the beginning of the events, or with `beginning` false to the end. Returns false if it does not
+-- exist.
 create or replace function reset_consumer(consumer text, beginning boolean default true, for_tenant text default null, actor text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -218,6 +224,7 @@ begin
     return true;
 end $$;
 
+-- Delete a consumer and its cursor. Returns false if it does not exist.
 create or replace function remove_consumer(consumer text, for_tenant text default null, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column

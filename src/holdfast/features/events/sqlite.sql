@@ -1,7 +1,7 @@
--- What may not be done to subscriptions and to what became of events, whoever asks; and the order of what applications tell.
+-- Rules that every writer of subscriptions and deliveries has to obey; and the order of application events.
 
--- There is one writer at a time, so the order of these numbers is the order of the commits. `refuse_app_event_update` lets
--- nothing else through.
+-- There is one writer at a time, so the order of these numbers is the commit order. `refuse_app_event_update` allows no other
+-- update.
 DROP TRIGGER IF EXISTS number_app_event;
 CREATE TRIGGER number_app_event AFTER INSERT ON app_event WHEN NEW.seq IS NULL
 BEGIN
@@ -14,16 +14,16 @@ WHEN OLD.seq IS NOT NULL OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.
      OR NEW.key IS NOT OLD.key OR NEW.job_id IS NOT OLD.job_id OR NEW.sent_by <> OLD.sent_by OR NEW.sent_at <> OLD.sent_at
      OR NEW.cause_id IS NOT OLD.cause_id
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was told is never changed');
+    SELECT RAISE(ABORT, 'immutable: application events are never changed');
 END;
 
--- An event that made a job made one that is there, of that tenant. REPLACE would delete what is in its way unasked.
+-- A delivery that created a job names an existing job of its tenant. REPLACE would delete conflicting rows without a check.
 DROP TRIGGER IF EXISTS judge_delivery_insert;
 CREATE TRIGGER judge_delivery_insert BEFORE INSERT ON delivery
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: the event has had its fate')
+    SELECT RAISE(ABORT, 'already exists: the event was already delivered to this subscription')
      WHERE EXISTS (SELECT 1 FROM delivery d WHERE d.subscription_id = NEW.subscription_id AND d.event = NEW.event);
-    SELECT RAISE(ABORT, 'immutable: an event made a job that is not there')
+    SELECT RAISE(ABORT, 'immutable: the delivery refers to a job that does not exist')
      WHERE NEW.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant);
 END;
 
@@ -36,5 +36,5 @@ END;
 DROP TRIGGER IF EXISTS refuse_subscription_rename;
 CREATE TRIGGER refuse_subscription_rename BEFORE UPDATE OF id, tenant, name, created_at ON subscription
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a subscription is called and whose it is never changes');
+    SELECT RAISE(ABORT, 'immutable: name and tenant of a subscription cannot change');
 END;

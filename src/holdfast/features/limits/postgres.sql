@@ -1,6 +1,7 @@
--- Setting limits (SC-16), looking at them, and what is due about them. What a limit means for a claim is in admission.sql.
+-- Set and list limits, and their maintenance. admission.sql applies limits to claims.
 
--- Set a limit, or another in place of the one there is. What runs already counts; what is above the limit runs to its end.
+-- Set a limit or replace it, and return its row. Jobs that are running count; if they exceed the new limit, they run to their
+-- end.
 create or replace function set_limit(scope text, name text default '*', concurrency integer default null, rate integer default null,
                                      per double precision default null, burst integer default null,
                                      actor text default null, for_tenant text default null)
@@ -23,7 +24,7 @@ begin
      where (l.concurrency, l.rate, l.per, l.burst)
            is distinct from (excluded.concurrency, excluded.rate, excluded.per, excluded.burst);
     update dispatch d set limited = true where not d.limited;
-    -- Locked: one that is ending just now has not looked for places, and must not be given any.
+    -- Locked: a job that is just ending has not released its slot yet and must not be given one.
     select array_agg(h.ctid) into v_rows from (
         select s.ctid from job_state s where s.state in ('leased', 'in_progress') order by s.id for update) h;
     insert into occupied_slot (tenant, scope, name, job_id)
@@ -35,6 +36,7 @@ begin
      where l.tenant = v_scope and l.scope = set_limit.scope and l.name = set_limit.name;
 end $$;
 
+-- Remove a limit and requeue the jobs parked for it. Returns false if it does not exist.
 create or replace function remove_limit(scope text, name text default '*', actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
@@ -58,12 +60,12 @@ begin
     return true;
 end $$;
 
--- What the texts of all buckets of a scope begin with.
+-- Common prefix of the keys of all buckets of a scope.
 create or replace function bucket_prefix(p_tenant text, p_scope text) returns text language sql stable
 return left(bucket(p_tenant, p_scope, ''), -3);
 
--- Look at limits that jobs are parked for, one after the other from where the last look ended, and let go on whoever can.
--- The steps that free places do so already; this is for those that missed each other, and for limits that were changed.
+-- Scan the limits that jobs are parked for, continuing where the last scan ended, and requeue the jobs that fit. Transitions
+-- that free slots already do this; the scan covers transitions that missed each other, and limits that were changed.
 create or replace function sweep_parked(p_now timestamptz, p_want integer, p_prefix text default null) returns integer
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -78,7 +80,7 @@ begin
          where s.held_by > v_from and s.held_by is not null and s.due_at is not null and s.state = 'queued'
          order by s.held_by limit 1;
         exit when v_next is null or (p_prefix is not null and not starts_with(v_next, p_prefix)) or v_seen >= 200 or v_count >= p_want;
-        -- Who waits for a token is woken when there is one.
+        -- A job that waits for a token is woken when one is available.
         if p_prefix is not null or (select l.rate from job_limit l
                where l.tenant = v_next::json ->> 0 and l.scope = v_next::json ->> 1 and l.name in (v_next::json ->> 2, '*')
                order by l.name = '*' limit 1) is null then
@@ -94,7 +96,7 @@ begin
     return v_count;
 end $$;
 
--- The limits there are, with what runs under each and what it holds back.
+-- List the limits with the number of jobs running under each and the number it holds back.
 create or replace function list_limits(for_tenant text default null)
 returns table (tenant text, scope text, name text, concurrency integer, rate integer, per double precision, burst integer,
                set_by text, created_at timestamptz, updated_at timestamptz, running bigint, waiting bigint)
@@ -116,7 +118,7 @@ begin
      order by array_position(array['all', 'queue', 'kind', 'key', 'resource', 'agent', 'tenant'], l.scope), l.name, l.tenant;
 end $$;
 
--- Let jobs go on that waited for tokens which have come in by now; answers how many.
+-- Requeue jobs that waited for tokens which are now available. Returns how many.
 create or replace function hand_out_tokens(p_now timestamptz, p_want integer) returns integer
 language plpgsql set search_path from current as $$
 declare
@@ -143,7 +145,8 @@ begin
     return v_count;
 end $$;
 
--- The same for a worker that was told by its last exchange when the next token comes in.
+-- Requeue jobs whose rate-limit tokens are available, for a worker that learned the time of the next token from its last
+-- exchange. Returns how many.
 create or replace function wake_limited(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -156,7 +159,8 @@ begin
     return hand_out_tokens(clock_now(), wake_limited.want);
 end $$;
 
--- What is due about limits and reservations: end what nobody keeps alive, hand out tokens, let parked jobs go on.
+-- Maintain limits and reservations: expire reservations that were not renewed, hand out rate-limit tokens, and requeue parked
+-- jobs. Returns how many changed.
 create or replace function attend_limits(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -174,7 +178,7 @@ begin
     end if;
     v_count := v_count + expire_reservations(v_now);
     if v_scope = '*' then
-        -- Somebody has written by hand: job and place come and go in one transaction.
+        -- Repairs hand-written changes: otherwise a job and its slot come and go in one transaction.
         delete from occupied_slot p where not exists (select from job_state s where s.id = p.job_id and s.lease is not null);
     end if;
     v_count := v_count + hand_out_tokens(v_now, attend_limits.want);
@@ -190,18 +194,18 @@ begin
     return v_count;
 end $$;
 
--- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
+-- A slot is kept while its job is held and its limit exists: deleting it would admit one job too many.
 create or replace function judge_occupied_slot_delete() returns trigger language plpgsql set search_path from current
     set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
     if pg_trigger_depth() > 1 then
-        return null;   -- free_places, whose jobs have left their workers' hands
+        return null;   -- free_places: these jobs have left their workers
     end if;
     if exists (select from gone g join job_state s on s.id = g.job_id
                 where s.state in ('leased', 'in_progress') and s.lease is not null
                   and exists (select from job_limit l where l.tenant = g.tenant and l.scope = g.scope
                                  and l.name in (g.name, '*') and l.concurrency is not null)) then
-        raise exception 'a slot is kept while its job is held' using errcode = 'ZH002';
+        raise exception 'occupied_slot: a slot cannot be deleted while its job is held' using errcode = 'ZH002';
     end if;
     return null;
 end $$;
@@ -214,11 +218,11 @@ create or replace trigger refuse_truncate before truncate on occupied_slot for e
 create or replace function judge_dispatch() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op <> 'UPDATE' then
-        raise exception 'dispatch has one row' using errcode = 'ZH002';
-    elsif hidden('*', 'job_limit')   -- what other tenants have is not to be seen from here (tenancy.sql)
+        raise exception 'dispatch must keep its one row' using errcode = 'ZH002';
+    elsif hidden('*', 'job_limit')   -- other tenants' rows are not visible here (tenancy.sql)
           or exists (select from job_limit) or exists (select from reservation r where r.state in ('waiting', 'active'))
           or exists (select from pause) then
-        raise exception 'dispatch: something is limited, reserved or paused' using errcode = 'ZH002';
+        raise exception 'dispatch: limited must stay true while a limit, reservation or pause exists' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -227,9 +231,8 @@ create or replace trigger judge_update before update on dispatch for each row
 create or replace trigger refuse_delete before delete on dispatch for each row execute function judge_dispatch();
 create or replace trigger refuse_truncate before truncate on dispatch for each statement execute function judge_dispatch();
 
--- Queues in which waiting counts: a job's stored priority is raised by and by (SC-2: the order is what is stored, and
--- nothing else). A queue has this if somebody says so.
-
+-- Set the aging of a queue, and return its settings. In such a queue the stored priority of a waiting job rises by `step`
+-- every `aging` seconds, up to `most`. Claim order depends only on the stored priority. Queues do not age by default.
 create or replace function set_aging(queue text, aging double precision, step integer default 1, most integer default 100,
                                      actor text default null, for_tenant text default null)
 returns setof queue_setting
@@ -251,9 +254,10 @@ begin
     returning q.*;
 end $$;
 
--- Raise what has waited long enough, a batch at a time; answers how many. A job stands by its priority as it was enqueued
--- plus a step for each span that it has been waiting for its turn, up to the queue's most; its position stays, so that among its new
--- equals it stands by its age. What a person has moved is theirs. Only the jobs longest in line of each priority are looked at.
+-- Raise the priority of jobs that have waited long enough, one batch per call. Returns how many. A job's priority is the one
+-- it was enqueued with plus one step per aging period spent waiting, up to the queue's maximum. Its position stays, so that
+-- among jobs of its new priority the oldest is first. Jobs that an operator moved are not changed. Only the jobs that have
+-- waited longest at each priority are considered.
 create or replace function age_queues(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$

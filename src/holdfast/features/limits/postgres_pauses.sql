@@ -1,10 +1,10 @@
--- Pausing (DP-18). A pause is a limit of none, with a reason: of a whole queue or of everything nothing is taken
--- (reservations_on_claim), and nobody needs to be parked; the jobs of a kind, an agent or a tenant are parked as a claim comes by
--- them (pauses_on_claim), so that the next claims do not, and are un-parked when it ends. Nothing of this is looked at while
--- `dispatch` says that nothing is limited, and nothing at enqueue while it says that nothing is ruled; having a row
--- here sets both, whoever has written it.
+-- Pauses. A pause is a limit of zero with a reason. While a whole queue or everything is paused, nothing is claimed there
+-- (reservations_on_claim) and no job has to be parked. The jobs of a paused kind, agent or tenant are parked when a claim
+-- reaches them (pauses_on_claim), so that the next claims skip them, and requeued when the pause ends. Claims check none of
+-- this while `dispatch.limited` is false, and enqueues while `dispatch.ruled` is false; a row in this table sets both,
+-- whichever way it was written.
 --
--- While everything of every tenant is paused the system is off: the duties touch nothing either. What runs may end.
+-- While everything of every tenant is paused, the system is off: maintenance tasks do nothing either. Running jobs may finish.
 
 -- Tenants whose jobs of a queue may not be claimed because the queue, or everything, is reserved. A pause counts where it
 -- stops the whole queue; the jobs of single kinds, agents and tenants are parked (pauses_on_claim). Called by pick_admitted.
@@ -21,8 +21,8 @@ begin
            and (w.scope = 'all' or w.scope = 'queue' and w.name = p_queue)) b);
 end $$;
 
--- Park the paused jobs among the rows that a claim has picked and locked, and with them those at the head of the queue:
--- many at once, since there may be a million of them, and other kinds behind. Returns how many. Called by pick_admitted.
+-- Park the paused jobs among the rows that a claim has picked and locked, together with those at the head of the queue. Many
+-- at once, since there may be a million of them with other kinds behind. Returns how many. Called by pick_admitted.
 create or replace function pauses_on_claim(p_rows tid[], p_queue text, p_now timestamptz) returns integer
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -51,7 +51,7 @@ begin
     return v_count;
 end $$;
 
--- What is said of a pause; the words of features/limits/model.py.
+-- Message for a pause; the same text as in features/limits/model.py.
 create or replace function pause_says(w pause) returns text language sql stable
 return concat(case (w).scope when 'all' then 'everything' else (w).scope || ' ' || (w).name end,
               case when (w).tenant <> '*' then ' of tenant ' || (w).tenant end,
@@ -64,11 +64,11 @@ create or replace function refuse_paused(p_kind text, w pause) returns void
 language plpgsql set search_path from current as $$
 begin
     raise exception 'jobs of kind % are refused: %', p_kind, pause_says(w)
-        using errcode = 'ZH060', hint = 'Enqueue it later, or resume what is paused: select resume(…).';
+        using errcode = 'ZH060', hint = 'Enqueue it later, or end the pause: select resume(…).';
 end $$;
 
--- Refuse new jobs while their queue, kind, agent or everything is paused with `refuse_enqueue`. Jobs that the store makes
--- itself as part of an attempt that ends are accepted: the next try, and notices of approvals. Called by on_job_insert.
+-- Refuse new jobs while their queue, kind, agent or everything is paused with `refuse_enqueue`. Jobs that the store itself
+-- creates when an attempt ends are accepted: retries, and notices of approvals. Called by on_job_insert.
 create or replace function pauses_on_insert(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
@@ -86,8 +86,9 @@ begin
     end if;
 end $$;
 
--- Pause, or say something else of what is paused already. When this has answered, whoever takes jobs sees it. Those who
--- began before are waited for, but not for long: a pause may be urgent, and a transaction somewhere may stay open.
+-- Pause a queue, kind, agent, tenant or everything, or update an existing pause. When the call returns, every later claim
+-- observes the pause. It waits for claims in progress, but only briefly: a pause may be urgent, and a transaction may stay
+-- open for long.
 create or replace function pause(scope text, name text, reason text, until timestamptz default null,
                                  refuse_enqueue boolean default null, actor text default null, for_tenant text default null)
 returns setof pause
@@ -113,7 +114,8 @@ begin
     return query select w.* from pause w where w.tenant = v_scope and w.scope = pause.scope and w.name = pause.name;
 end $$;
 
--- Go on; false when it is not paused. Up to a thousand parked jobs come back with this, the rest by the duty of limits.
+-- End a pause. Returns false if there was none. Requeues up to a thousand parked jobs; the maintenance task of limits requeues
+-- the rest.
 create or replace function resume(scope text, name text default '*', actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -127,10 +129,10 @@ begin
         return false;
     end if;
     perform after_pause(v_one, clock_now());
-    return v_one.until is null or v_one.until > clock_now();   -- else it was over already
+    return v_one.until is null or v_one.until > clock_now();   -- otherwise it had already ended
 end $$;
 
--- Jobs may be taken there again.
+-- Jobs may be claimed there again.
 create or replace function after_pause(w pause, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 begin
@@ -138,7 +140,7 @@ begin
     perform notify_listeners(case (w).scope when 'queue' then (w).name else '' end);
 end $$;
 
--- Take away those whose time is over; nobody has heeded them since. Answers how many.
+-- Delete pauses that have ended; they have had no effect since. Returns how many.
 create or replace function end_pauses(p_now timestamptz) returns integer
 language plpgsql set search_path from current as $$
 declare
@@ -165,27 +167,27 @@ create or replace trigger on_insert after insert on pause for each statement exe
 
 create or replace function judge_pause() returns trigger language plpgsql as $$
 begin
-    raise exception 'pause %: what is paused, and since when, never changes', old.name
-        using errcode = 'ZH002', hint = 'Resume it, and pause another.';
+    raise exception 'pause %: scope, name and start time cannot change', old.name
+        using errcode = 'ZH002', hint = 'Resume it and create another pause.';
 end $$;
 create or replace trigger judge_update before update on pause for each row
     when (old.tenant <> new.tenant or old.scope <> new.scope or old.name <> new.name or old.since <> new.since)
     execute function judge_pause();
 create or replace trigger refuse_truncate before truncate on pause for each statement execute function refuse_change();
 
--- Direct reservations (SC-10): the right to use a queue, a resource or everything oneself, while no job is begun there.
+-- Reservations: exclusive use of a queue, a resource or everything while no job is started there.
 --
--- Whoever asks stands in line as `waiting`; the first in line becomes `active` when nothing that conflicts with it is. From
--- then on no job is taken in its scope (pick_admitted asks reservations_on_claim; a resource is a limit of none), and those that were
--- taken before are counted until they have ended: whoever asked decides whether to wait for that. An owner keeps its
--- reservation alive; one that is not renewed has expired for everybody from that moment on, whether or not a duty has
--- written it down yet. The order of the queue is not touched.
+-- A new reservation is `waiting`. The first in line becomes `active` when no conflicting reservation is active. From then on
+-- no job is claimed in its scope (pick_admitted calls reservations_on_claim; a resource is a limit of zero). Jobs claimed
+-- earlier are counted until they have ended; the owner decides whether to wait for them. The owner renews the reservation. One
+-- that is not renewed has expired for everyone from that moment on, whether or not a maintenance task has recorded it. The
+-- order of the queue does not change.
 
 create or replace function conflicting(a reservation, b reservation) returns boolean language sql immutable
 return (a).id <> (b).id and ((a).tenant = (b).tenant or '*' in ((a).tenant, (b).tenant))
    and ('all' in ((a).scope, (b).scope) or (a).scope = (b).scope and (a).name = (b).name);
 
--- Jobs under way in the scope of a reservation.
+-- Number of running jobs in the scope of a reservation.
 create or replace function running_in(r reservation) returns integer
 language sql stable set search_path from current as $$
     select count(*)::integer from job_state s
@@ -194,7 +196,7 @@ language sql stable set search_path from current as $$
                 else exists (select from job j where j.id = s.id and 'resource:' || (r).name = any (j.uses)) end
 $$;
 
--- Ask for a reservation, or ask again with the same id: that also keeps its place in the line for as long as `ttl`.
+-- Request a reservation, or renew it with the same id. Renewing also keeps its position in line for `ttl`.
 create or replace function reserve(reservation uuid, scope text, name text default '*', ttl interval default '30 s',
                                    reason text default null, actor text default null, for_tenant text default null)
 returns table (id uuid, state text, expires_at timestamptz, running integer, ahead integer)
@@ -209,7 +211,7 @@ begin
     values (reserve.reservation, v_scope, reserve.scope, reserve.name, actor(), nullif(reserve.reason, ''), v_now, v_now + reserve.ttl)
     on conflict (id) do update set expires_at = greatest(r.expires_at, excluded.expires_at)
      where r.state in ('waiting', 'active') and r.expires_at > v_now and r.tenant = v_scope;
-    -- The lease of a recorded run outlives the reservation, which ends it.
+    -- The lease of a recorded run outlives the reservation, whose end closes it.
     update lease l set until = greatest(l.until, v_now + reserve.ttl + interval '1 hour'), renewed_at = v_now, renewals = l.renewals + 1
       from reservation r join job_state s on s.id = r.job_id
      where r.id = reserve.reservation and r.tenant = v_scope and r.state = 'active' and r.expires_at > v_now
@@ -218,7 +220,8 @@ begin
     if v_own.state = 'waiting' and v_own.expires_at > v_now and not exists (
            select from reservation r where conflicting(v_own, r) and r.expires_at > v_now
               and (r.state = 'active' or r.state = 'waiting' and (r.asked_at, r.id) < (v_own.asked_at, v_own.id))) then
-        -- All who take jobs have gone, and those who come see it. What was seen above may have changed meanwhile.
+        -- All claims in progress have ended, and later ones see the reservation. The rows read above may have changed
+        -- meanwhile.
         perform stop_dispatch();
         perform expire_reservations(v_now);
         update reservation r set state = 'active', reserved_at = v_now, expires_at = v_now + reserve.ttl
@@ -235,7 +238,7 @@ begin
                and (r.state = 'active' or r.state = 'waiting' and (r.asked_at, r.id) < (v_own.asked_at, v_own.id)));
 end $$;
 
--- End a reservation; false when it is over already. Whoever only waits withdraws.
+-- End a reservation, or withdraw one that is still waiting. Returns false if it has already ended.
 create or replace function release_reservation(reservation uuid, why text default 'released', actor text default null,
                                                for_tenant text default null, outcome text default null,
                                                error_code text default null, error_message text default null) returns boolean
@@ -261,7 +264,7 @@ begin
     return v_own.state <> 'expired';
 end $$;
 
--- Jobs may be taken there again.
+-- Jobs may be claimed there again.
 create or replace function after_reservation(r reservation, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 begin
@@ -272,7 +275,7 @@ begin
     end if;
 end $$;
 
--- Write down which reservations have run out: nobody has kept them alive. Answers how many.
+-- Record the reservations that have expired because they were not renewed. Returns how many.
 create or replace function expire_reservations(p_now timestamptz) returns integer
 language plpgsql set search_path from current as $$
 declare
@@ -295,12 +298,12 @@ begin
     return v_count;
 end $$;
 
--- --- what the holder of a reservation runs, recorded as a job ---
+-- --- work of a reservation's owner, recorded as a job ---
 --
--- The job is enqueued and begun in one transaction, under a lease of its own, so nobody ever finds it in a queue. It ends with
--- the reservation: as its holder says, or as crashed when nobody has kept the reservation alive.
+-- The job is enqueued and started in one transaction, under its own lease, so no worker ever sees it in a queue. It ends with
+-- the reservation: as the owner reports, or as crashed when the reservation was not renewed.
 
--- Record that the holder begins to run something of this kind; answers the job. Null: the reservation is not active.
+-- Record that the owner of a reservation starts work of this kind, and return the job. Null: the reservation is not active.
 create or replace function record_reservation(reservation uuid, kind text, actor text default null, for_tenant text default null)
 returns uuid
 language plpgsql security definer set search_path from current as $$
@@ -318,7 +321,7 @@ begin
     elsif v_own.job_id is not null then
         return v_own.job_id;
     elsif v_scope = '*' then
-        raise exception 'a recorded run belongs to one tenant' using errcode = 'ZH010';
+        raise exception 'a recorded run needs one tenant, not every tenant' using errcode = 'ZH010';
     end if;
     insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)
     values (v_lease, v_scope, 'reservation', actor(), v_own.expires_at + interval '1 hour', v_now, v_now);
@@ -359,17 +362,18 @@ begin
     end if;
 end $$;
 
--- What was reserved, by whom and how it ended is history, and never changes. (Retention forgets it after ninety days.)
+-- The request, the owner and the end of a reservation never change. Retention deletes it after ninety days.
 create or replace function judge_reservation() returns trigger language plpgsql as $$
 begin
     if tg_op = 'DELETE' then
-        raise exception 'reservation %: ended, and not deleted before ninety days', old.id using errcode = 'ZH002';
+        raise exception 'reservation %: reservations are kept for ninety days after they end; release it instead', old.id
+            using errcode = 'ZH002';
     elsif old.ended_at is not null then
-        raise exception 'reservation %: it is over, and does not change any more', old.id using errcode = 'ZH002';
+        raise exception 'reservation %: it has ended and cannot change', old.id using errcode = 'ZH002';
     elsif old.state = 'active' and new.state in ('waiting', 'withdrawn') or old.state = 'waiting' and new.state in ('released', 'expired') then
-        raise exception 'reservation %: illegal step % -> %', old.id, old.state, new.state using errcode = 'ZH001';
+        raise exception 'reservation %: illegal transition % -> %', old.id, old.state, new.state using errcode = 'ZH001';
     end if;
-    raise exception 'reservation %: what was asked for never changes', old.id using errcode = 'ZH002';
+    raise exception 'reservation %: the request cannot change', old.id using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on reservation for each row
     when (old.ended_at is not null

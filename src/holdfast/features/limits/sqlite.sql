@@ -1,6 +1,6 @@
--- A job leaves a worker's hands, whoever makes the step: its places become free (SC-16), and for each the next job that is
--- parked for it goes on, unless the limit was lowered meanwhile. Whether there is room is counted again when it is taken.
--- Two triggers, since nearly always nobody is parked, and an update that finds nothing costs as much as the settling.
+-- When a job is released by its worker, its slots become free, whoever makes the transition, and for each slot the next parked
+-- job is requeued, unless the limit was lowered meanwhile. A claim counts again. Two triggers, since nearly always no job is
+-- parked, and an update that finds nothing costs as much as settling.
 DROP TRIGGER IF EXISTS unpark_next;
 CREATE TRIGGER unpark_next BEFORE UPDATE OF lease ON job_state
 WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL AND (SELECT limited FROM dispatch WHERE id = 1)
@@ -26,20 +26,20 @@ BEGIN
     DELETE FROM occupied_slot WHERE job_id = NEW.id;
 END;
 
--- A place is kept while its job is held and its limit stands: whoever takes it away lets in one too many.
+-- A slot is kept while its job is held and its limit exists: deleting it would admit one job too many.
 DROP TRIGGER IF EXISTS judge_occupied_slot_delete;
 CREATE TRIGGER judge_occupied_slot_delete BEFORE DELETE ON occupied_slot
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.lease IS NOT NULL)
      AND EXISTS (SELECT 1 FROM job_limit l WHERE l.tenant = OLD.tenant AND l.scope = OLD.scope
                     AND (l.name = OLD.name OR l.name = '*') AND l.concurrency IS NOT NULL)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a slot is kept while its job is held');
+    SELECT RAISE(ABORT, 'immutable: a slot cannot be deleted while its job is held');
 END;
 
 DROP TRIGGER IF EXISTS refuse_occupied_slot_update;
 CREATE TRIGGER refuse_occupied_slot_update BEFORE UPDATE ON occupied_slot
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a slot is taken and given up, never changed');
+    SELECT RAISE(ABORT, 'immutable: slots are never changed');
 END;
 
 -- `dispatch.limited` is true while any limit exists. Claims read only this row, so it must exist.
@@ -49,16 +49,16 @@ WHEN OLD.limited AND NOT NEW.limited
      AND (EXISTS (SELECT 1 FROM job_limit) OR EXISTS (SELECT 1 FROM reservation WHERE state = 'waiting' OR state = 'active')
           OR EXISTS (SELECT 1 FROM pause))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: something is limited, reserved or paused');
+    SELECT RAISE(ABORT, 'immutable: dispatch.limited must stay true while a limit, reservation or pause exists');
 END;
 
 DROP TRIGGER IF EXISTS refuse_dispatch_delete;
 CREATE TRIGGER refuse_dispatch_delete BEFORE DELETE ON dispatch
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: dispatch has one row');
+    SELECT RAISE(ABORT, 'immutable: dispatch must keep its one row');
 END;
 
--- What was reserved, by whom and how it ended is history, and never changes.
+-- The request, the owner and the end of a reservation never change.
 DROP TRIGGER IF EXISTS judge_reservation_update;
 CREATE TRIGGER judge_reservation_update BEFORE UPDATE ON reservation
 WHEN OLD.ended_at IS NOT NULL
@@ -70,12 +70,12 @@ WHEN OLD.ended_at IS NOT NULL
      OR (OLD.job_id IS NOT NULL AND OLD.job_id IS NOT NEW.job_id)
 BEGIN
     SELECT CASE
-        WHEN OLD.ended_at IS NOT NULL THEN RAISE(ABORT, 'immutable: a reservation that is over does not change any more')
+        WHEN OLD.ended_at IS NOT NULL THEN RAISE(ABORT, 'immutable: an ended reservation cannot change')
         WHEN OLD.state = 'active' AND (NEW.state = 'waiting' OR NEW.state = 'withdrawn')
-            THEN RAISE(ABORT, 'illegal transition: an active reservation is released or expires')
+            THEN RAISE(ABORT, 'illegal transition: an active reservation can only be released or expire')
         WHEN OLD.state = 'waiting' AND (NEW.state = 'released' OR NEW.state = 'expired')
-            THEN RAISE(ABORT, 'illegal transition: a reservation that waits is withdrawn')
-        ELSE RAISE(ABORT, 'immutable: what was asked for never changes')
+            THEN RAISE(ABORT, 'illegal transition: a waiting reservation can only become active or be withdrawn')
+        ELSE RAISE(ABORT, 'immutable: the request cannot change')
     END;
 END;
 
@@ -83,7 +83,7 @@ DROP TRIGGER IF EXISTS refuse_reservation_delete;
 CREATE TRIGGER refuse_reservation_delete BEFORE DELETE ON reservation
 WHEN coalesce(OLD.ended_at > (SELECT now FROM present) - 90 * 86400000000, 1)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a reservation ends, and is not deleted before ninety days');
+    SELECT RAISE(ABORT, 'immutable: reservations are kept for ninety days after they end; release it instead');
 END;
 
 DROP TRIGGER IF EXISTS judge_reservation_insert;
@@ -91,10 +91,10 @@ CREATE TRIGGER judge_reservation_insert BEFORE INSERT ON reservation
 WHEN EXISTS (SELECT 1 FROM reservation r WHERE r.id = NEW.id
                 OR (r.state = 'active' AND NEW.state = 'active' AND r.tenant = NEW.tenant AND r.scope = NEW.scope AND r.name = NEW.name))
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is such a reservation');
+    SELECT RAISE(ABORT, 'already exists: there is a reservation with this id');
 END;
 
--- What is paused (DP-18): whoever writes a row here, it is heeded by those who take jobs and by those who enqueue.
+-- A row in `pause` applies to claims and enqueues, whichever way it was written.
 DROP TRIGGER IF EXISTS on_pause;
 CREATE TRIGGER on_pause AFTER INSERT ON pause
 BEGIN
@@ -105,5 +105,5 @@ DROP TRIGGER IF EXISTS judge_pause_update;
 CREATE TRIGGER judge_pause_update BEFORE UPDATE ON pause
 WHEN OLD.tenant <> NEW.tenant OR OLD.scope <> NEW.scope OR OLD.name <> NEW.name OR OLD.since <> NEW.since
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what is paused, and since when, never changes');
+    SELECT RAISE(ABORT, 'immutable: scope, name and start time of a pause cannot change');
 END;

@@ -1,7 +1,7 @@
--- What may be in a payload (DP-4), for every way into `job`. Looked at only where `dispatch.ruled` says that there is a rule.
+-- Rules for payloads, applied to every insert into `job`. Checked only while `dispatch.ruled` is true.
 
--- All rules for a kind in a tenant, together: of each point the strictest. Nothing where there is none, or they ask for nothing
--- of a payload that the database could judge.
+-- All rules for a kind in a tenant combined: for each setting the strictest. Null if there is no rule, or none that the
+-- database can check.
 create or replace function rule_for(p_tenant text, p_kind text) returns payload_rule
 language plpgsql stable set search_path from current as $$
 declare
@@ -18,9 +18,9 @@ begin
     return v_rule;
 end $$;
 
--- Where the first of these keys stands, at any depth and in arrays, in whatever case: '$.items[3].password'. Payloads are
--- kept as they were sent, so a key that stands there twice is met twice. First the text is asked, which is nearly always
--- enough; a key can hide from that only behind \u.
+-- Path of the first of these keys, at any depth and in arrays, ignoring case: '$.items[3].password'. Payloads are stored as
+-- sent, so a duplicate key is checked twice. The text is searched first, which is nearly always enough; a key can hide from
+-- that only behind a \u escape.
 create or replace function forbidden_at(p_payload json, p_forbidden text[]) returns text
 language plpgsql immutable set search_path from current as $$
 declare
@@ -66,7 +66,7 @@ begin
     end if;
 end $$;
 
--- Hold the payloads of new jobs to the rules. A retry was accepted with its first try. Called by on_job_insert.
+-- Check the payloads of new jobs against the rules. A retry was accepted with its first attempt. Called by on_job_insert.
 create or replace function payloads_on_insert(p_jobs uuid[]) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
@@ -81,19 +81,19 @@ begin
     end loop;
 end $$;
 
--- Whether a rule says that jobs of a kind are restricted: what they were given and what they say is not for readers.
+-- Return whether a rule restricts jobs of this kind: readers see neither their payloads nor their messages.
 create or replace function hides(p_tenant text, p_kind text) returns boolean
 language sql stable set search_path from current as $$
     select exists (select from payload_rule r where r.classification = 'restricted'
                       and r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*'))
 $$;
 
--- What is kept in place of the words of its errors (features/payloads/model.py).
+-- Return the text stored in place of the error messages of restricted jobs (features/payloads/model.py).
 create or replace function withheld() returns text language sql immutable
 return 'what is said of a restricted job''s failure is not kept';
 
--- What a reader may see of a payload: nothing where a rule says that it is restricted. Roles read it through here; what a worker
--- is handed comes from claim and exchange.
+-- Return the payload of a job as a reader may see it: "[restricted]" if a rule restricts it. Roles read payloads through this
+-- function; workers receive them from claim and exchange.
 create or replace function shown_payload(job uuid) returns json
 language sql stable security definer set search_path from current as $$
     select case when exists (select from payload_rule r where r.classification = 'restricted'
@@ -105,11 +105,11 @@ language sql stable security definer set search_path from current as $$
             or scope() is null and (select o.rolsuper from pg_roles o where o.rolname = caller()));
 $$;
 
--- Rules for payloads (DP-4): setting them, and what may not be done to them, to references, and to what is sealed.
+-- Payload rules: how to set them, and the guards on rules, references and encrypted content.
 
 -- --- setting rules ---
 
--- Set an operator's rule, or another in its place. It is judged by from now on; what is enqueued already stays.
+-- Set an operator's rule for a kind or replace it, and return its row. It applies to new jobs only.
 create or replace function set_payload_rule(kind text, signal_only boolean default false, forbidden text[] default null,
                                             classification text default 'safe_metadata', max_bytes integer default null,
                                             max_result_bytes integer default null, store boolean default null,
@@ -148,6 +148,7 @@ begin
             excluded.store, excluded.replaceable);
 end $$;
 
+-- Delete a payload rule: an operator's, or with `declared_by` one that a program declared. Returns false if it does not exist.
 create or replace function delete_payload_rule(kind text, declared_by text default '', actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -160,8 +161,8 @@ begin
     return found;
 end $$;
 
--- What a program has in its code, all of it: what it does not declare any more is gone. Other programs' rules and those of
--- operators are not touched.
+-- Replace all rules that a program declares in its code. Rules that it no longer declares are deleted; those of other programs
+-- and of operators do not change. Returns the number of rules.
 create or replace function declare_rules(program text, rules json, actor text default null, for_tenant text default null)
 returns integer
 language plpgsql security definer set search_path from current as $$
@@ -170,7 +171,7 @@ declare
     v_scope text := enter(declare_rules.for_tenant, declare_rules.actor);
 begin
     if ascii(declare_rules.program) <= 32 then
-        raise exception 'a program that declares rules has a name' using errcode = 'ZH010';
+        raise exception 'program must not be empty' using errcode = 'ZH010';
     end if;
     delete from payload_rule r where r.tenant = v_scope and r.declared_by = declare_rules.program
        and not exists (select from json_array_elements(rules) d where d ->> 'kind' = r.kind);
@@ -187,12 +188,12 @@ end $$;
 -- `ruled` is set by the first rule and stays set: without it no rule would be checked.
 create or replace function keep_ruled() returns trigger language plpgsql as $$
 begin
-    raise exception 'dispatch: what is judged when a job is enqueued stays judged' using errcode = 'ZH002';
+    raise exception 'dispatch: ruled cannot be turned off once it is set' using errcode = 'ZH002';
 end $$;
 create or replace trigger keep_ruled before update on dispatch for each row
     when (old.ruled and not new.ruled) execute function keep_ruled();
 
--- A rule that comes by hand is judged as well.
+-- Hand-written rules are checked too.
 create or replace function on_rule() returns trigger language plpgsql set search_path from current as $$
 begin
     update dispatch d set ruled = true where not d.ruled;
@@ -200,7 +201,7 @@ begin
 end $$;
 create or replace trigger on_rule after insert or update on payload_rule for each statement execute function on_rule();
 
--- References are given with the job, and stay with it.
+-- References are set when the job is created and never change.
 create or replace function judge_reference() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
@@ -210,14 +211,15 @@ begin
 end $$;
 create or replace trigger judge_insert before insert on reference for each row execute function judge_reference();
 
--- --- sealing with another key ---
+-- --- re-encryption ---
 
 create or replace function judge_resealed() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.n <> 1 + (select count(*) from resealed r where r.job_id = new.job_id)
        or not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant
                          and j.payload -> '$holdfast' ->> 'key' = new.from_key) then
-        raise exception 'job %: it is not sealed with %, or this is not the next time it is sealed', new.job_id, new.from_key
+        raise exception 'job %: its payload is not encrypted with key %, or this is not its next re-encryption',
+            new.job_id, new.from_key
             using errcode = 'ZH002';
     end if;
     return new;
@@ -236,7 +238,7 @@ begin
     end loop;
 end $$;
 
--- Payloads (and, after the last of them, results) that are sealed with another key than this one, a page at a time.
+-- Return encrypted payloads, and after the last of them results, whose key is not `but`, one page at a time.
 create or replace function sealed_payloads(but text, after uuid default null, want integer default 100, for_tenant text default null)
 returns table (id uuid, tenant text, payload text, result text)
 language plpgsql security definer set search_path from current as $$
@@ -254,14 +256,15 @@ begin
      order by j.id limit want;
 end $$;
 
--- The seals over the ledger have the digest of what was there before. The digest of what is there now is kept as an action.
+-- The seals of the ledger contain the digest of the old ciphertext. An action records the digest of the new one.
 create or replace function note_resealed(p_tenant text, p_job uuid, p_what text, p_leaf bytea) returns void
 language sql set search_path from current as $$
     select note_action(p_tenant, 'reseal', 'job', p_job::text,
                        jsonb_build_object(p_what, encode(substring(p_leaf from 9), 'hex')));
 $$;
 
--- Put what was sealed anew in the place of what was there; answers whether it was still what was read.
+-- Replace an encrypted payload or result with the same content under another key. Returns whether the stored value was still
+-- the one that was read.
 create or replace function reseal(job uuid, was text, becomes text, actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -275,7 +278,7 @@ begin
     if not found then
         return false;
     end if;
-    insert into leftover (tenant, ref, job_id, at, again_at)   -- if it is not written after all, it is still named
+    insert into leftover (tenant, ref, job_id, at, again_at)   -- if it is not written after all, the reference is still in use
     select v_job.tenant, o.ref, left(right(o.ref, 101), 36)::uuid, clock_now(), clock_now()
       from (select was::json -> '$holdfast' ->> 'stored') o(ref) where o.ref is not null
     on conflict do nothing;
@@ -300,7 +303,8 @@ begin
     return true;
 end $$;
 
--- What handlers have kept on their way: results of steps, checkpoints and log lines, a page at a time, in the order of their places.
+-- Return the encrypted results of steps, checkpoints and log lines of handlers whose key is not `but`, one page at a time in
+-- key order.
 create or replace function sealed_parts(but text, after_job uuid default null, after_what text default null, after_place text default null,
                                         want integer default 100, for_tenant text default null)
 returns table (job_id uuid, tenant text, what text, place text, value text)
@@ -324,7 +328,8 @@ begin
      order by p.job_id, p.what, p.place limit want;
 end $$;
 
--- One of them; false when it is not what was read any more, or this is no seal in place of another. A step that is over changes in this way alone (judge_step).
+-- Replace one encrypted step result, checkpoint or log part. Returns false if the stored value is no longer the one that was
+-- read, or if the new value is not a re-encryption of it. A finished step changes only this way (judge_step).
 create or replace function reseal_part(job uuid, what text, place text, was text, becomes text, actor text default null,
                                        for_tenant text default null)
 returns boolean
@@ -354,7 +359,7 @@ create or replace function payload_digest(p_job uuid, p_payload json) returns te
 language sql stable set search_path from current
 return encode(substring(content_leaf(0, 'payload', p_job, p_payload::text, false, null) from 9), 'hex');
 
--- Whether the newest event of the job says that exactly this was put in the place of exactly that.
+-- Whether the newest event of the job records exactly this replacement.
 create or replace function payloads_on_update(p_job uuid, p_old json, p_new json) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
@@ -363,8 +368,8 @@ begin
                        from event e where e.job_id = p_job order by e.seq desc limit 1), false);
 end $$;
 
--- Put another payload in the place of that of a job that waits and has done nothing with it yet, where a rule for its kind
--- says `replaceable`. The lock on its state keeps it from being claimed meanwhile: who claims it reads the new payload.
+-- Replace the payload of a waiting job that has not started yet, if a rule for its kind sets `replaceable`. The lock on the
+-- job's state prevents a claim meanwhile: a later claim reads the new payload.
 create or replace function replace_payload(job uuid, payload json, reason text, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language plpgsql security definer set search_path from current as $$
@@ -399,7 +404,7 @@ begin
     end if;
     refused := false;
     if exists (select from job j where j.id = replace_payload.job and j.payload::text = replace_payload.payload::text) then
-        return next;   -- as it is already
+        return next;   -- unchanged
         return;
     end if;
     update job_state s set note = (coalesce(s.note, '{}') - 'moved' - 'rescheduled') || jsonb_build_object('replaced',

@@ -1,6 +1,6 @@
--- What may not be done to rules for payloads (DP-4), to references, and to what is sealed.
+-- Guards on payload rules, references and encrypted content.
 
--- A rule that comes by hand is judged as well; and `ruled` stays set: without it no rule would be checked.
+-- Hand-written rules are checked too; and `ruled` stays set: without it no rule would be checked.
 DROP TRIGGER IF EXISTS on_rule;
 CREATE TRIGGER on_rule AFTER INSERT ON payload_rule WHEN NOT (SELECT ruled FROM dispatch WHERE id = 1)
 BEGIN
@@ -10,22 +10,22 @@ END;
 DROP TRIGGER IF EXISTS keep_ruled;
 CREATE TRIGGER keep_ruled BEFORE UPDATE OF ruled ON dispatch WHEN OLD.ruled AND NOT NEW.ruled
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what is judged when a job is enqueued stays judged');
+    SELECT RAISE(ABORT, 'immutable: dispatch.ruled cannot be turned off once it is set');
 END;
 
--- References are given with the job, and stay with it.
+-- References are set when the job is created and never change.
 DROP TRIGGER IF EXISTS judge_reference_insert;
 CREATE TRIGGER judge_reference_insert BEFORE INSERT ON reference
 WHEN NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant)
      OR EXISTS (SELECT 1 FROM reference r WHERE r.job_id = NEW.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a reference is given once, with its job');
+    SELECT RAISE(ABORT, 'immutable: references are written once, when the job is created');
 END;
 
 DROP TRIGGER IF EXISTS refuse_reference_update;
 CREATE TRIGGER refuse_reference_update BEFORE UPDATE ON reference
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a reference is given with its job, and never changed');
+    SELECT RAISE(ABORT, 'immutable: references are never changed');
 END;
 
 DROP TRIGGER IF EXISTS judge_reference_delete;
@@ -35,26 +35,27 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a reference is never deleted while its job exists');
 END;
 
--- What is sealed names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" where the sealed text lies elsewhere. That it
--- is the same inside, and this very job's, is for the seal to say: whoever has no key cannot make one.
+-- An encrypted value names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" if the ciphertext is stored elsewhere.
+-- That the content is the same, and belongs to this job, is guaranteed by the authenticated encryption: without the key nobody
+-- can produce a valid value.
 DROP TRIGGER IF EXISTS judge_resealed_insert;
 CREATE TRIGGER judge_resealed_insert BEFORE INSERT ON resealed
 WHEN NEW.n <> 1 + (SELECT count(*) FROM resealed r WHERE r.job_id = NEW.job_id)
      OR NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant
                        AND json_extract(j.payload, '$."$holdfast".key') = NEW.from_key)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: it is not sealed with this key, or this is not the next time it is sealed');
+    SELECT RAISE(ABORT, 'immutable: the payload is not encrypted with this key, or this is not its next re-encryption');
 END;
 
 DROP TRIGGER IF EXISTS refuse_resealed_update;
 CREATE TRIGGER refuse_resealed_update BEFORE UPDATE ON resealed
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was sealed anew is history');
+    SELECT RAISE(ABORT, 'immutable: the record of a re-encryption never changes');
 END;
 
 DROP TRIGGER IF EXISTS judge_resealed_delete;
 CREATE TRIGGER judge_resealed_delete BEFORE DELETE ON resealed
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was sealed anew is history');
+    SELECT RAISE(ABORT, 'immutable: the record of a re-encryption never changes');
 END;

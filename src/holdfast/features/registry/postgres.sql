@@ -1,13 +1,13 @@
--- Registries: which kinds and event types a deployment knows, and its policies, which say what becomes of the rest. Both
--- registries are for all tenants; agents are registered per tenant (features/agents). The policies are columns of
--- `dispatch`, the row that every enqueue and every exchange reads anyway: without a policy nothing here is called.
+-- Registries: the kinds and event types that a deployment knows, and its policies for everything else. Both registries apply
+-- to all tenants; agents are registered per tenant (features/agents). The policies are columns of `dispatch`, the row that
+-- every enqueue and every exchange reads anyway: without a policy, nothing here is called.
 
--- What nobody needs to register: the built-in kinds (features/connectors, features/webhooks), and their other names.
+-- Kinds that need no registration: the built-in ones (features/connectors, features/webhooks) and their aliases.
 create or replace function built_in_kind(kind text) returns boolean language sql immutable
 return regexp_replace(kind, '^connector\.', '') in ('http.request', 'webhook.deliver', 'report.generate');
 
--- A name that is not registered: refused, or accepted with a warning. The first warning for a name is kept, for health and
--- for lists; a tenant that invents names does not fill the table.
+-- Handle a name that is not registered: refuse it, or accept it with a warning. The first warning per name is kept for health
+-- checks and lists; a tenant that invents names cannot fill the table.
 create or replace function not_registered(p_tenant text, p_registry text, p_name text, p_policy text, p_now timestamptz)
 returns void language plpgsql set search_path from current as $$
 begin
@@ -25,8 +25,8 @@ begin
     raise warning '% % is not registered', p_registry, p_name using errcode = 'ZH071';
 end $$;
 
--- Hold new jobs to the policies. Called by on_job_insert while anything is ruled. What is owed (a retry, a question to
--- people) was accepted with the job that it belongs to.
+-- Check new jobs against the policies. Called by on_job_insert while `dispatch.ruled` is true. Retries and notices of
+-- approvals were accepted with the job that they belong to.
 create or replace function registry_on_insert(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
@@ -39,7 +39,7 @@ begin
          where j.id = any (p_jobs) and j.tenant = 'default' and not is_owed(j.id, j.retry_of) limit 1;
         if found then
             raise exception 'a tenant is required: job of kind % refused', v_row.kind
-                using errcode = 'ZH072', hint = 'Name a tenant: for_tenant => …. The tenant `default` stands for none.';
+                using errcode = 'ZH072', hint = 'Name a tenant: for_tenant => …. The tenant `default` counts as none.';
         end if;
     end if;
     if v_rules.kinds <> 'accept' then
@@ -62,7 +62,7 @@ begin
     end if;
 end $$;
 
--- Why an event is refused, or null. With the policy `warn` it is accepted, and the name kept.
+-- Return why an event is refused, or null. With the policy `warn` it is accepted and its name recorded.
 create or replace function registry_on_event(p_tenant text, p_name text, p_data jsonb, p_now timestamptz, out reason text, out detail text)
 language plpgsql set search_path from current as $$
 declare
@@ -95,7 +95,7 @@ begin
     reason := 'event_data_invalid';
 end $$;
 
--- Register kinds: [{"name": …, "description": …}]. Answers how many are new or have changed.
+-- Register kinds: [{"name": …, "description": …}]. Returns how many are new or have changed.
 create or replace function register_kinds(kinds jsonb, actor text default null) returns integer
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -117,6 +117,7 @@ begin
     return v_count;
 end $$;
 
+-- Remove a kind from the registry. Returns false if it was not registered.
 create or replace function remove_kind(name text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -126,6 +127,7 @@ begin
     return found;
 end $$;
 
+-- Register an event type or replace its definition, and return its row.
 create or replace function set_event_type(name text, domain text default null, schema jsonb default null, description text default null,
                                           actor text default null)
 returns setof registered_event
@@ -146,6 +148,7 @@ begin
     return query select t.* from registered_event t where t.name = set_event_type.name;
 end $$;
 
+-- Remove an event type from the registry. Returns false if it was not registered.
 create or replace function remove_event_type(name text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -155,7 +158,7 @@ begin
     return found;
 end $$;
 
--- The policies of the deployment, as JSON.
+-- Return the policies of the deployment as JSON.
 create or replace function policies() returns jsonb
 language plpgsql stable security definer set search_path from current as $$
 begin
@@ -166,7 +169,7 @@ begin
               from dispatch d);
 end $$;
 
--- Set those that `what` names, and leave the others as they are.
+-- Set the policies that `what` contains; the others do not change. Returns all policies.
 create or replace function set_policies(what jsonb, actor text default null) returns jsonb
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column
@@ -195,14 +198,14 @@ begin
            ruled = d.ruled or v_now ->> 'unknown_kinds' <> 'accept' or v_now ->> 'unknown_agents' <> 'accept'
                    or (v_now ->> 'tenant_required')::boolean;
     if v_now -> 'pending_includes_running' <> v_was -> 'pending_includes_running' then
-        update tenant_load l set counted_at = 'epoch' where true;   -- counted anew
+        update tenant_load l set counted_at = 'epoch' where true;   -- forces a new count
     end if;
     perform note_action('*', 'change', 'policies', p.key, jsonb_build_object(p.key, jsonb_build_array(v_was -> p.key, p.value)))
        from jsonb_each(v_now) p where p.value <> v_was -> p.key;
     return v_now;
 end $$;
 
--- What everybody is held to is no tenant's secret (tenancy.sql).
+-- Every tenant may read the registries that its jobs are checked against (tenancy.sql).
 drop policy if exists everybodys on registered_kind;
 create policy everybodys on registered_kind for select using (tenant = '*' and (select scope()) is not null);
 drop policy if exists everybodys on registered_event;

@@ -1,5 +1,5 @@
--- Jobs whose kind or agent is not registered, where the deployment does not accept that. Built-in kinds need no registration; what is
--- owed (a retry, a question to people) was accepted with the job that it belongs to.
+-- Jobs whose kind or agent is not registered, where the deployment does not accept that. Built-in kinds need no registration;
+-- retries and notices of approvals were accepted with the job that they belong to.
 DROP VIEW IF EXISTS unregistered_job;
 CREATE VIEW unregistered_job AS
 SELECT j.n, j.tenant, 'kind' AS registry, j.kind AS name FROM job j
@@ -14,8 +14,8 @@ SELECT j.n, j.tenant, 'agent', j.agent FROM job j
  WHERE (SELECT unknown_agents FROM dispatch WHERE id = 1) <> 'accept' AND j.retry_of IS NULL AND j.agent IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM agent a WHERE a.tenant = j.tenant AND a.id = j.agent);
 
--- An event that somebody writes by hand: its type must be registered, and the keys that its schema requires must be there,
--- where the deployment refuses others. `send_event` checks the whole schema before it comes here.
+-- A hand-written event: where the deployment refuses unregistered types, its type must be registered and the keys that its
+-- schema requires must be present. `send_event` checks the whole schema before the insert.
 DROP TRIGGER IF EXISTS judge_event_type;
 CREATE TRIGGER judge_event_type BEFORE INSERT ON app_event
 WHEN (SELECT unknown_events FROM dispatch WHERE id = 1) = 'refuse'

@@ -1,6 +1,6 @@
--- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
+-- What may be deleted, and when: the exceptions in the guards that only retention may use.
 
--- Of a cleaned job, or of one that is gone.
+-- An artifact row may be deleted if its job is cleaned or gone.
 create or replace function judge_artifact_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
@@ -11,7 +11,8 @@ end $$;
 create or replace trigger judge_delete after delete on artifact
     referencing old table as gone for each statement execute function judge_artifact_delete();
 
--- What became of a time goes with its job, or a month after it: by then its schedule is past it, and does not fire it again.
+-- The record of a scheduled time is deleted with its job, or a month after the time: by then its schedule has moved past it
+-- and does not fire it again.
 create or replace function judge_fire_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from gone g
@@ -25,7 +26,7 @@ end $$;
 create or replace trigger judge_delete after delete on fire
     referencing old table as gone for each statement execute function judge_fire_delete();
 
--- So does what became of an event.
+-- The same applies to the delivery of an event.
 create or replace function judge_delivery_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from gone g
@@ -38,7 +39,7 @@ end $$;
 create or replace trigger judge_delete after delete on delivery
     referencing old table as gone for each statement execute function judge_delivery_delete();
 
--- Who waited for whom is forgotten with either; a workflow with the last of its jobs.
+-- A dependency is deleted with either of its jobs; a workflow with the last of its jobs.
 create or replace function judge_dependency_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from gone g where exists (select from job_state s where s.id = g.child)
@@ -70,7 +71,7 @@ end $$;
 create or replace trigger judge_delete after delete on workflow
     referencing old table as gone for each statement execute function judge_workflow_delete();
 
--- A token is of no use when its approval is decided; for a week it can be told from one that never was.
+-- A token is useless once its approval is decided. It is kept for a week, so that it can be told from one that never existed.
 create or replace function judge_token_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from approval t join gone g on t.id = g.approval_id
@@ -82,14 +83,14 @@ end $$;
 create or replace trigger judge_delete after delete on approval_token
     referencing old table as gone for each statement execute function judge_token_delete();
 
--- Sums are added to, and never go: they are all that is left of what was purged.
+-- Usage sums only grow and are never deleted: they are all that remains of purged jobs.
 create or replace function judge_usage() returns trigger language plpgsql as $$
 begin
     if tg_op = 'DELETE' or (new.tenant, new.day, new.kind) <> (old.tenant, old.day, old.kind)
        or least(new.enqueued - old.enqueued, new.started - old.started, new.succeeded - old.succeeded, new.failed - old.failed,
                 new.crashed - old.crashed, new.dead - old.dead, new.cancelled - old.cancelled, new.expired - old.expired,
                 new.run_time - old.run_time, new.wait_time - old.wait_time, new.cost - old.cost) < 0 then
-        raise exception 'usage: what was counted is never taken back' using errcode = 'ZH002';
+        raise exception 'usage: sums cannot be reduced or deleted' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -100,24 +101,23 @@ create or replace trigger refuse_truncate before truncate on usage_place for eac
 create or replace trigger refuse_delete before delete on upkeep for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on upkeep for each statement execute function refuse_change();
 
--- Retention (DP-16): jobs that have ended long enough ago are cleaned, and later purged, by policies.
+-- Retention: policies clean, and later purge, jobs that ended long enough ago.
 --
--- A policy has a pass for each of the two, which walks jobs in the order of their ids. Ids sort by when a job was made, so
--- a job that ended before a moment has an id below that moment's: whatever is younger is not even looked at. A call does one
--- slice of one pass, in one short transaction, and remembers how far it came: whoever dies half-way has done nothing, and
--- many may sweep at once, each at another pass. A pass that has come up to the present waits there for jobs to come of
--- age, and begins at the first job again now and then, for those that ended long after they were made: after a
--- twenty-fourth of the policy's age, at most a day.
+-- A policy has one pass per action, which walks jobs in id order. Ids sort by creation time, so a job that ended before a
+-- moment has an id below that moment's: younger jobs are not even read. A call processes one slice of one pass in one short
+-- transaction and saves its position. A process that dies half-way has done nothing, and many can sweep at once, each in
+-- another pass. A pass that has reached the present waits for jobs to become due. From time to time it restarts at the first
+-- job, for jobs that ended long after they were created: after a twenty-fourth of the policy's age, at most a day.
 
 create or replace function id_since(at timestamptz) returns uuid language sql immutable
 return (lpad(to_hex(greatest(0, (extract(epoch from at) * 1000)::bigint)), 12, '0') || repeat('0', 20))::uuid;
 
--- The state in which a job ended, also when it has been cleaned since.
+-- The state in which a job ended, even if it has been cleaned since.
 create or replace function ended_as(p_state state, p_note jsonb) returns text language sql immutable
 return case when p_state = 'cleaned' then coalesce(p_note ->> 'was', 'succeeded') else p_state end;
 
--- The rule, as in features/retention/model.py: of the policies that fit, the one that names the tenant, then the
--- kind, then the state.
+-- Return the policy that applies, by the rule of features/retention/model.py: of the matching policies, one that names the
+-- tenant wins, then the kind, then the state.
 create or replace function retention_for(p_tenant text, p_kind text, p_state text) returns setof retention
 language sql stable set search_path from current as $$
     select r.* from retention r
@@ -125,8 +125,8 @@ language sql stable set search_path from current as $$
      order by r.tenant = '*', r.kind = '*', r.state = '*' limit 1
 $$;
 
--- Of these jobs, those that a policy has the say about and that are due. Not: those of a workflow that is not over or has
--- dead letters (who are resumed read what the others left), and those that a retry of theirs still needs.
+-- Of these jobs, those that this policy decides about and that are due. Excluded: jobs of a workflow that is still running or
+-- has dead letters (resumed jobs read the results of others), and jobs that a retry of theirs still needs.
 create or replace function retention_due(p_rule retention, p_action text, p_jobs uuid[], p_now timestamptz)
 returns table (id uuid, finished_at timestamptz)
 language sql stable set search_path from current as $$
@@ -149,7 +149,7 @@ language sql stable set search_path from current as $$
                         where r.retry_of = s.id and r.retry_of is not null and (p_action = 'purge' or t.finished_at is null))
 $$;
 
--- The next ids of a pass. One that names a tenant, or a tenant and a kind, walks its own index and no other's jobs.
+-- The next ids of a pass. A pass for one tenant, or one tenant and kind, uses an index of its own and reads no other jobs.
 create or replace function retention_next(p_rule retention, p_after uuid, p_upto uuid, p_look integer) returns uuid[]
 language plpgsql stable set search_path from current as $$
 begin
@@ -169,18 +169,19 @@ begin
                   order by u.id limit p_look);
 end $$;
 
--- Of these jobs, those whose ledger somebody who reads it has not read to its end, and who that is: a consumer, a
--- subscription, or whoever counts usage. Nobody is robbed of an event; one that stays behind holds what it has not read.
--- That a job was cleaned is counted by nobody: a purge need not wait until the counting has come so far.
+-- Of these jobs, those whose events a reader has not read completely, and the reader's name: a consumer, a subscription or the
+-- usage counter. Readers never miss events; one that lags behind holds back the purge of what it has not read. No usage
+-- depends on the event that a job was cleaned, so a purge does not wait for the usage counter to reach it.
 create or replace function unread_of(p_jobs uuid[]) returns table (id uuid, reader text)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare
     v_scope text := current_setting('holdfast.tenant');
 begin
-    perform set_config('holdfast.tenant', '*', true);   -- who reads every tenant's events is robbed by none
+    perform set_config('holdfast.tenant', '*', true);   -- readers of every tenant's events must not miss any
     if scope() is null then
-        -- A pinned login cannot see who reads every tenant's events: nothing is purged until a worker without a pin looks.
+        -- A login pinned to a tenant cannot see the readers of every tenant's events: nothing is purged until a worker without
+        -- a pin runs.
         perform set_config('holdfast.tenant', v_scope, true);
         return query select j, 'unknown' from unnest(p_jobs) j;
         return;
@@ -198,8 +199,8 @@ begin
      where e.job_id = any (p_jobs) and pg_visible_in_snapshot(e.xid::text::xid8, r.seen) is not true
        and not (r.name = 'usage' and e.to_state = 'cleaned')
      order by e.job_id, r.name;
-    -- Nor is the chain: if a seal has events of a job, it has to have all of them. The last one lists the others, and without it
-    -- nobody could tell a purge from a deletion.
+    -- Nor does the chain miss events: if a seal covers some events of a job, it must cover all of them. The last event lists
+    -- the others; without it a purge could not be told from tampering.
     return query
     select e.job_id, 'seal' from event e, (select s.floor, s.base, s.snapshot::pg_snapshot as seen from seal s order by s.number desc limit 1) l,
            lateral (select e.seq <= l.base or e.seq <= l.floor and pg_visible_in_snapshot(e.xid::text::xid8, l.seen) as sealed) k
@@ -207,8 +208,8 @@ begin
     perform set_config('holdfast.tenant', v_scope, true);
 end $$;
 
--- What a job carried goes; its facts but the payload, its keys, what people decided and its ledger stay. A dead letter
--- is discarded first: the table of steps knows no other way.
+-- Delete what a job carried. Its facts except the payload, its keys, approval decisions and its ledger stay. A dead letter is
+-- discarded first: the state machine has no other path.
 create or replace function clean_jobs(p_jobs uuid[]) returns void
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -232,7 +233,8 @@ begin
     delete from step t where t.job_id = any (p_jobs);
 end $$;
 
--- A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every such column).
+-- Delete cleaned jobs completely, with every row that refers to them (tests/contract/test_retention_catalogue.py lists every
+-- such column).
 create or replace function purge_jobs(p_jobs uuid[]) returns void
 language plpgsql set search_path from current as $$
 declare
@@ -250,7 +252,7 @@ begin
     delete from job_state s where s.id = any (p_jobs);
     delete from job j where j.id = any (p_jobs);
     update dead_letter_group g set error_message = '[purged]' where g.sample_job = any (p_jobs) and g.error_message <> '[purged]';
-    perform record_removed(p_jobs);   -- the seals over the ledger hold without them
+    perform record_removed(p_jobs);   -- the seals of the ledger stay verifiable without them
     delete from event e where e.job_id = any (p_jobs);
     delete from result r where r.job_id = any (p_jobs);
     delete from checkpoint c where c.job_id = any (p_jobs);
@@ -283,7 +285,7 @@ begin
     end if;
 end $$;
 
--- One slice of the pass whose turn it is; no row when it is nobody's.
+-- Process one slice of the retention pass that is due. No row if none is due.
 create or replace function sweep_retention(want integer default 200, look integer default 2000, for_tenant text default '*')
 returns table (action text, looked integer, done integer, held integer, held_by text, more boolean)
 language plpgsql security definer set search_path from current
@@ -344,7 +346,7 @@ begin
         v_pass.held_by := null;
     end if;
     v_top := id_since(v_now - span(v_age) + interval '1 ms');
-    if v_pass.action = 'purge' then   -- never ahead of the cleaning
+    if v_pass.action = 'purge' then   -- a purge never overtakes the cleaning
         v_top := least(v_top, (select p.reached from retention_pass p
                                 where (p.tenant, p.kind, p.state, p.action) = (v_pass.tenant, v_pass.kind, v_pass.state, 'clean')));
     end if;
@@ -353,7 +355,7 @@ begin
     end if;
     v_ids := retention_next(v_rule, v_pass.reached, v_top, sweep_retention.look);
     looked := coalesce(cardinality(v_ids), 0);
-    -- A part at a time: mostly the first has as many as are wanted.
+    -- Part by part: usually the first part contains enough jobs.
     for v_from in 1 .. looked by sweep_retention.want loop
         v_found := v_found || array(select d.id from retention_due(v_rule, v_pass.action,
                                                    v_ids[v_from : v_from + sweep_retention.want - 1], v_now) d);
@@ -378,7 +380,7 @@ begin
     end if;
     done := coalesce(cardinality(v_go), 0);
     if coalesce(cardinality(v_due), 0) >= sweep_retention.want then
-        v_pass.reached := v_due[cardinality(v_due)];   -- there may be more of those that were looked at
+        v_pass.reached := v_due[cardinality(v_due)];   -- more of the jobs read may be due
         more := true;
     else
         more := looked >= sweep_retention.look;
@@ -387,7 +389,7 @@ begin
     v_pass.looked := v_pass.looked + looked;
     v_pass.held := v_pass.held + held;
     v_pass.held_by := coalesce(held_by, v_pass.held_by);
-    if not more then   -- the less often the longer its way, and soon if somebody only had to read
+    if not more then   -- less often the longer its walk, and soon if only a reader lagged behind
         v_pass.restart_at := least(v_pass.restart_at, v_now + span(
             v_pass.looked / 10000 + case when v_pass.held > 0 then 10 else least(86400, greatest(60, v_age / 24)) end));
     end if;
@@ -398,7 +400,8 @@ begin
     return next;
 end $$;
 
--- What each policy would do now, looked for in no more than so many jobs; and what cleaned jobs have left behind elsewhere.
+-- Return what each policy would do now, based on a sample of at most `most` jobs, and the orphaned files that cleaned jobs
+-- have left elsewhere.
 create or replace function preview_retention(most integer default 10000, for_tenant text default null)
 returns table (tenant text, kind text, state text, action text, due integer, capped boolean, oldest_at timestamptz,
                held bigint, held_by text)
@@ -430,7 +433,7 @@ begin
         held_by := v_pass.held_by;
         return next;
     end loop;
-    -- What is still to be deleted in the artifact store.
+    -- Files still to be deleted in the artifact store.
     select count(*), min(l.at) into due, oldest_at
       from (select o.at from leftover o where v_scope = '*' or o.tenant = v_scope limit preview_retention.most) l;
     if due > 0 then
@@ -447,6 +450,8 @@ end $$;
 
 -- --- policies ---
 
+-- Set an operator's retention policy for a kind and state or replace it, and return its row. Ages are in seconds after the end
+-- of a job; null keeps it.
 create or replace function set_retention(kind text default '*', state text default '*', clean_after double precision default null,
                                          purge_after double precision default null, actor text default null,
                                          for_tenant text default null)
@@ -457,7 +462,8 @@ begin
                                         set_retention.purge_after, false, set_retention.actor, set_retention.for_tenant);
 end $$;
 
--- What a program says of its own kind. An operator's word about the same stands before it.
+-- Set the retention policy that a program declares for its own kind, and return its row. An operator's policy for the same
+-- kind takes precedence.
 create or replace function declare_retention(kind text, clean_after double precision default null,
                                              purge_after double precision default null, actor text default null,
                                              for_tenant text default null)
@@ -487,13 +493,14 @@ begin
            is distinct from (excluded.clean_after, excluded.purge_after, excluded.declared);
     if found then
         perform restart_passes(v_scope, v_now);
-        if p_purge is not null then   -- what is purged was counted before
+        if p_purge is not null then   -- usage is counted before jobs are purged
             insert into usage_place (cursor, updated_at) values (null, v_now) on conflict do nothing;
         end if;
     end if;
     return query select r.* from retention r where (r.tenant, r.kind, r.state) = (v_scope, p_kind, p_state);
 end $$;
 
+-- Delete a retention policy. Returns false if it does not exist.
 create or replace function delete_retention(kind text default '*', state text default '*', actor text default null,
                                             for_tenant text default null)
 returns boolean
@@ -511,7 +518,8 @@ begin
     return v_found;
 end $$;
 
--- Policies have changed: each has its passes, and they begin at the first job. (What one let go by another may want.)
+-- After a change of the policies each policy gets its passes, and they start at the first job: a job that one policy kept may
+-- be due under another.
 create or replace function restart_passes(p_scope text, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 #variable_conflict use_column

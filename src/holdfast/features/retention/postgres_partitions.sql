@@ -46,8 +46,8 @@ begin
     insert into event_partition (name, low, high) values (v_name, id_since(p_low), id_since(p_high));
 end $$;
 
--- How long the jobs of one partition are created for: at most a twenty-fourth of the age at which most jobs are purged, which is
--- how late a purge may be. Without a policy that purges, large ones: nothing will be purged, and readers visit each.
+-- Time span of one partition: at most a twenty-fourth of the age at which most jobs are purged, which is how late a purge may
+-- be. Without a policy that purges, partitions are large: nothing will be purged, and readers visit each one.
 create or replace function partition_width() returns interval language sql stable set search_path from current as $$
     select coalesce((
         select w.width from unnest(array[interval '30 days', '7 days', '1 day', '6 hours', '1 hour']) w(width),
@@ -56,7 +56,8 @@ create or replace function partition_width() returns interval language sql stabl
          where a.age is not null and extract(epoch from w.width) <= greatest(a.age / 24, 3600) order by w.width desc limit 1), interval '30 days')
 $$;
 
--- Keep a partition ready for the jobs of the next day. Without one, events go to `event_rest`, and nothing fails. Answers how many were made.
+-- Keep a partition ready for the jobs of the next day. Without one, events go to `event_rest`, and nothing fails. Returns how
+-- many were created.
 create or replace function add_partitions(p_now timestamptz) returns integer
 language plpgsql set search_path from current set lock_timeout = '500ms' as $$
 declare
@@ -66,7 +67,7 @@ declare
 begin
     if v_from is null then
         v_from := to_timestamp(floor(extract(epoch from p_now) / v_width) * v_width);
-    elsif v_from < p_now then   -- nobody was here for a while; the jobs of that time are in `event_rest`
+    elsif v_from < p_now then   -- no worker was running for a while; the jobs of that time are in `event_rest`
         v_from := date_trunc('second', p_now) + interval '1 minute';
     end if;
     while v_from < p_now + least(span(v_width), interval '1 day') and v_made < 3 loop
@@ -81,8 +82,8 @@ exception
         return 0;
 end $$;
 
--- Up to which id a pass may remove jobs by rows. Partitions that will be purged as a whole are left alone until
--- that had its chance: a twenty-fourth of the age after the last of their jobs was created.
+-- The id up to which a pass may remove jobs by rows. Partitions that will be purged as a whole are left alone until that could
+-- have happened: a twenty-fourth of the age after the last of their jobs was created.
 create or replace function rows_until(p_top uuid, p_age double precision, p_now timestamptz) returns uuid
 language sql stable set search_path from current as $$
     select least(p_top, (
@@ -93,7 +94,7 @@ language sql stable set search_path from current as $$
          order by p.low limit 1))
 $$;
 
--- Jobs of a range that a retry needs which is not in it, or is kept.
+-- Jobs of a range that are needed by a retry outside of the range or by one that is kept.
 create or replace function retried_outside(p_low uuid, p_high uuid, p_kept uuid[]) returns uuid[]
 language sql stable set search_path from current as $$
     select array(select r.retry_of from job r
@@ -105,15 +106,15 @@ create or replace function policies_digest() returns text language sql stable se
     select md5(coalesce(string_agg(r::text, ';' order by r.tenant, r.kind, r.state), '')) from retention r
 $$;
 
--- The jobs of a range that have to stay, up to `p_most` of them: not finished, not due, dead letters, jobs of workflows, and what a
--- retry outside of it still needs.
+-- The jobs of a range that have to stay, up to `p_most` of them: not finished, not due, dead letters, jobs of workflows, and
+-- jobs that a retry outside of the range still needs.
 create or replace function kept_in(p_low uuid, p_high uuid, p_most integer, p_now timestamptz) returns uuid[]
 language plpgsql stable set search_path from current set jit = off as $$
 declare
     v_kept uuid[];
     v_more uuid[];
 begin
-    -- Sums first: mostly they say that every job may go.
+    -- Sums first: they usually show that every job may go.
     with ends as materialized (
         select s.tenant, s.kind, ended_as(s.state, case when s.state = 'cleaned' then s.note end) as state, max(s.finished_at) as last,
                bool_and(s.state in ('succeeded', 'failed', 'cancelled', 'cleaned') and s.finished_at is not null and s.workflow_id is null) as plain
@@ -137,7 +138,8 @@ begin
     return v_kept;
 end $$;
 
--- Who has not read all events of a range yet: a consumer, a subscription, the usage counter or the chain of seals. Null: nobody.
+-- The reader that has not read all events of a range yet: a consumer, a subscription, the usage counter or the chain of seals.
+-- Null: all have.
 create or replace function unread_in(p_low uuid, p_high uuid) returns text
 language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 declare
@@ -169,7 +171,8 @@ begin
     return null;
 end $$;
 
--- Announce the purge: which events will go, by number and by tenant. Answers how many jobs that is; 0 if there are too few.
+-- Announce the purge: the events that will be deleted, by number and by tenant. Returns the number of jobs; 0 if there are too
+-- few.
 create or replace function announce_purge(p_part event_partition, p_high uuid, p_kept uuid[]) returns integer
 language plpgsql set search_path from current set jit = off as $$
 #variable_conflict use_column
@@ -204,8 +207,9 @@ begin
     return v_jobs;
 end $$;
 
--- Remove the jobs of a range but `p_kept`, with everything that names them (tests/contract/test_retention_catalogue.py knows every
--- such column), as purge_jobs does for a list of jobs. Jobs of workflows are among the kept. Their events are still to go.
+-- Delete the jobs of a range except `p_kept`, with every row that refers to them (tests/contract/test_retention_catalogue.py
+-- lists every such column), as purge_jobs does for a list of jobs. Jobs of workflows are among the kept. The events are
+-- deleted afterwards.
 create or replace function purge_range(p_low uuid, p_high uuid, p_kept uuid[]) returns void
 language plpgsql set search_path from current set jit = off as $$
 declare
@@ -258,9 +262,9 @@ begin
     delete from fire f using made m where f.schedule_id = m.schedule_id and f.due_at = m.due_at and f.job_id = m.job_id;
 end $$;
 
--- Remove the events of a partition below `p_high` but those of `p_kept`. TRUNCATE needs the partition for itself for a moment: a session that
--- holds it for longer than the timeout (a backup, say) makes the whole purge wait for another time. The few rows that stay are
--- written again as they were, without the triggers that refuse them.
+-- Delete the events of a partition below `p_high` except those of `p_kept`. TRUNCATE needs an exclusive lock on the partition
+-- for a moment: a session that holds it for longer than the timeout (a backup, for example) postpones the whole purge. The few
+-- rows that stay are written again unchanged, without the triggers that would refuse them.
 create or replace function empty_partition(p_part event_partition, p_high uuid, p_kept uuid[]) returns void
 language plpgsql set search_path from current set lock_timeout = '500ms' set jit = off as $$
 declare
@@ -273,7 +277,8 @@ begin
     end if;
     execute format('lock table %I in access exclusive mode', p_part.name);
     if (select count(*) from job_state s where s.id >= p_part.low and s.id < p_high) <> cardinality(p_kept) then
-        raise exception 'a job has come into partition %', p_part.name using errcode = 'lock_not_available';
+        raise exception 'a job was added to partition % during the purge; it is retried', p_part.name
+            using errcode = 'lock_not_available';
     end if;
     execute format('alter table %I disable trigger user', p_part.name);
     execute format('truncate %I', p_part.name);
@@ -281,8 +286,8 @@ begin
     execute format('alter table %I enable trigger user', p_part.name);
 end $$;
 
--- No new rows come into an old partition, so the space of deleted ones would never be used again. Once it is mostly empty, it is
--- written anew: the few jobs that stay, and files as small as they need to be.
+-- An old partition gets no new rows, so the space of deleted rows would never be used again. Once it is mostly empty it is
+-- rewritten with the few jobs that stay.
 create or replace function compact_partition(p_part event_partition) returns void
 language plpgsql set search_path from current set lock_timeout = '500ms' as $$
 begin
@@ -292,10 +297,10 @@ begin
             select i.indexrelid::regclass::text from pg_index i where i.indrelid = to_regclass(quote_ident(p_part.name)) and i.indisprimary));
     end if;
 exception when lock_not_available or deadlock_detected then
-    null;   -- another time
+    null;   -- retried at the next run
 end $$;
 
--- One step of the purge of a partition: announce it, or carry out what was announced. No row: there is nothing to do.
+-- One step of the purge of a partition: announce it, or execute what was announced. No row: there is nothing to do.
 create or replace function purge_partition(p_now timestamptz) returns table (jobs integer, removed integer, held_by text)
 language plpgsql set search_path from current set jit = off set enable_seqscan = on set enable_hashjoin = on as $$
 #variable_conflict use_column
@@ -328,7 +333,7 @@ begin
         end if;
         v_high := (v_told.changed ->> 'below')::uuid;
     else
-        -- At most a million in one transaction, which takes some seconds.
+        -- At most a million jobs in one transaction, which takes some seconds.
         v_high := coalesce((select s.id from job_state s where s.id >= v_part.low and s.id < v_part.high
                              order by s.id offset 1000000 limit 1), v_part.high);
     end if;
@@ -361,13 +366,13 @@ begin
           from jsonb_each(v_told.changed -> 'tenants') t;
         perform empty_partition(v_part, v_high, v_told.kept);
         removed := (v_told.changed ->> 'jobs')::integer;
-    else   -- something has changed: it is announced again when all may go
+    else   -- a job has changed: announced again when all may go
         perform note_action('*', 'withdraw', 'ledger', v_part.name, jsonb_build_object('announced', v_part.announced));
     end if;
     update event_partition p set announced = null, check_at = p_now + interval '10 s' where p.name = v_part.name;
     return next;
 exception
-    when lock_not_available or deadlock_detected then   -- everything above is undone
+    when lock_not_available or deadlock_detected then   -- everything above is rolled back
         update event_partition p set check_at = p_now + interval '1 minute' where p.name = v_part.name;
         held_by := 'lock';
         jobs := 0;
@@ -375,8 +380,8 @@ exception
         return next;
 end $$;
 
--- A partition without jobs goes, unless new jobs could still come into it. Needs `event` for itself for a moment, so it waits for it
--- only briefly; all who write events wait behind it.
+-- A partition without jobs is dropped, unless new jobs could still be written to it. This needs an exclusive lock on `event`
+-- for a moment, so it waits only briefly: all writers of events queue behind it.
 create or replace function drop_partition(p_part event_partition, p_now timestamptz) returns void
 language plpgsql set search_path from current set lock_timeout = '100ms' as $$
 begin
@@ -393,9 +398,10 @@ begin
     if tg_op = 'UPDATE' and ((old.name, old.low, old.high) is distinct from (new.name, new.low, new.high)
            or new.announced is not null and not exists (
                   select from action a where a.seq = new.announced and a.type = 'announce' and a.name = new.name)) then
-        raise exception 'event_partition %: its boundaries never change, and its purge is announced first', old.name using errcode = 'ZH002';
+        raise exception 'event_partition %: its boundaries cannot change, and its purge must be announced first', old.name
+            using errcode = 'ZH002';
     elsif tg_op = 'DELETE' and to_regclass(quote_ident(old.name)) is not null then
-        raise exception 'event_partition %: goes with its table', old.name using errcode = 'ZH002';
+        raise exception 'event_partition %: the row is deleted when its table is dropped', old.name using errcode = 'ZH002';
     end if;
     return coalesce(new, old);
 end $$;

@@ -1,4 +1,4 @@
--- Whether everybody who reads what applications tell has read this.
+-- Whether every reader of application events has read this one.
 create or replace function heard_by_all(p_tenant text, p_xid bigint) returns boolean
 language sql stable set search_path from current as $$
     select not exists (select from (
@@ -8,8 +8,7 @@ language sql stable set search_path from current as $$
           and pg_visible_in_snapshot(p_xid::text::xid8, nullif(split_part(r.cursor, ';', 2), '')::pg_snapshot) is not true)
 $$;
 
--- That rows went because they were over long enough, in one line for all of a batch (see `ends` in
--- stores/action_triggers.py).
+-- Record the deletion of expired rows, one action per batch (see `ends` in stores/action_triggers.py).
 create or replace function note_pruned(p_subject text, p_rows integer) returns integer
 language plpgsql set search_path from current as $$
 begin
@@ -19,10 +18,10 @@ begin
     return p_rows;
 end $$;
 
--- What is kept only to work with, and for how long: ended leases, the tokens of decided approvals and sessions that are over for a
--- week, what became of calls to a webhook for a month, what became of times and of events, and reservations, bulk operations
--- and API tokens that are over for ninety days, what applications told and groups of dead letters with nothing open for a
--- year. Each is found by its own index, a few at a time; the tables without one hold what people have set.
+-- Delete expired bookkeeping. Kept for a week: ended leases, the tokens of decided approvals, and expired sessions. For a
+-- month: webhook deliveries, fired times and event deliveries. For ninety days: ended reservations, bulk operations and API
+-- tokens. For a year: application events, and groups of dead letters without open ones. Each is found by its own index, a few
+-- rows at a time; the tables without such an index hold only operators' settings.
 create or replace function prune_bookkeeping(p_want integer, p_now timestamptz) returns integer
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -35,7 +34,7 @@ declare
     v_count integer;
     v_row   record;
 begin
-    -- As arrays: what is found is looked up by its key, and never joined the other way round.
+    -- As arrays: the rows are looked up by key, and the planner cannot join the other way round.
     delete from lease l where l.id = any (array(
         select o.id from lease o where o.id < id_since(v_week) and o.swept_at <= v_week order by o.id limit p_want for update skip locked));
     get diagnostics v_count = row_count;
@@ -47,7 +46,7 @@ begin
     get diagnostics v_count = row_count;
     v_total := greatest(v_total, note_pruned('approval_token', v_count));
 
-    -- A token after the last of its sessions: they name it.
+    -- A token is deleted after the last of its sessions, which refer to it.
     delete from api_token t where t.id = any (array(
         select o.id from api_token o
          where least(o.revoked_at, o.expires_at) <= case when o.parent_id is null then v_old else v_week end
@@ -67,7 +66,7 @@ begin
     get diagnostics v_count = row_count;
     v_total := greatest(v_total, note_pruned('operation', v_count));
 
-    -- What nobody could delete: it is not in any store that is known, or was deleted by one who died before saying so.
+    -- Files that nobody could delete: they are in no known store, or a process deleted them and died before recording it.
     v_count := 0;
     for v_row in select l.tenant, l.ref from leftover l where l.at <= v_old order by l.again_at limit p_want for update skip locked loop
         delete from leftover l where l.tenant = v_row.tenant and l.ref = v_row.ref;
@@ -90,7 +89,7 @@ begin
     end loop;
     v_total := greatest(v_total, v_count);
 
-    -- Not the latest of a schedule, whatever its age: that it ran at all is worth knowing.
+    -- Never the latest time of a schedule, whatever its age: it shows that the schedule ran at all.
     v_count := 0;
     for v_row in select o.schedule_id, o.due_at, o.manual from schedule s, lateral (
             select f.* from fire f
@@ -102,7 +101,7 @@ begin
     end loop;
     v_total := greatest(v_total, v_count);
 
-    -- Also of subscriptions that were deleted: their ids are found in the index, one step each.
+    -- Includes deleted subscriptions: their ids are found in the index, one step each.
     v_count := 0;
     for v_row in
         with recursive s(id) as (
@@ -117,7 +116,7 @@ begin
     end loop;
     v_total := greatest(v_total, v_count);
 
-    -- Only what everybody who reads them has read.
+    -- Only what every reader of them has read.
     delete from app_event e where e.id = any (array(
         select o.id from app_event o
          where o.id < id_since(v_year) and o.sent_at <= v_year
@@ -127,10 +126,10 @@ begin
     return greatest(v_total, v_count);
 end $$;
 
--- What jobs leave behind in the artifact store and on hosts. The database cannot delete there, so it writes down what is to go, in
--- the transaction that cleans the job; whoever can deletes it, and says so. Who dies in between leaves the row, and deleting
--- twice does no harm. Nothing that a job still names is handed out: a retry that is a job of its own has the payload of the
--- first try.
+-- Files that jobs leave in the artifact store and on hosts. The database cannot delete there, so it records what to delete in
+-- the transaction that cleans the job; a process that can reach the files deletes them and then the record. If that process
+-- dies in between, the record stays, and deleting twice is harmless. A file that a job still refers to is never handed out: a
+-- retry that is a job of its own shares the payload of the first attempt.
 
 create or replace function still_named(p_job uuid, p_ref text) returns boolean
 language sql stable set search_path from current as $$
@@ -146,7 +145,7 @@ language sql stable set search_path from current as $$
         or exists (select from step t where t.job_id = p_job and t.value -> '$holdfast' ->> 'stored' = p_ref)
 $$;
 
--- Called before these jobs are emptied. What one notes of another's is the other's to leave.
+-- Called before these jobs are cleaned. A file that belongs to another job is left to that job.
 create or replace function leave_behind(p_jobs uuid[], p_now timestamptz) returns void
 language sql set search_path from current as $$
     insert into leftover (tenant, ref, job_id, at, again_at)
@@ -166,9 +165,10 @@ language sql set search_path from current as $$
     on conflict do nothing
 $$;
 
--- What is to be deleted now, of what the caller can reach: the artifact store if it has one (`stored`), and directories on its
--- host; after an hour any host may try, since several may share a directory and hosts change their names. It is nobody else's
--- for ten minutes or more, the older the longer, and then somebody's again if it was not forgotten.
+-- Return files to delete now that the caller can reach: in the artifact store if it has one (`stored`), and directories on its
+-- host. After an hour any host may try, since several hosts may share a directory and hosts change their names. A returned
+-- file is not returned to anyone else for ten minutes or more, the older the longer; then it is returned again unless
+-- forget_leftovers has removed it.
 create or replace function leftovers(want integer default 100, for_tenant text default '*', host text default null,
                                      stored boolean default true)
 returns table (tenant text, job_id uuid, ref text)
@@ -194,7 +194,7 @@ begin
     select t.tenant, t.job_id, t.ref from taken t where not still_named(t.job_id, t.ref);
 end $$;
 
--- They are not there any more.
+-- Remove the records of files that have been deleted.
 create or replace function forget_leftovers(refs text[], for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -207,8 +207,8 @@ begin
     return v_count;
 end $$;
 
--- Of what was found in the artifact store, write down what belongs to no job, or to one that is cleaned. What is younger than a
--- week may be stored for a job that is just being made.
+-- Of the files found in the artifact store, record those that belong to no job or to a cleaned one. Files younger than a week
+-- are skipped: they may have been stored for a job that is just being created.
 create or replace function find_leftovers(tenants text[], jobs uuid[], refs text[], for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -227,8 +227,8 @@ begin
     return v_count;
 end $$;
 
--- Usage (HK-5): the ledger counted in commit order into sums that outlive it. The sums and the place up to which was counted
--- are written in one transaction, and one counts at a time: each event is counted once, whoever dies.
+-- Count ledger events in commit order into usage sums that outlive them. The sums and the cursor are written in one
+-- transaction, and only one caller counts at a time, so each event is counted once even if a process dies.
 create or replace function count_usage(want integer default 2000, begin_now boolean default false)
 returns integer
 language plpgsql security definer set search_path from current
@@ -239,7 +239,7 @@ declare
     v_next   text;
     v_count  integer;
 begin
-    perform enter('*');   -- there is one place for the events of all
+    perform enter('*');   -- one cursor for the events of all tenants
     if count_usage.begin_now then
         insert into usage_place (cursor, updated_at) values (null, clock_now()) on conflict do nothing;
     end if;
@@ -258,7 +258,7 @@ begin
                case when p.from_state = 'in_progress' then (
                    select extract(epoch from in_time(p.at) - in_time(b.at)) * 1000000 from event b
                     where b.job_id = p.job_id and b.seq < p.seq and b.to_state = 'in_progress' order by b.seq desc limit 1) end as run_time,
-               -- From when it could have been taken: asked for, and due by then.
+               -- From the moment it could have been claimed: enqueued, and due.
                case when p.to_state = 'in_progress' then (
                    select extract(epoch from in_time(p.at) - in_time(greatest(q.at,
                               case q.type when 'enqueue' then (select j.run_at from job j where j.id = p.job_id)

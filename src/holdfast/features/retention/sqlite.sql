@@ -1,16 +1,17 @@
--- What may go, and when: retention's own ways through the guards, and nobody else's (CX-4, DP-16).
+-- What may be deleted, and when: the exceptions in the guards that only retention may use.
 
--- What became of a time goes with its job, or a month after it: by then its schedule is past it, and does not fire it again.
+-- The record of a scheduled time is deleted with its job, or a month after the time: by then its schedule has moved past it
+-- and does not fire it again.
 DROP TRIGGER IF EXISTS judge_fire_delete;
 CREATE TRIGGER judge_fire_delete BEFORE DELETE ON fire
 WHEN NOT (OLD.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = OLD.job_id))
      AND (OLD.due_at > (SELECT now FROM present) - 30 * 86400000000 OR OLD.status = 'waiting'
           OR EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.finished_at IS NULL))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what became of a time is never deleted');
+    SELECT RAISE(ABORT, 'immutable: the record of a fired time or a delivery is kept with its job, or for a month');
 END;
 
--- So does what became of an event.
+-- The same applies to the delivery of an event.
 DROP TRIGGER IF EXISTS judge_delivery_delete;
 CREATE TRIGGER judge_delivery_delete BEFORE DELETE ON delivery
 WHEN NOT (OLD.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = OLD.job_id))
@@ -19,7 +20,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: delivery: rows are never changed');
 END;
 
--- Who waited for whom is forgotten with either; a workflow with the last of its jobs.
+-- A dependency is deleted with either of its jobs; a workflow with the last of its jobs.
 DROP TRIGGER IF EXISTS judge_dependency_delete;
 CREATE TRIGGER judge_dependency_delete BEFORE DELETE ON dependency
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.child) AND EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.parent)
@@ -34,7 +35,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: workflows are never deleted');
 END;
 
--- A token is of no use when its approval is decided; for a week it can be told from one that never was.
+-- A token is useless once its approval is decided. It is kept for a week, so that it can be told from one that never existed.
 DROP TRIGGER IF EXISTS judge_token_delete;
 CREATE TRIGGER judge_token_delete BEFORE DELETE ON approval_token
 WHEN EXISTS (SELECT 1 FROM approval g WHERE g.id = OLD.approval_id
@@ -43,13 +44,13 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: a token is never deleted while its approval exists');
 END;
 
--- Sums are added to, and never go: they are all that is left of what was purged.
+-- Usage sums only grow and are never deleted: they are all that remains of purged jobs.
 DROP TRIGGER IF EXISTS judge_usage_insert;
 CREATE TRIGGER judge_usage_insert BEFORE INSERT ON usage
 WHEN (SELECT now FROM clock) IS NULL
      AND EXISTS (SELECT 1 FROM usage u WHERE u.tenant = NEW.tenant AND u.day = NEW.day AND u.kind = NEW.kind)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+    SELECT RAISE(ABORT, 'immutable: usage sums cannot be reduced or deleted');
 END;
 
 DROP TRIGGER IF EXISTS judge_usage_update;
@@ -59,31 +60,31 @@ WHEN NEW.tenant <> OLD.tenant OR NEW.day <> OLD.day OR NEW.kind <> OLD.kind
             NEW.crashed - OLD.crashed, NEW.dead - OLD.dead, NEW.cancelled - OLD.cancelled, NEW.expired - OLD.expired,
             NEW.run_time - OLD.run_time, NEW.wait_time - OLD.wait_time, NEW.cost - OLD.cost) < 0
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+    SELECT RAISE(ABORT, 'immutable: usage sums cannot be reduced or deleted');
 END;
 
 DROP TRIGGER IF EXISTS refuse_usage_delete;
 CREATE TRIGGER refuse_usage_delete BEFORE DELETE ON usage
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is never taken back');
+    SELECT RAISE(ABORT, 'immutable: usage sums cannot be reduced or deleted');
 END;
 
--- Counting begins once, and goes on from where it was.
+-- Counting begins once and continues from its cursor.
 DROP TRIGGER IF EXISTS refuse_usage_place_delete;
 CREATE TRIGGER refuse_usage_place_delete BEFORE DELETE ON usage_place
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is not counted again');
+    SELECT RAISE(ABORT, 'immutable: the position of the usage counter cannot move back or be deleted');
 END;
 
 DROP TRIGGER IF EXISTS refuse_upkeep_delete;
 CREATE TRIGGER refuse_upkeep_delete BEFORE DELETE ON upkeep
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: upkeep has one row');
+    SELECT RAISE(ABORT, 'immutable: upkeep must keep its one row');
 END;
 
 DROP TRIGGER IF EXISTS judge_usage_place;
 CREATE TRIGGER judge_usage_place BEFORE UPDATE ON usage_place
 WHEN coalesce(CAST(NEW.cursor AS INTEGER), 0) < coalesce(CAST(OLD.cursor AS INTEGER), 0)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was counted is not counted again');
+    SELECT RAISE(ABORT, 'immutable: the position of the usage counter cannot move back or be deleted');
 END;

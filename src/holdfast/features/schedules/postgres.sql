@@ -1,4 +1,4 @@
--- What may not be done to templates, schedules and what became of their times, whoever asks.
+-- Rules that every writer of templates, schedules and fired times has to obey.
 
 create or replace trigger refuse_update before update on template for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on template for each statement execute function refuse_change();
@@ -8,20 +8,20 @@ create or replace trigger refuse_delete before delete on schedule for each state
 create or replace trigger refuse_truncate before truncate on schedule for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on fire for each statement execute function refuse_change();
 
--- Versions have no gaps, and a template stays with its kind: another kind is another template.
+-- Versions have no gaps, and the kind of a template never changes: another kind needs another template.
 create or replace function judge_template() returns trigger language plpgsql set search_path from current as $$
 begin
     if new.version <> coalesce((select max(t.version) from template t where t.tenant = new.tenant and t.name = new.name), 0) + 1 then
-        raise exception 'template %: versions are added one after the other', new.name using errcode = 'ZH002';
+        raise exception 'template %: the next version must be one more than the newest', new.name using errcode = 'ZH002';
     end if;
     if exists (select from template t where t.tenant = new.tenant and t.name = new.name and t.kind <> new.kind) then
-        raise exception 'template %: it stays with its kind', new.name using errcode = 'ZH002';
+        raise exception 'template %: the kind cannot change; create another template', new.name using errcode = 'ZH002';
     end if;
     return new;
 end $$;
 create or replace trigger judge_insert before insert on template for each row execute function judge_template();
 
--- A program that puts something new each time it starts must not fill the table: of a template the newest 1,000 versions are kept.
+-- A program that writes a new version at each start must not fill the table: the newest 1,000 versions of a template are kept.
 create or replace function judge_template_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if old.version > (select max(t.version) from template t where t.tenant = old.tenant and t.name = old.name) - 1000 then
@@ -35,17 +35,18 @@ create or replace function judge_schedule() returns trigger language plpgsql as 
 begin
     if (new.id, new.tenant, new.created_at, new.created_by) is distinct from (old.id, old.tenant, old.created_at, old.created_by)
        or old.state = 'deleted' then
-        raise exception 'schedule %: what it is never changes, and a deleted one not at all', old.id using errcode = 'ZH002';
+        raise exception 'schedule %: its identity cannot change, and a deleted schedule cannot change at all', old.id
+            using errcode = 'ZH002';
     end if;
-    -- Times go forward unless somebody gave it others: what has been fired is not fired again.
+    -- Times move forward unless the schedule was redefined: a time that has been fired is not fired again.
     if new.revision = old.revision and new.next_fire_at < old.next_fire_at or new.revision < old.revision then
-        raise exception 'schedule %: its times go forward only', old.id using errcode = 'ZH002';
+        raise exception 'schedule %: its next time cannot move back', old.id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
 create or replace trigger judge_update before update on schedule for each row execute function judge_schedule();
 
--- A time is made a job of, or not, once. One that waits becomes a job; a job that is over is marked so.
+-- A time is decided once. A waiting time can become a job; a fired time is marked when its job has ended.
 create or replace function judge_fire() returns trigger language plpgsql as $$
 begin
     if to_jsonb(new) - '{status,job_id,error_code,error_message,at,ended}'::text[]
@@ -53,7 +54,7 @@ begin
        or old.status <> 'waiting' and (new.status, new.job_id, new.at, new.error_code) is distinct from
                                       (old.status, old.job_id, old.at, old.error_code)
        or old.ended and not new.ended then
-        raise exception 'schedule %: what became of % never changes', old.schedule_id, old.due_at using errcode = 'ZH002';
+        raise exception 'schedule %: the result of time % cannot change', old.schedule_id, old.due_at using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -63,13 +64,13 @@ create or replace function judge_fire_insert() returns trigger language plpgsql 
 begin
     if not exists (select from schedule s where s.id = new.schedule_id and s.tenant = new.tenant)
        or new.job_id is not null and not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
-        raise exception 'fire: there is no such schedule, or no such job, in tenant %', new.tenant using errcode = 'ZH002';
+        raise exception 'fire: the schedule or the job does not exist in tenant %', new.tenant using errcode = 'ZH002';
     end if;
     return new;
 end $$;
 create or replace trigger judge_insert before insert on fire for each row execute function judge_fire_insert();
 
--- A job was made from one thing, and of its own tenant; it is forgotten with the job.
+-- A job is made from one template version or schedule, of its own tenant; the row is deleted with the job.
 create or replace function judge_made_from() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant)
@@ -77,7 +78,8 @@ begin
               select from template t where t.tenant = new.tenant and t.name = new.template and t.version = new.template_version)
        or new.schedule_id is not null and not exists (
               select from schedule s where s.id = new.schedule_id and s.tenant = new.tenant) then
-        raise exception 'job %: there is nothing it could have been made from so', new.job_id using errcode = 'ZH002';
+        raise exception 'made_from: job %, its template version or its schedule does not exist in its tenant', new.job_id
+            using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -85,11 +87,11 @@ create or replace trigger judge_insert before insert on made_from for each row e
 create or replace trigger judge_delete after delete on made_from
     referencing old table as gone for each statement execute function judge_delete();
 
--- Templates and schedules (SC-8, SC-9). Times are computed in Python; what is applied here is a complete decision, and
--- only if the schedule is still as it was when it was decided. A schedule's row is locked meanwhile, its next time moves
--- on together with the jobs that were made, and (schedule, time) is a key: so a time is fired once, whoever fires it.
+-- Templates and schedules. Python computes the times; this file applies a complete decision, and only if the schedule has not
+-- changed since the decision. The schedule's row is locked meanwhile, its next time advances in the transaction that creates
+-- the jobs, and (schedule, time) is a key: so a time is fired once, whichever worker fires it.
 
--- A new version, unless it says what the newest does. Answers the version, or why there is none.
+-- Add a version to a template, unless it equals the newest one. Returns the version, or why it was refused.
 create or replace function put_template(name text, kind text, payload json, options jsonb, removed boolean default false,
                                         actor text default null, for_tenant text default null,
                                         out version integer, out reason text)
@@ -122,7 +124,7 @@ begin
     delete from template t where t.tenant = v_scope and t.name = put_template.name and t.version <= put_template.version - 1000;
 end $$;
 
--- Enqueue jobs made from a version of a template; each keeps what it was made from.
+-- Enqueue jobs made from a template version; each records its origin.
 create or replace function enqueue_made(jobs json, template text, version integer, for_tenant text default null)
 returns table (id uuid, state state, created boolean, reason text, detail text)
 language plpgsql security definer set search_path from current as $$
@@ -141,7 +143,7 @@ begin
     end loop;
 end $$;
 
--- A new schedule, from the columns given. False: there is one of that name.
+-- Create a schedule from the given columns. Returns false if the name is taken.
 create or replace function add_schedule(definition json, actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -164,7 +166,8 @@ begin
     return found;
 end $$;
 
--- Define it anew, pause, resume or delete it: whoever changes it has read it, and it is still so. False: it is not.
+-- Redefine, pause, resume or delete a schedule. `revision` is the one that the caller read. Returns false if the schedule has
+-- changed since.
 create or replace function change_schedule(schedule uuid, revision integer, definition json, actor text default null,
                                            for_tenant text default null)
 returns boolean
@@ -189,7 +192,7 @@ begin
     return found;
 end $$;
 
--- Which schedules of a program its code does not declare any more (answered when it is news), and which it does again.
+-- Update which schedules a program declares in its code. Returns those that it no longer declares, once each.
 create or replace function declare_schedules(declared_by text, names text[], for_tenant text default null)
 returns table (name text)
 language plpgsql security definer set search_path from current as $$
@@ -207,7 +210,7 @@ begin
     returning s.name;
 end $$;
 
--- The jobs of a schedule that are over are marked, so that whether one runs is a look at those that are left.
+-- Fired times whose jobs have ended are marked, so that only the unmarked ones have to be read to see whether one is running.
 create or replace function still_running(p_schedule uuid) returns boolean
 language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
@@ -215,12 +218,12 @@ begin
      where f.schedule_id = p_schedule and f.status = 'fired' and not f.ended
        and not exists (select from job_state s where s.id = f.job_id
                         and s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval'))
-       -- A job that started a workflow is over when that is.
+       -- A job that started a workflow has ended when the workflow has.
        and not exists (select from workflow w where w.parent_id = f.job_id and w.parent_id is not null and w.finished_at is null);
     return exists (select from fire f where f.schedule_id = p_schedule and f.status = 'fired' and not f.ended);
 end $$;
 
--- Make the job of one time, and say what became of it. A job of a skipped time is in the ledger, and cancelled at once.
+-- Create the job of one time, and record the result. The job of a skipped time is in the ledger and cancelled at once.
 create or replace function make_fire(p_schedule schedule, p_due timestamptz, p_manual boolean, p_job json, p_version integer,
                                      p_skip boolean, p_now timestamptz, out status text, out job uuid, out code text, out detail text)
 language plpgsql set search_path from current as $$
@@ -231,7 +234,7 @@ begin
     begin
         select e.* into v_answer from enqueue_many(json_build_array(p_job), p_schedule.tenant, v_actor) e;
     exception when sqlstate 'ZH057' or sqlstate 'ZH067' or sqlstate 'ZH068' or sqlstate 'ZH069' or sqlstate 'ZH072' then
-        -- Its tenant is full, or something is not registered: said here, and the schedules of others go on.
+        -- The tenant is full, or a name is not registered: recorded here, and other schedules continue.
         select null::uuid as id, false as created, refusal_reason(sqlstate) as reason, sqlerrm as detail into v_answer;
     end;
     if v_answer.id is null or not v_answer.created then
@@ -258,7 +261,7 @@ begin
      where f.status = 'waiting';
 end $$;
 
--- Apply decisions. Answers one row for each that was still in time.
+-- Apply decisions about due times. Returns one row per decision whose schedule had not changed since.
 create or replace function fire_schedules(decisions json, for_tenant text default '*')
 returns table (schedule uuid, fired integer)
 language plpgsql security definer set search_path from current as $$
@@ -280,7 +283,7 @@ begin
                    problem text, firings json, spare json)
          order by d.schedule
     loop
-        v_scope := enter(fire_schedules.for_tenant, 'scheduler');   -- again: making a job binds to its tenant
+        v_scope := enter(fire_schedules.for_tenant, 'scheduler');   -- again: creating a job switches to its tenant
         exit when halted();
         select s.* into v_schedule from schedule s
          where s.id = v_decision.schedule and (v_scope = '*' or s.tenant = v_scope) and s.state = 'active'
@@ -314,7 +317,7 @@ begin
                 values (v_schedule.id, v_fire.due_at, v_schedule.tenant, 'waiting', actor(), v_now)
                 on conflict do nothing;
                 v_waiting := v_waiting + 1;
-            -- The key decides: a time there is a row of was dealt with.
+            -- The key decides: a time that has a row is done.
             elsif not exists (select from fire f where f.schedule_id = v_schedule.id and f.due_at = v_fire.due_at and not f.manual) then
                 v_made := make_fire(v_schedule, v_fire.due_at, false, v_fire.job, v_fire.template_version,
                                     v_schedule.overlap <> 'allow' and (v_running or v_waiting > 0), v_now);
@@ -336,7 +339,8 @@ begin
     end loop;
 end $$;
 
--- Run it now, besides its times. Under another overlap than `allow` not while one runs, unless `anyway`.
+-- Run a schedule now, in addition to its times. With an overlap policy other than `allow` it is refused while one runs, unless
+-- `anyway`.
 create or replace function run_schedule(schedule uuid, job json, template_version integer default null, anyway boolean default false,
                                         actor text default null, for_tenant text default null, out id uuid, out reason text, out detail text)
 language plpgsql security definer set search_path from current as $$
@@ -355,7 +359,7 @@ begin
     elsif v_schedule.overlap <> 'allow' and not run_schedule.anyway and still_running(v_schedule.id) then
         reason := 'schedule_running';
     else
-        -- Its own time, also if somebody said so twice in one instant.
+        -- A time of its own, even if two calls come in the same instant.
         select greatest(v_now, max(f.due_at) + interval '1 microsecond') into v_due
           from fire f where f.schedule_id = v_schedule.id and f.manual;
         v_made := make_fire(v_schedule, v_due, true, run_schedule.job, run_schedule.template_version, false, v_now);

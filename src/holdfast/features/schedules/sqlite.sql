@@ -1,22 +1,22 @@
--- What may not be done to templates, schedules and what became of their times, whoever asks. REPLACE deletes what is in
--- its way without asking the delete triggers, so a row in the way of an insert is looked for.
+-- Rules that every writer of templates, schedules and fired times has to obey. REPLACE deletes conflicting rows without firing
+-- the delete triggers, so each insert checks for conflicting rows first.
 
--- Versions have no gaps, and a template stays with its kind: another kind is another template.
+-- Versions have no gaps, and the kind of a template never changes: another kind needs another template.
 DROP TRIGGER IF EXISTS judge_template_insert;
 CREATE TRIGGER judge_template_insert BEFORE INSERT ON template
 WHEN NEW.version <> 1 + coalesce((SELECT max(t.version) FROM template t WHERE t.tenant = NEW.tenant AND t.name = NEW.name), 0)
      OR EXISTS (SELECT 1 FROM template t WHERE t.tenant = NEW.tenant AND t.name = NEW.name AND t.kind <> NEW.kind)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: versions are added one after the other, and a template stays with its kind');
+    SELECT RAISE(ABORT, 'immutable: the next version must be one more than the newest, and the kind of a template cannot change');
 END;
 
 DROP TRIGGER IF EXISTS refuse_template_update;
 CREATE TRIGGER refuse_template_update BEFORE UPDATE ON template
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a version of a template is never changed');
+    SELECT RAISE(ABORT, 'immutable: template versions are never changed');
 END;
 
--- A program that puts something new each time it starts must not fill the table: of a template the newest 1,000 versions are kept.
+-- A program that writes a new version at each start must not fill the table: the newest 1,000 versions of a template are kept.
 DROP TRIGGER IF EXISTS judge_template_delete;
 CREATE TRIGGER judge_template_delete BEFORE DELETE ON template
 WHEN OLD.version > (SELECT max(t.version) FROM template t WHERE t.tenant = OLD.tenant AND t.name = OLD.name) - 1000
@@ -29,23 +29,23 @@ CREATE TRIGGER judge_schedule_insert BEFORE INSERT ON schedule
 WHEN EXISTS (SELECT 1 FROM schedule s WHERE s.id = NEW.id)
      OR NEW.state <> 'deleted' AND EXISTS (SELECT 1 FROM schedule s WHERE s.tenant = NEW.tenant AND s.name = NEW.name AND s.state <> 'deleted')
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is a schedule of this name');
+    SELECT RAISE(ABORT, 'already exists: there is a schedule with this name');
 END;
 
--- Times go forward unless somebody gave it others: what has been fired is not fired again.
+-- Times move forward unless the schedule was redefined: a time that has been fired is not fired again.
 DROP TRIGGER IF EXISTS judge_schedule_update;
 CREATE TRIGGER judge_schedule_update BEFORE UPDATE ON schedule
 WHEN NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.created_at <> OLD.created_at OR NEW.created_by <> OLD.created_by
      OR OLD.state = 'deleted' OR NEW.revision < OLD.revision
      OR (NEW.revision = OLD.revision AND NEW.next_fire_at < OLD.next_fire_at)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a schedule is what it is, its times go forward only, and a deleted one is not changed');
+    SELECT RAISE(ABORT, 'immutable: the identity of a schedule cannot change, nor a deleted one; its next time cannot move back');
 END;
 
 DROP TRIGGER IF EXISTS refuse_schedule_delete;
 CREATE TRIGGER refuse_schedule_delete BEFORE DELETE ON schedule
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a schedule is marked as deleted, its history stays');
+    SELECT RAISE(ABORT, 'immutable: schedules cannot be deleted from the table; mark the schedule as deleted');
 END;
 
 DROP TRIGGER IF EXISTS judge_fire_insert;
@@ -54,10 +54,10 @@ WHEN EXISTS (SELECT 1 FROM fire f WHERE f.schedule_id = NEW.schedule_id AND f.du
      OR NOT EXISTS (SELECT 1 FROM schedule s WHERE s.id = NEW.schedule_id AND s.tenant = NEW.tenant)
      OR (NEW.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a time is fired once, by a schedule that is there, for a job that is there');
+    SELECT RAISE(ABORT, 'immutable: a time is fired once, by an existing schedule and for an existing job');
 END;
 
--- A time is made a job of, or not, once. One that waits becomes a job; a job that is over is marked so.
+-- A time is decided once. A waiting time can become a job; a fired time is marked when its job has ended.
 DROP TRIGGER IF EXISTS judge_fire_update;
 CREATE TRIGGER judge_fire_update BEFORE UPDATE ON fire
 WHEN NEW.schedule_id <> OLD.schedule_id OR NEW.due_at <> OLD.due_at OR NEW.manual <> OLD.manual OR NEW.tenant <> OLD.tenant
@@ -65,10 +65,10 @@ WHEN NEW.schedule_id <> OLD.schedule_id OR NEW.due_at <> OLD.due_at OR NEW.manua
      OR (OLD.status <> 'waiting' AND (NEW.status <> OLD.status OR NEW.job_id IS NOT OLD.job_id OR NEW.at <> OLD.at
                                       OR NEW.error_code IS NOT OLD.error_code))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what became of a time never changes');
+    SELECT RAISE(ABORT, 'immutable: the result of a fired time cannot change');
 END;
 
--- A job was made from one thing, and of its own tenant; it is forgotten with the job.
+-- A job is made from one template version or schedule, of its own tenant; the row is deleted with the job.
 DROP TRIGGER IF EXISTS judge_made_from_insert;
 CREATE TRIGGER judge_made_from_insert BEFORE INSERT ON made_from
 WHEN EXISTS (SELECT 1 FROM made_from m WHERE m.job_id = NEW.job_id)
@@ -77,18 +77,18 @@ WHEN EXISTS (SELECT 1 FROM made_from m WHERE m.job_id = NEW.job_id)
                                                    AND t.version = NEW.template_version))
      OR (NEW.schedule_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM schedule s WHERE s.id = NEW.schedule_id AND s.tenant = NEW.tenant))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a job was made from one thing, which is there');
+    SELECT RAISE(ABORT, 'immutable: a job has one origin, which must exist');
 END;
 
 DROP TRIGGER IF EXISTS refuse_made_from_update;
 CREATE TRIGGER refuse_made_from_update BEFORE UPDATE ON made_from
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a job was made from never changes');
+    SELECT RAISE(ABORT, 'immutable: the origin of a job never changes');
 END;
 
 DROP TRIGGER IF EXISTS judge_made_from_delete;
 CREATE TRIGGER judge_made_from_delete BEFORE DELETE ON made_from
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a job was made from is not forgotten while it exists');
+    SELECT RAISE(ABORT, 'immutable: the origin of a job is never deleted while the job exists');
 END;

@@ -1,18 +1,18 @@
--- How many jobs of a tenant may wait (JF-12). Waiting is queued or retry_waiting, whatever it waits for there. Where the policy
--- `pending_includes_running` says so, jobs that a worker holds count too.
+-- Maximum number of waiting jobs of a tenant. Waiting means queued or retry_waiting, for whatever reason. With the policy
+-- `pending_includes_running`, jobs held by a worker count too.
 --
--- Only for tenants with a cap is anything counted. The number is kept in `tenant_load`: whoever enqueues holds its row,
--- which puts those who enqueue for one tenant in line, so that two cannot both take the last place. Steps of jobs must not
--- wait in that line, behind somebody's open transaction: they leave a row of `pending_change` (record_transition), and
--- the next who enqueues adds those up. Once a minute, and before a job is refused, they are counted one by one, by index:
--- a transaction that was open when the cap was set has left no change behind.
+-- Jobs are counted only for tenants with a cap. The count is in `tenant_load`: an enqueue locks its row, which serialises the
+-- enqueues of one tenant, so that two cannot both take the last slot. Transitions of jobs must not wait for that lock, behind
+-- an open transaction: they insert a row into `pending_change` (record_transition), and the next enqueue adds those up. Once a
+-- minute, and before a job is refused, the jobs are counted by index: a transaction that was open when the cap was set has not
+-- recorded its changes.
 create or replace function count_pending(p_tenant text, out pending bigint, out changes integer)
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 begin
-    -- In one statement: a step that has been made is in the count, and its change is gone; or neither.
+    -- One statement: either the count contains a transition and its change is deleted, or neither.
     with gone as (delete from pending_change c where c.tenant = p_tenant returning 1)
     select (select count(*) from job_state s where s.tenant = p_tenant and s.state in ('queued', 'retry_waiting')
-               and s.state not in ('leased', 'in_progress'))   -- which is what the index says
+               and s.state not in ('leased', 'in_progress'))   -- the predicate of the index
            + case when (select d.running_counts from dispatch d)
                   then (select count(*) from job_state s where s.tenant = p_tenant and s.state in ('leased', 'in_progress'))
                   else 0 end,
@@ -20,7 +20,7 @@ begin
       into pending, changes;
 end $$;
 
--- Note how many more or fewer jobs of each tenant wait. Called by record_transition while some tenant has a cap.
+-- Record by how many the waiting jobs of each tenant changed. Called by record_transition while any tenant has a cap.
 create or replace function tenants_on_transition(p_tenants text[], p_changes integer[]) returns void
 language plpgsql set search_path from current as $$
 begin
@@ -29,7 +29,7 @@ begin
      where u.tenant in (select k.tenant from tenant k where k.max_pending is not null);
 end $$;
 
--- Hold new jobs to the caps of their tenants. Called by on_job_insert before the jobs have their states.
+-- Check new jobs against the caps of their tenants. Called by on_job_insert before the jobs have their states.
 create or replace function tenants_on_insert(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 begin
@@ -40,7 +40,7 @@ begin
          group by j.tenant order by j.tenant) t;
 end $$;
 
--- Add jobs of one tenant; `p_free` of them cannot be refused.
+-- Count new jobs of one tenant; `p_free` of them cannot be refused.
 create or replace function hold_to_cap(p_tenant text, p_jobs integer, p_free integer, p_kind text, p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
@@ -76,18 +76,18 @@ begin
     update tenant_load l set pending = v_pending + p_jobs, counted_at = v_counted where l.tenant = p_tenant;
 end $$;
 
--- A retry was accepted with its first try, and a question to people is part of the job that asks (give_notice): neither is
--- refused. Not a setting and not a field of the job says so: both can be written by whoever enqueues.
+-- Retries were accepted with their first attempt, and a notice of an approval is part of the job that asks (give_notice):
+-- neither is refused. Neither a setting nor a field of the job decides this, because the enqueuing client can write both.
 create or replace function is_owed(p_job uuid, p_retry_of uuid) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
     return p_retry_of is not null or exists (select from owed o where o.job_id = p_job);
 end $$;
 
--- The registry of tenants (JF-12). A tenant need not be in it; its jobs are then held to nothing of this.
+-- Tenant registry. A tenant need not be registered; none of this applies to its jobs then.
 
--- Set what `what` names, and leave the rest as it is: {"title", "max_pending", "weight", "max_running", "rate", "per",
--- "burst"}; null takes it away. How many run, and how often, becomes a limit of the scope `tenant` of the tenant's own.
+-- Set the fields that `what` contains: {"title", "max_pending", "weight", "max_running", "rate", "per", "burst"}; null removes
+-- one, and the others do not change. Maximum running jobs and rate become a limit of scope `tenant`.
 create or replace function set_tenant(name text, what jsonb, actor text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column
@@ -104,7 +104,7 @@ begin
            weight = case when what ? 'weight' then excluded.weight else t.weight end,
            set_by = excluded.set_by, updated_at = excluded.updated_at;
     if what ->> 'max_pending' is not null then
-        -- Counted anew: what happened while there was no cap has left nothing behind.
+        -- Forces a new count: changes were not recorded while there was no cap.
         insert into tenant_load as l (tenant, pending, counted_at) values (v_scope, 0, 'epoch')
         on conflict (tenant) do update set counted_at = 'epoch';
         update dispatch d set ruled = true, capped = true where not (d.ruled and d.capped);
@@ -131,7 +131,7 @@ begin
     return true;
 end $$;
 
--- Forget what was set for a tenant. Its jobs stay, and wait for nothing of it any more.
+-- Delete a tenant's settings. Its jobs stay, and are no longer held back by them.
 create or replace function remove_tenant(name text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column
@@ -149,10 +149,11 @@ begin
     return v_found;
 end $$;
 
--- Which queues tenants share fairly: these, '*' all of them, '*' and '-mail' all but mail, null none. Without a choice all
--- are shared once a second tenant has jobs (share_when_needed). The index that this needs is made here, and writers
--- wait for that (a second or so for a million jobs). To have it made beside the work, make it before, by hand:
---   create index concurrently fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null
+-- Set which queues tenants share fairly: a list of queues, '*' for all, '*' and '-mail' for all but mail, null for none.
+-- Without a choice, all queues are shared once a second tenant has jobs (share_when_needed). This creates the index that fair
+-- sharing needs, and writers wait meanwhile (about a second per million jobs). To create it without blocking, do so
+-- beforehand:
+--     create index concurrently fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null
 create or replace function set_fair(queues text[], actor text default null) returns text[]
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column
@@ -165,7 +166,7 @@ begin
                             jsonb_build_object('fair', jsonb_build_array(v_was, to_jsonb(nullif(set_fair.queues, '{}')))));
     end if;
     if coalesce(cardinality(set_fair.queues), 0) = 0 then
-        perform stop_dispatch();   -- nobody is looking for the index any more
+        perform stop_dispatch();   -- no claim in progress uses the index any more
         update dispatch d set fair = null, fair_auto = false where d.fair is not null or d.fair_auto;
         drop index if exists fair;
         delete from fair_place where true;
@@ -179,7 +180,7 @@ begin
     return set_fair.queues;
 end $$;
 
--- Whether a tenant has to be registered before it can have jobs. Those that wait already run to their end.
+-- Set whether only registered tenants may enqueue jobs. Jobs that are already waiting still run.
 create or replace function set_registered_only(only_registered boolean, actor text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -193,13 +194,14 @@ begin
     return found;
 end $$;
 
+-- Return whether only registered tenants may enqueue jobs.
 create or replace function registered_only() returns boolean
 language plpgsql stable security definer set search_path from current as $$
 begin
     return (select d.registered from dispatch d);
 end $$;
 
--- Refuse new jobs of tenants that are not registered, where only registered ones may have jobs. Called by on_job_insert.
+-- Refuse new jobs of unregistered tenants where only registered ones may have jobs. Called by on_job_insert.
 create or replace function registration_on_insert(p_jobs uuid[]) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 begin
@@ -216,14 +218,15 @@ begin
         using errcode = 'ZH067', hint = 'Register it: set_tenant(…), or holdfast tenants set.';
 end $$;
 
--- Which they are, or will be as soon as there is somebody to share with.
+-- Return the queues that tenants share fairly, or that they will share once a second tenant has jobs.
 create or replace function fair_queues() returns text[] language plpgsql stable security definer set search_path from current as $$
 begin
     return (select case when d.fair_auto then '{*}' else d.fair end from dispatch d);
 end $$;
 
--- Where a job stands in a queue that is shared: how many of its own tenant are before it, and how many tenants have jobs
--- waiting there; both counted up to a limit. No row: it does not wait for its turn, or the queue is not shared.
+-- Return the position of a job in a fairly shared queue: how many jobs of its own tenant are ahead of it, and how many tenants
+-- have waiting jobs there, both counted up to `most`. No row: the job is not waiting to be claimed, or the queue is not
+-- shared.
 create or replace function turn_of(job uuid, most integer default 1000, for_tenant text default null)
 returns table (ahead integer, tenants integer, weight integer)
 language plpgsql security definer set search_path from current
@@ -252,7 +255,7 @@ begin
           order by s.tenant, s.priority desc, s.position, s.id limit turn_of.most)
         limit turn_of.most) before;
     weight := coalesce((select t.weight from tenant t where t.tenant = v_job.tenant), 1);
-    -- How many there are is told to everybody, and not who they are.
+    -- Every caller may see how many tenants there are, but not which.
     perform set_config('holdfast.tenant', '*', true);
     if scope() is null then
         perform set_config('holdfast.tenant', v_scope, true);
@@ -262,11 +265,12 @@ begin
     return next;
 end $$;
 
--- `dispatch.capped` is true while any tenant has a cap; without it nothing is counted. (`ruled` stays once it is set: keep_ruled.)
+-- `dispatch.capped` is true while any tenant has a cap; without it nothing is counted. (`ruled` stays set once it is set:
+-- keep_ruled.)
 create or replace function judge_rules() returns trigger language plpgsql set search_path from current as $$
 begin
     if hidden('*', 'tenant') or exists (select from tenant t where t.max_pending is not null) then
-        raise exception 'dispatch: the jobs of a tenant are counted' using errcode = 'ZH002';
+        raise exception 'dispatch: capped must stay true while a tenant has a cap' using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -275,7 +279,7 @@ create or replace trigger judge_rules before update on dispatch for each row
 
 create or replace function judge_tenant() returns trigger language plpgsql as $$
 begin
-    raise exception 'tenant %: what it is called never changes', old.tenant using errcode = 'ZH002';
+    raise exception 'tenant %: the name cannot change', old.tenant using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on tenant for each row
     when (old.tenant <> new.tenant) execute function judge_tenant();

@@ -1,11 +1,12 @@
--- API tokens and sessions (rule 25). What is kept of one is its SHA-256. Whoever asks with a token does not know the
--- tenant yet: a row is seen also by whoever presents its hash (the policy `presented`), and that is the one way across
--- tenants; nobody can list what he does not hold.
+-- API tokens and sessions. Only their SHA-256 hashes are stored. A request with a token does not know its tenant yet: the
+-- policy `presented` also shows a row to a caller that presents its hash. That is the only access across tenants; a caller
+-- cannot list tokens it does not hold.
 drop policy if exists presented on api_token;
--- A login that is pinned to a tenant is shown no other tenant's.
+-- A login pinned to a tenant sees no other tenant's tokens.
 create policy presented on api_token using (
     hash = nullif(current_setting('holdfast.presented', true), '') and ((select pinned_tenant()) is null or tenant = (select pinned_tenant())));
 
+-- Store a new API token by its hash, and return its row. The token itself never reaches the database.
 create or replace function issue_token(id uuid, name text, roles text[], scopes text[], hash text, prefix text,
                                        expires_at timestamptz default null, lasting interval default null,
                                        actor text default null, for_tenant text default null)
@@ -26,7 +27,8 @@ begin
     returning t.*;
 end $$;
 
--- Nothing when this tenant has no such token; one that was revoked before stays as it is.
+-- Revoke an API token and return its row. No row if this tenant has no such token; a token that was revoked before does not
+-- change.
 create or replace function revoke_token(id uuid, actor text default null, for_tenant text default null)
 returns setof api_token
 language plpgsql security definer set search_path from current as $$
@@ -39,6 +41,7 @@ begin
     return query select t.* from api_token t where t.id = revoke_token.id and (v_scope = '*' or t.tenant = v_scope);
 end $$;
 
+-- Return the API token with this hash, of any tenant. No row if the hash is unknown.
 create or replace function token_of(token_hash text) returns setof api_token
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -49,6 +52,7 @@ begin
        and (pinned_tenant() is null or t.tenant = pinned_tenant());
 end $$;
 
+-- Record that the token with this hash was used, at most once a minute.
 create or replace function token_used(token_hash text) returns void
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -61,7 +65,7 @@ begin
        and (pinned_tenant() is null or t.tenant = pinned_tenant());
 end $$;
 
--- A session has what its token has, and ends with it. Nothing when the token is not good.
+-- Open a session for an API token. A session has its token's rights and ends with it. No row if the token is not valid.
 create or replace function open_session(token_hash text, id uuid, hash text, prefix text, ttl interval)
 returns setof api_token
 language plpgsql security definer set search_path from current as $$
@@ -82,6 +86,7 @@ begin
     returning t.*;
 end $$;
 
+-- End a session. Returns false if it does not exist or has ended.
 create or replace function end_session(session_hash text) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -97,18 +102,18 @@ begin
     return found;
 end $$;
 
--- A session may no more than its token, and no longer. The row of the token is locked: who revokes it meanwhile either
--- waits, and then finds the session, or was first, and there is none.
+-- A session has no more rights than its token and does not outlive it. The row of the token is locked: a concurrent revocation
+-- either waits and then finds the session, or came first, and the session is refused.
 create or replace function judge_session() returns trigger language plpgsql set search_path from current as $$
 declare
     v_token api_token;
 begin
     select t.* into v_token from api_token t where t.id = new.parent_id and t.tenant = new.tenant for share;
     if not found or v_token.parent_id is not null or v_token.revoked_at is not null or v_token.expires_at <= clock_now() then
-        raise exception 'session: the token that it is opened with is not good' using errcode = 'ZH062';
+        raise exception 'session: its token is revoked, expired or unknown' using errcode = 'ZH062';
     end if;
     if new.name <> v_token.name or new.roles <> v_token.roles or new.scopes <> v_token.scopes or new.expires_at > v_token.expires_at then
-        raise exception 'session: it may no more than its token, and no longer' using errcode = 'ZH063';
+        raise exception 'session: it cannot have more rights than its token or outlive it' using errcode = 'ZH063';
     end if;
     return new;
 end $$;
@@ -119,14 +124,14 @@ create or replace function judge_api_token() returns trigger language plpgsql se
 begin
     if to_jsonb(new) - array['last_used_at', 'revoked_at', 'revoked_by'] <> to_jsonb(old) - array['last_used_at', 'revoked_at', 'revoked_by']
        or old.revoked_at is not null and (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
-        raise exception 'token %: what it allows never changes, and what is revoked stays so', old.prefix
-            using errcode = 'ZH002', hint = 'Issue another one.';
+        raise exception 'token %: its rights cannot change, and a revoked token stays revoked', old.prefix
+            using errcode = 'ZH002', hint = 'Issue another token.';
     end if;
     return new;
 end $$;
 create or replace trigger judge_update before update on api_token for each row execute function judge_api_token();
 
--- Whoever revokes a token, and by whatever way, ends its sessions.
+-- Revoking a token ends its sessions, whichever way the token is revoked.
 create or replace function end_sessions() returns trigger language plpgsql set search_path from current as $$
 begin
     update api_token t set revoked_at = new.revoked_at, revoked_by = new.revoked_by
@@ -136,7 +141,7 @@ end $$;
 create or replace trigger end_sessions after update of revoked_at on api_token for each row
     when (old.revoked_at is null and new.revoked_at is not null and new.parent_id is null) execute function end_sessions();
 
--- What was long over may be forgotten, as retention does; the record of who issued and revoked it stays.
+-- Tokens that ended long ago may be deleted, as retention does; the audit record of who issued and revoked them stays.
 create or replace trigger refuse_delete before delete on api_token for each row
     when ((least(old.revoked_at, old.expires_at)
            <= clock_now() - case when old.parent_id is null then interval '90 days' else interval '7 days' end) is not true)

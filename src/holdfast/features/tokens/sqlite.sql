@@ -1,5 +1,5 @@
--- API tokens and sessions (rule 25): what one allows never changes, what is revoked stays so, and a session may no more
--- than its token, and no longer.
+-- API tokens and sessions: a token's rights never change, a revoked token stays revoked, and a session has no more rights than
+-- its token and does not outlive it.
 DROP TRIGGER IF EXISTS judge_api_token_insert;
 CREATE TRIGGER judge_api_token_insert BEFORE INSERT ON api_token
 BEGIN
@@ -14,11 +14,11 @@ END;
 DROP TRIGGER IF EXISTS judge_session_insert;
 CREATE TRIGGER judge_session_insert BEFORE INSERT ON api_token WHEN NEW.parent_id IS NOT NULL
 BEGIN
-    SELECT RAISE(ABORT, 'token ended: the token that the session is opened with is not good')
+    SELECT RAISE(ABORT, 'token ended: the token of the session is revoked, expired or unknown')
      WHERE NOT EXISTS (SELECT 1 FROM api_token t WHERE t.id = NEW.parent_id AND t.tenant = NEW.tenant AND t.parent_id IS NULL
                           AND t.revoked_at IS NULL
                           AND (t.expires_at IS NULL OR t.expires_at > (SELECT now FROM present)));
-    SELECT RAISE(ABORT, 'session too wide: it may no more than its token, and no longer')
+    SELECT RAISE(ABORT, 'session too wide: it cannot have more rights than its token or outlive it')
      WHERE EXISTS (SELECT 1 FROM api_token t WHERE t.id = NEW.parent_id
                       AND (t.name <> NEW.name OR t.roles <> NEW.roles OR t.scopes <> NEW.scopes OR NEW.expires_at > t.expires_at));
 END;
@@ -31,10 +31,10 @@ WHEN OLD.id IS NOT NEW.id OR OLD.tenant IS NOT NEW.tenant OR OLD.name IS NOT NEW
   OR OLD.expires_at IS NOT NEW.expires_at
   OR OLD.revoked_at IS NOT NULL AND (OLD.revoked_at IS NOT NEW.revoked_at OR OLD.revoked_by IS NOT NEW.revoked_by)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a token allows never changes, and what is revoked stays so');
+    SELECT RAISE(ABORT, 'immutable: the rights of a token cannot change, and a revoked token stays revoked');
 END;
 
--- Whoever revokes a token, and by whatever way, ends its sessions.
+-- Revoking a token ends its sessions, whichever way the token is revoked.
 DROP TRIGGER IF EXISTS end_sessions;
 CREATE TRIGGER end_sessions AFTER UPDATE OF revoked_at ON api_token
 WHEN OLD.revoked_at IS NULL AND NEW.revoked_at IS NOT NULL AND NEW.parent_id IS NULL
@@ -43,11 +43,11 @@ BEGIN
      WHERE parent_id = NEW.id AND revoked_at IS NULL;
 END;
 
--- What was long over may be forgotten, as retention does; the record of who issued and revoked it stays.
+-- Tokens that ended long ago may be deleted, as retention does; the audit record of who issued and revoked them stays.
 DROP TRIGGER IF EXISTS refuse_api_token_delete;
 CREATE TRIGGER refuse_api_token_delete BEFORE DELETE ON api_token
 WHEN coalesce(min(coalesce(OLD.revoked_at, OLD.expires_at), coalesce(OLD.expires_at, OLD.revoked_at))
               > (SELECT now FROM present) - CASE WHEN OLD.parent_id IS NULL THEN 90 ELSE 7 END * 86400000000, 1)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a token is revoked, never deleted');
+    SELECT RAISE(ABORT, 'immutable: tokens are kept for ninety days after they end; revoke the token instead');
 END;

@@ -1,9 +1,9 @@
--- What may not be done to webhooks and to the log of their deliveries, whoever asks; and what is told when one is disabled,
--- or when times of a schedule were missed: events of the application, since the ledger is about jobs.
+-- Rules that every writer of webhooks and their delivery log has to obey. Disabling a webhook, and missing the times of a
+-- schedule, send application events, since the ledger is only about jobs.
 
 create or replace function refuse_webhook_change() returns trigger language plpgsql as $$
 begin
-    raise exception 'webhook %: what it is called and whose it is never changes', old.name using errcode = 'ZH002';
+    raise exception 'webhook %: name and tenant cannot change', old.name using errcode = 'ZH002';
 end $$;
 create or replace trigger refuse_rename before update on webhook for each row
     when (old.id <> new.id or old.tenant <> new.tenant or old.name <> new.name or old.created_at <> new.created_at)
@@ -21,7 +21,7 @@ end $$;
 create or replace trigger tell_disabled after update of disabled_at on webhook for each row
     when (old.disabled_at is null and new.disabled_at is not null) execute function tell_disabled();
 
--- The log goes with its webhook.
+-- The delivery log is deleted with its webhook.
 create or replace function on_webhook_removed() returns trigger language plpgsql set search_path from current as $$
 begin
     delete from webhook_delivery d where d.webhook_id = old.id;
@@ -35,7 +35,7 @@ create or replace trigger refuse_truncate before truncate on webhook_delivery fo
 create or replace function judge_webhook_delivery() returns trigger language plpgsql set search_path from current as $$
 begin
     if not exists (select from webhook e where e.id = new.webhook_id and e.tenant = new.tenant) then
-        raise exception 'something was delivered to webhook %, which is not there', new.webhook_id using errcode = 'ZH002';
+        raise exception 'webhook_delivery: webhook % does not exist', new.webhook_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -54,9 +54,10 @@ begin
 end $$;
 create or replace trigger tell_missed after insert on fire for each row when (new.status = 'missed') execute function tell_missed();
 
--- Webhooks (JF-9, SC-15). Their subscriptions are saved by the caller, in the same transaction
--- (features/webhooks/operations.py); that they rest while a webhook is disabled, and go with it, is seen to here.
+-- Webhooks. The caller saves their subscriptions in the same transaction (features/webhooks/operations.py). This file pauses
+-- the subscriptions while a webhook is disabled and deletes them with it.
 
+-- Create a webhook. Returns false if the name is taken.
 create or replace function add_webhook(id uuid, name text, url text, secrets text[], wants text[], kind text default null,
                                         job_options json default '{}', actor text default null, for_tenant text default null)
 returns boolean
@@ -73,6 +74,7 @@ begin
     return found;
 end $$;
 
+-- Replace a webhook's URL, secrets and events. Returns false if it does not exist.
 create or replace function change_webhook(name text, url text, secrets text[], wants text[], kind text default null,
                                            job_options json default '{}', actor text default null, for_tenant text default null)
 returns boolean
@@ -88,7 +90,8 @@ begin
     return found;
 end $$;
 
--- Nothing more is made for it; what is made already finds it disabled. Who was first stands.
+-- Disable a webhook: no new deliveries are created, and pending ones are not sent. If it is already disabled, the first reason
+-- and actor are kept.
 create or replace function disable_webhook(name text, reason text, actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -106,6 +109,7 @@ begin
     return found;
 end $$;
 
+-- Enable a webhook. Events that arrived meanwhile are delivered, unless `skip`. Returns false if it does not exist.
 create or replace function enable_webhook(name text, skip boolean default false, actor text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -119,6 +123,7 @@ begin
     return found;
 end $$;
 
+-- Delete a webhook with its delivery log and subscriptions. Returns false if it does not exist.
 create or replace function remove_webhook(name text, actor text default null, for_tenant text default null) returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -133,7 +138,8 @@ end $$;
 create or replace function webhook_subscriptions(p_name text) returns setof text language sql immutable
 as $$ select unnest(array['webhook:' || p_name, 'webhook:' || p_name || ':told']) $$;
 
--- What became of an attempt. The oldest go: those behind the newest so many, and of the oldest few those past their time.
+-- Record the result of a delivery attempt. Deletes the oldest entries: those beyond the maximum number, and of the oldest few
+-- those that have expired.
 create or replace function note_webhook_delivery(id uuid, webhook uuid, message text, type text, job uuid, attempt integer,
     status integer, error_code text, duration_ms integer, excerpt text, kept integer default 1000, kept_for interval default '30 days',
     for_tenant text default null)

@@ -1,18 +1,18 @@
--- What may not be done to webhooks and to the log of their deliveries, whoever asks; and what is told when one is disabled,
--- or when times of a schedule were missed: events of the application, since the ledger is about jobs.
+-- Rules that every writer of webhooks and their delivery log has to obey. Disabling a webhook, and missing the times of a
+-- schedule, send application events, since the ledger is only about jobs.
 
--- REPLACE would delete what is in its way unasked.
+-- REPLACE would delete conflicting rows without a check.
 DROP TRIGGER IF EXISTS judge_webhook_insert;
 CREATE TRIGGER judge_webhook_insert BEFORE INSERT ON webhook
 WHEN EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is such a webhook');
+    SELECT RAISE(ABORT, 'already exists: there is a webhook with this name');
 END;
 
 DROP TRIGGER IF EXISTS refuse_webhook_rename;
 CREATE TRIGGER refuse_webhook_rename BEFORE UPDATE OF id, tenant, name, created_at ON webhook
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a webhook is called and whose it is never changes');
+    SELECT RAISE(ABORT, 'immutable: name and tenant of a webhook cannot change');
 END;
 
 DROP TRIGGER IF EXISTS tell_disabled;
@@ -25,7 +25,7 @@ BEGIN
             NEW.disabled_by, NEW.disabled_at);
 END;
 
--- The log goes with its webhook.
+-- The delivery log is deleted with its webhook.
 DROP TRIGGER IF EXISTS on_webhook_removed;
 CREATE TRIGGER on_webhook_removed AFTER DELETE ON webhook
 BEGIN
@@ -35,9 +35,9 @@ END;
 DROP TRIGGER IF EXISTS judge_webhook_delivery_insert;
 CREATE TRIGGER judge_webhook_delivery_insert BEFORE INSERT ON webhook_delivery
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: an attempt is noted once')
+    SELECT RAISE(ABORT, 'already exists: this delivery attempt is already recorded')
      WHERE EXISTS (SELECT 1 FROM webhook_delivery d WHERE d.id = NEW.id);
-    SELECT RAISE(ABORT, 'immutable: something was delivered to a webhook that is not there')
+    SELECT RAISE(ABORT, 'immutable: the webhook of this delivery does not exist')
      WHERE NOT EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.webhook_id AND e.tenant = NEW.tenant);
 END;
 

@@ -1,16 +1,16 @@
--- What becomes of a workflow when one of its jobs comes to another state (DP-14). Called by the triggers of job_state,
--- in the transaction of whoever moved the job, so that no parent has ended without its children knowing.
+-- Updates a workflow when one of its jobs changes state. Called by the triggers of job_state in the transaction that moved the
+-- job, so that no parent ends without its children being updated.
 --
--- Whoever moves jobs of a workflow takes the row of the workflow, after those of the jobs and before those of the
--- children: the ends of two parents are worked out one after the other, each seeing what the other has done. Jobs that
--- are only taken up do not come here and wait for nobody. (Somebody who ends a child at the very moment in which it is
--- released may be told of a deadlock, and tries again.)
+-- A transaction that moves jobs of a workflow locks the row of the workflow, after those of the jobs and before those of the
+-- children: the ends of two parents are processed one after the other, each seeing what the other has done. Claims do not come
+-- here and wait for no lock. (Ending a child at the moment in which it is released may raise a deadlock error; the caller
+-- retries.)
 --
--- A job stands open, succeeded, failed, dead (may be redriven), cancelled or skipped. Skipped jobs wait like those with
--- unmet parents, since the dead letter they are behind may be redriven; once nothing can bring them back they are
--- cancelled, all at once.
+-- The standing of a job is open, succeeded, failed, dead (may be redriven), cancelled or skipped. Skipped jobs wait like those
+-- with unmet parents, since the dead letter ahead of them may be redriven; once nothing can bring them back, they are
+-- cancelled together.
 
--- Let jobs stand otherwise, and keep the counts of their workflow.
+-- Change the standing of jobs, and update the counts of their workflow.
 create or replace function stand(p_flow uuid, p_jobs uuid[], p_standing text, p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -42,7 +42,7 @@ begin
       from less l where w.id = p_flow and l.moved > 0;
 end $$;
 
--- These parents are waited for no longer; answers the children that wait for nobody now.
+-- Mark these parents as met. Returns the children that have no unmet parents left.
 create or replace function meet(p_parents uuid[], p_whatever boolean) returns uuid[]
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -65,8 +65,8 @@ begin
     return coalesce(v_ready, '{}');
 end $$;
 
--- Callbacks whose end has come are due from now on; a worker makes their jobs (fire_callbacks). Not here: what keeps a job
--- from being made (a pause, a full tenant) must not keep another from ending.
+-- Callbacks whose end has come are due from now on; a worker creates their jobs (fire_callbacks). Not here: a refusal of the
+-- new job (a pause, a full tenant) must not keep another job from ending.
 create or replace function callbacks_on_end(p_flow uuid, p_good uuid[], p_bad uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -149,12 +149,12 @@ begin
         update node n set stops = false where n.job_id = any (v_back) and n.stops;
         v_flow.stopped := exists (select from node n where n.workflow_id = p_flow and n.stops);
         if not v_flow.stopped then
-            -- What is behind nothing bad any more comes back.
+            -- Jobs that are no longer behind a failed one come back.
             with recursive blocked(id) as (
                 select d.child from node n join job_state s on s.id = n.job_id join dependency d on d.parent = n.job_id
                  where n.workflow_id = p_flow and not d.met and d.on_failure <> 'continue'
                    and (n.standing in ('failed', 'dead', 'cancelled')
-                        -- Skipped, and then ended by somebody: that one does not come back.
+                        -- A skipped job that an operator ended does not come back.
                         or n.standing = 'skipped' and s.state not in ('queued', 'retry_waiting'))
                 union
                 select d.child from blocked b join dependency d on d.parent = b.id
@@ -173,15 +173,15 @@ begin
     end if;
 
     if v_flow.stopped and (not v_was or v_again is not null) then
-        -- What waits is held back; what runs goes on, and is held when it comes to wait. Locked rows are in the hands of
-        -- somebody who takes them up, or who will come here after us.
+        -- Waiting jobs are held back. Running jobs continue, and are held if they return to waiting. Locked rows are skipped:
+        -- they are being claimed, or their transaction will run this trigger after us.
         select array_agg(h.id) into v_others from (
             select s.id from node n join job_state s on s.id = n.job_id
              where n.workflow_id = p_flow and n.standing = 'open' and (not v_was or n.job_id = any (v_again))
                and not (n.job_id = any (coalesce(v_back, '{}')))
                and s.state in ('queued', 'retry_waiting')
              order by s.id for update of s skip locked) h;
-        -- Also those that a limit holds back: else it would let them go on.
+        -- Includes jobs that a limit holds back: otherwise the limit would release them.
         update job_state s set due_at = 'infinity', note = '{"held": "parents"}', held_by = null
          where s.id = any (v_others) and (s.due_at is distinct from 'infinity' or s.held_by is not null);
         perform stand(p_flow, v_others, 'skipped', p_now);
@@ -227,7 +227,7 @@ declare
 begin
     perform from workflow w where w.id in (select n.workflow_id from node n where n.job_id = any (p_jobs))
       order by w.id for update;
-    -- A new statement, and with it what those have done who had the rows before us.
+    -- A new statement has a new snapshot, which shows the changes of the transactions that held the rows before us.
     for v_flow in
         select n.workflow_id as id, array_agg(n.job_id) as jobs from node n
          where n.job_id = any (p_jobs) group by 1 order by 1
@@ -236,8 +236,8 @@ begin
     end loop;
 end $$;
 
--- New jobs, some of which carry the id of a workflow: those join it. Jobs that were planned have their node already, and
--- wait for their parents from the beginning. Called by on_job_insert; gives all of these jobs their states.
+-- New jobs with a workflow id join that workflow. Planned jobs already have a node and wait for their parents from the start.
+-- Called by on_job_insert; gives all of these jobs their states.
 create or replace function workflows_on_insert(p_jobs uuid[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_nestloop = on set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -248,13 +248,13 @@ begin
     select w.id into v_bad from job a join workflow w on w.id = a.workflow_id and w.tenant = a.tenant
      where a.id = any (p_jobs) and w.finished_at is not null limit 1;
     if found then
-        raise exception 'workflow % is over', v_bad.id
-            using errcode = 'ZH030', hint = 'Start another one, or resume this one first.';
+        raise exception 'workflow % has ended', v_bad.id
+            using errcode = 'ZH030', hint = 'Start another workflow, or resume this one first.';
     end if;
-    -- Others wait for this very job, so it is retried in place (enqueue_many sees to it; a hand-written insert has to).
+    -- Other jobs wait for this very job, so it is retried in place (enqueue_many ensures that; a hand-written insert has to).
     select a.id into v_bad from job a where a.id = any (p_jobs) and a.workflow_id is not null and a.retry_as is not null limit 1;
     if found then
-        raise exception 'job %: a job of a workflow is retried in place', v_bad.id using errcode = 'ZH034';
+        raise exception 'job %: jobs of a workflow must be retried in place, not as new jobs', v_bad.id using errcode = 'ZH034';
     end if;
     insert into node (job_id, tenant, workflow_id, standing, fatal)
     select a.id, a.tenant, w.id, case when w.stopped then 'skipped' else 'open' end, w.on_failure = 'stop'
@@ -280,9 +280,9 @@ begin
      where w.id = c.workflow_id;
 end $$;
 
--- What may not be done to workflows, and the one state that is not yet known to last when it is entered.
+-- Guards of the workflow tables, and `failed`, the one state that may not last when it is entered.
 
--- `failed` nearly always passes on at once, in the same transaction; whether it has is known when that commits.
+-- `failed` is nearly always left at once in the same transaction; whether it was is known at commit.
 create or replace function advance_failed() returns trigger
 language plpgsql security definer set search_path from current as $$
 begin
@@ -296,19 +296,19 @@ create constraint trigger advance_failed after update on job_state deferrable in
     for each row when (new.state = 'failed' and old.state <> 'failed' and new.workflow_id is not null)
     execute function advance_failed();
 
--- A job that waits for its parents is released by their ends, by nothing else. Called by record_transition.
+-- Only the ends of its parents release a job that waits for them. Called by record_transition.
 create or replace function parents_on_transition(p_job uuid) returns void language plpgsql set search_path from current as $$
 begin
     if exists (select from node n where n.job_id = p_job and (n.unmet > 0 or n.standing = 'skipped')) then
         raise exception 'job % waits for its parents', p_job
-            using errcode = 'ZH002', hint = 'select * from dependency where child = … shows which.';
+            using errcode = 'ZH002', hint = 'To see which: select * from dependency where child = …';
     end if;
 end $$;
 
--- Standings, counts and what was met follow from the jobs: triggers keep them. At depth 0 it is somebody by hand.
+-- Triggers derive standings, counts and met dependencies from the jobs. Trigger depth 0 means a hand-written statement.
 create or replace function refuse_by_hand() returns trigger language plpgsql as $$
 begin
-    raise exception '%: what was planned never changes, and the rest is written by triggers only', tg_table_name
+    raise exception '%: the plan never changes, and the rest is written by triggers only', tg_table_name
         using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on workflow for each row
@@ -322,8 +322,8 @@ create or replace trigger judge_update before update on workflow for each row
               or (old.stopped, old.total, old.open, old.succeeded, old.failed, old.dead, old.cancelled, old.skipped)
               <> (new.stopped, new.total, new.open, new.succeeded, new.failed, new.dead, new.cancelled, new.skipped)))
     execute function refuse_by_hand();
--- By hand nothing of a node changes, but for the number of parents it waits for where that is their number: a job that adds
--- others at run time lets those behind it wait for them (plan_nodes).
+-- A hand-written statement may change only one thing of a node: the number of parents it waits for, if it equals their actual
+-- number. A job that adds jobs at run time makes the jobs behind it wait for them (plan_nodes).
 create or replace function judge_node() returns trigger language plpgsql set search_path from current as $$
 begin
     if (old.job_id, old.tenant, old.workflow_id, old.fatal, old.standing, old.stops)
@@ -332,13 +332,13 @@ begin
        and new.unmet = (select count(*) from dependency d where d.child = new.job_id and not d.met) then
         return new;
     end if;
-    raise exception 'node: what was planned never changes, and the rest is written by triggers only' using errcode = 'ZH002';
+    raise exception 'node: the plan never changes, and the rest is written by triggers only' using errcode = 'ZH002';
 end $$;
 create or replace trigger judge_update before update on node for each row
     when (pg_trigger_depth() = 0 or old.job_id <> new.job_id or old.tenant <> new.tenant or old.workflow_id <> new.workflow_id
           or old.fatal <> new.fatal or old.name is distinct from new.name or old.part is distinct from new.part)
     execute function judge_node();
--- A callback fires once, and is forgotten with its workflow.
+-- A callback fires once and is deleted with its workflow.
 create or replace trigger judge_update before update on callback for each row
     when ((old.job_id, old.tenant, old.workflow_id, old.fires) <> (new.job_id, new.tenant, new.workflow_id, new.fires)
           or old.step_id is distinct from new.step_id or old.fired_at is not null or old.due_at is not null and new.due_at is null
@@ -355,19 +355,19 @@ create or replace trigger refuse_truncate before truncate on node for each state
 create or replace trigger refuse_truncate before truncate on dependency for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on callback for each statement execute function refuse_change();
 
--- Workflows (DP-14): start, add to, cancel, resume. A plan is one document:
---   {"workflow": {"id", "kind", "generator", "on_failure", "key", …}, "jobs": [… as for enqueue_many],
---    "nodes": [{"id", "name", "part", "fatal"}], "edges": [{"child", "parent", "on_failure"}],
---    "callbacks": [{"step", "fires": "success" or "failure", "job": as for enqueue_many, with its id}]}
--- and "behind": a job of the workflow, where those that wait for it are to wait for the new jobs, too;
--- and "plain": true where the caller vouches for the jobs as for those of enqueue_many.
+-- Workflows: start, add to, cancel, resume. A plan is one document:
+--     {"workflow": {"id", "kind", "generator", "on_failure", "key", …}, "jobs": [… as for enqueue_many],
+--      "nodes": [{"id", "name", "part", "fatal"}], "edges": [{"child", "parent", "on_failure"}],
+--      "callbacks": [{"step", "fires": "success" or "failure", "job": as for enqueue_many, with its id}]}
+-- and "behind": a job of the workflow whose dependents also wait for the new jobs; and "plain": true if the caller vouches for
+-- the jobs as for those of enqueue_many.
 
--- Write down who waits for whom, then enqueue: the jobs find their nodes and wait from the beginning. The row of the
--- workflow is locked, or nobody else's yet.
+-- Record the dependencies, then enqueue: the jobs find their nodes and wait from the start. The row of the workflow is locked,
+-- or not yet visible to others.
 create or replace function plan_nodes(p_flow uuid, p_plan json, p_tenant text, p_actor text) returns void
 language plpgsql set search_path from current as $$
 declare
-    v_behind uuid[];   -- new ones that are behind something that failed
+    v_behind uuid[];   -- new jobs that are behind a failed one
     v_bad    record;
 begin
     with recursive edge as materialized (
@@ -396,7 +396,7 @@ begin
                    join dependency d on d.child = e.child and d.parent = e.parent
                   where not d.met group by e.child) u on u.child = o.id;
     if p_plan ->> 'behind' is not null then
-        -- They wait already, for the job that adds these: none can have been let go.
+        -- They already wait for the job that adds these, so none can have been released.
         insert into dependency (child, parent, tenant, on_failure)
         select d.child, o.id, p_tenant, d.on_failure
           from dependency d cross join json_to_recordset(p_plan -> 'nodes') as o(id uuid)
@@ -408,7 +408,7 @@ begin
     insert into callback (job_id, tenant, workflow_id, step_id, fires, document)
     select (c.job ->> 'id')::uuid, p_tenant, p_flow, c.step, c.fires, c.job
       from json_to_recordset(p_plan -> 'callbacks') as c(step uuid, fires text, job json);
-    -- All or nothing: a job that is refused takes the others with it.
+    -- All or nothing: one refused job refuses the others.
     select e.reason, e.detail into v_bad
       from enqueue_many(p_plan -> 'jobs', p_tenant, p_actor, coalesce((p_plan ->> 'plain')::boolean, false)) e
      where not e.created limit 1;
@@ -421,6 +421,8 @@ begin
     end if;
 end $$;
 
+-- Start a workflow from a plan: {"workflow": …, "jobs": …, "nodes": …, "edges": …, "callbacks": …}. All jobs are enqueued or
+-- none. Starting it again with the same key returns the existing workflow.
 create or replace function start_workflow(plan json, for_tenant text default null, actor text default null)
 returns table (id uuid, created boolean, reason text)
 language plpgsql security definer set search_path from current as $$
@@ -453,7 +455,7 @@ begin
     return next;
 end $$;
 
--- More jobs for a workflow that is not over.
+-- Add jobs to a workflow that has not ended. All jobs are enqueued or none.
 create or replace function add_to_workflow(workflow uuid, plan json, for_tenant text default null, actor text default null)
 returns table (id uuid, created boolean, reason text)
 language plpgsql security definer set search_path from current as $$
@@ -478,7 +480,7 @@ begin
     return query select add_to_workflow.workflow, true, null::text;
 end $$;
 
--- Make the jobs of callbacks that are due; answers how many. What is refused (a full tenant, a pause) is tried again later.
+-- Create the jobs of callbacks that are due. Returns how many. A refused job (a full tenant, a pause) is retried later.
 create or replace function fire_callbacks(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current as $$
@@ -504,7 +506,7 @@ begin
         exception when others then
             v_made := false;
         end;
-        perform enter(fire_callbacks.for_tenant, 'workflows');   -- again: making a job binds to its tenant
+        perform enter(fire_callbacks.for_tenant, 'workflows');   -- again: creating a job switches to its tenant
         if v_made then
             update callback c set fired_at = v_now, document = null where c.job_id = v_one.job_id;
             v_count := v_count + 1;
@@ -515,7 +517,7 @@ begin
     return v_count;
 end $$;
 
--- Cancel whatever of it has not ended, what runs as well.
+-- Cancel every job of a workflow that has not ended, running jobs included.
 create or replace function cancel_workflow(workflow uuid, reason text default null, actor text default null,
                                            for_tenant text default null)
 returns table (id uuid, jobs integer, refused boolean, refusal text)
@@ -535,7 +537,8 @@ begin
         return;
     end if;
     loop
-        -- The jobs first, then the workflow, as whoever ends one of them does. Then once more: some may have been added.
+        -- Locks the jobs first, then the workflow, like every transaction that ends a job. Then once more: jobs may have been
+        -- added.
         select array_agg(h.id) into v_jobs from (
             select s.id from node n join job_state s on s.id = n.job_id
              where n.workflow_id = cancel_workflow.workflow
@@ -553,7 +556,7 @@ begin
     return next;
 end $$;
 
--- Redrive its dead letters; what was held back behind them comes back with that.
+-- Redrive the dead letters of a workflow; the jobs held back behind them are released.
 create or replace function resume_workflow(workflow uuid, reason text default null, actor text default null,
                                            for_tenant text default null)
 returns table (id uuid, jobs integer, refused boolean, refusal text)

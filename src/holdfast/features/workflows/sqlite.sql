@@ -1,10 +1,10 @@
--- What becomes of a workflow when one of its jobs comes to another state (DP-14), in the transaction of whoever moved the
--- job, so that no parent has ended without its children knowing. The rules are told in the PostgreSQL store's
--- features/workflows/postgres.sql. There is one writer at a time here, so nothing needs to be locked.
+-- Updates a workflow when one of its jobs changes state, in the transaction that moved the job, so that no parent ends without
+-- its children being updated. The rules are explained in features/workflows/postgres.sql. There is one writer at a time here,
+-- so nothing has to be locked.
 --
--- An operation's moves are gathered and worked out together when it signs off: `failed` may have passed on by then, and a
--- thousand parents that ended in one batch are one round. By hand, every statement is a round.
--- A statement in a trigger cannot begin with WITH, hence the views.
+-- The transitions of an operation are collected and processed together when it finishes: `failed` may have been left by then,
+-- and a thousand parents that ended in one batch are one round. For hand-written SQL every statement is a round. A statement
+-- in a trigger cannot begin with WITH, hence the views.
 
 DROP TRIGGER IF EXISTS tell_workflow;
 CREATE TRIGGER tell_workflow AFTER UPDATE OF state ON job_state
@@ -20,7 +20,7 @@ BEGIN
     INSERT INTO round (id) VALUES (1) ON CONFLICT DO NOTHING;
 END;
 
--- Before: what it does is still signed.
+-- Before the update: what the trigger does is still signed by the operation.
 DROP TRIGGER IF EXISTS moved_by_operation;
 CREATE TRIGGER moved_by_operation BEFORE UPDATE OF now ON clock
 WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM moved)
@@ -28,10 +28,10 @@ BEGIN
     INSERT INTO round (id) VALUES (1) ON CONFLICT DO NOTHING;
 END;
 
--- The counts of a workflow follow from how its nodes stand.
+-- The counts of a workflow follow from the standings of its nodes.
 DROP TRIGGER IF EXISTS count_standing;
 CREATE TRIGGER count_standing AFTER UPDATE OF standing ON node WHEN OLD.standing <> NEW.standing
-     -- What has just moved is counted together.
+     -- Jobs that have just moved are counted together.
      AND NOT EXISTS (SELECT 1 FROM moved m WHERE m.job_id = NEW.job_id AND m.was = OLD.standing AND m.now_is = NEW.standing)
 BEGIN
     UPDATE workflow
@@ -47,15 +47,15 @@ BEGIN
     INSERT INTO ready (job_id) SELECT NEW.job_id WHERE OLD.standing = 'skipped' AND NEW.standing = 'open' ON CONFLICT DO NOTHING;
 END;
 
--- By what has moved, not the other way round: a planner that knows nothing of either might read all nodes there are.
--- Who waits for something that has just ended, and how often, as far as its end is one for them.
+-- Starting from the moved jobs, not the other way round: a planner without statistics might read all nodes. The children of
+-- jobs that have just ended, and how many of their parents this end satisfies.
 DROP VIEW IF EXISTS newly_met;
 CREATE VIEW newly_met AS
 SELECT d.child, count(*) AS times FROM moved m CROSS JOIN dependency d ON d.parent = m.job_id
  WHERE d.met = 0 AND (m.now_is = 'succeeded' OR (m.now_is <> 'open' AND d.on_failure = 'continue'))
  GROUP BY d.child;
 
--- What comes to stand behind something that has just failed, directly or not.
+-- Jobs that are now behind a job that has just failed, directly or not.
 DROP VIEW IF EXISTS behind;
 CREATE VIEW behind AS
 WITH RECURSIVE reached (id) AS (
@@ -67,7 +67,7 @@ WITH RECURSIVE reached (id) AS (
 )
 SELECT id FROM reached;
 
--- What stands behind something bad in workflows of which a job has come back.
+-- Jobs that are behind a failed one in workflows of which a job has come back.
 DROP VIEW IF EXISTS came_back;
 CREATE VIEW came_back AS
 SELECT DISTINCT o.workflow_id AS id FROM moved m CROSS JOIN node o ON o.job_id = m.job_id
@@ -78,7 +78,7 @@ WITH RECURSIVE reached (id) AS (
     SELECT d.child FROM came_back w CROSS JOIN node o ON o.workflow_id = w.id CROSS JOIN dependency d ON d.parent = o.job_id
      WHERE d.met = 0 AND d.on_failure <> 'continue'
        AND (o.standing IN ('failed', 'dead', 'cancelled')
-            -- Skipped, and then ended by somebody: that one does not come back.
+            -- A skipped job that an operator ended does not come back.
             OR (o.standing = 'skipped' AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = o.job_id
                                                           AND s.state IN ('queued', 'retry_waiting'))))
     UNION
@@ -86,7 +86,7 @@ WITH RECURSIVE reached (id) AS (
 )
 SELECT id FROM reached;
 
--- What waits in workflows that have been stopped just now, or has come to wait in one that was.
+-- Waiting jobs of workflows that have just been stopped, and jobs that returned to waiting in a stopped one.
 DROP VIEW IF EXISTS to_hold;
 CREATE VIEW to_hold AS
 SELECT o.job_id AS id FROM workflow w CROSS JOIN node o ON o.workflow_id = w.id
@@ -100,7 +100,7 @@ SELECT m.job_id FROM moved m CROSS JOIN node o ON o.job_id = m.job_id CROSS JOIN
 DROP TRIGGER IF EXISTS advance;
 CREATE TRIGGER advance AFTER INSERT ON round
 BEGIN
-    -- What became of them. One that is skipped stays so when it is cancelled at last.
+    -- The new standings. A skipped job stays skipped when it is finally cancelled.
     UPDATE moved SET was = (SELECT o.standing FROM node o WHERE o.job_id = moved.job_id),
            now_is = (SELECT CASE s.state WHEN 'succeeded' THEN 'succeeded' WHEN 'failed' THEN 'failed' WHEN 'dead_letter' THEN 'dead'
                                  WHEN 'cancelled' THEN 'cancelled' ELSE 'open' END FROM job_state s WHERE s.id = moved.job_id);
@@ -132,7 +132,7 @@ BEGIN
                SELECT d.child, d.parent FROM moved m CROSS JOIN dependency d ON d.parent = m.job_id
                 WHERE d.met = 0 AND (m.now_is = 'succeeded' OR (m.now_is <> 'open' AND d.on_failure = 'continue')));
 
-    -- Redriven: what is behind nothing bad any more comes back, unless something else has stopped it all.
+    -- Redriven: jobs that are no longer behind a failed one come back, unless another failure has stopped the workflow.
     UPDATE workflow SET stopped = EXISTS (SELECT 1 FROM node o WHERE o.workflow_id = workflow.id AND o.stops = 1)
      WHERE stopped = 1 AND id IN (SELECT id FROM came_back);
     UPDATE node SET standing = 'open'
@@ -141,7 +141,7 @@ BEGIN
        AND standing = 'skipped' AND job_id NOT IN (SELECT id FROM blocked)
        AND EXISTS (SELECT 1 FROM job_state s WHERE s.id = node.job_id AND s.state IN ('queued', 'retry_waiting'));
 
-    -- Stopped: what waits is held back; what runs goes on, and is held when it comes to wait.
+    -- Stopped: waiting jobs are held back. Running jobs continue, and are held if they return to waiting.
     UPDATE job_state SET due_at = 9223372036854775807, note = '{"held": "parents"}', held_by = NULL
      WHERE id IN (SELECT id FROM to_hold) AND state IN ('queued', 'retry_waiting')
        AND (due_at IS NOT 9223372036854775807 OR held_by IS NOT NULL);
@@ -158,7 +158,7 @@ BEGIN
      WHERE id IN (SELECT r.job_id FROM ready r CROSS JOIN node o ON o.job_id = r.job_id WHERE o.unmet = 0 AND o.standing = 'open')
        AND due_at = 9223372036854775807 AND state IN ('queued', 'retry_waiting') AND json_extract(note, '$.held') = 'parents';
 
-    -- Over, and nothing can bring back what was skipped.
+    -- The workflow has ended, and nothing can bring back what was skipped.
     UPDATE job_state
        SET state = 'cancelled', due_at = NULL, finished_at = (SELECT now FROM present),
            note = '{"reason":"skipped: a job before it failed or was cancelled"}'
@@ -167,7 +167,7 @@ BEGIN
                        WHERE m.now_is <> 'open' AND w.open = 0 AND w.dead = 0 AND w.skipped > 0))
        AND state IN ('queued', 'retry_waiting');
 
-    -- Callbacks whose end has come are due from now on; a worker makes their jobs.
+    -- Callbacks whose end has come are due from now on; a worker creates their jobs.
     UPDATE callback SET due_at = (SELECT now FROM present)
      WHERE due_at IS NULL AND fires = 'success' AND workflow_id IN (SELECT o.workflow_id FROM moved m CROSS JOIN node o ON o.job_id = m.job_id)
        AND (step_id IN (SELECT m.job_id FROM moved m WHERE m.now_is = 'succeeded' AND m.was <> m.now_is)
@@ -187,31 +187,31 @@ BEGIN
     DELETE FROM round;
 END;
 
--- A job that waits for its parents is released by their ends, by nothing else.
+-- Only the ends of its parents release a job that waits for them.
 DROP TRIGGER IF EXISTS judge_release;
 CREATE TRIGGER judge_release BEFORE UPDATE OF due_at ON job_state
 WHEN OLD.workflow_id IS NOT NULL AND OLD.due_at = 9223372036854775807 AND NEW.due_at IS NOT OLD.due_at
      AND (NEW.state = 'queued' OR NEW.state = 'retry_waiting')
      AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = OLD.id AND (o.unmet > 0 OR o.standing = 'skipped'))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a job that waits for its parents is released by their ends');
+    SELECT RAISE(ABORT, 'immutable: only the ends of its parents release a job that waits for them');
 END;
 
 DROP TRIGGER IF EXISTS refuse_workflow_update;
 CREATE TRIGGER refuse_workflow_update BEFORE UPDATE OF id, tenant, kind, generator, on_failure, key, plan_hash, correlation_id,
     parent_id, enqueued_by, source_system, created_at ON workflow
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was planned never changes');
+    SELECT RAISE(ABORT, 'immutable: the plan of a workflow never changes');
 END;
 DROP TRIGGER IF EXISTS refuse_node_update;
 CREATE TRIGGER refuse_node_update BEFORE UPDATE OF job_id, tenant, workflow_id, name, part, fatal ON node
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was planned never changes');
+    SELECT RAISE(ABORT, 'immutable: the plan of a workflow never changes');
 END;
--- How a job stands follows from its state; only skipped says more.
+-- The standing of a job follows from its state; only skipped is independent.
 DROP TRIGGER IF EXISTS judge_standing;
 CREATE TRIGGER judge_standing BEFORE UPDATE OF standing, unmet, stops ON node WHEN NOT EXISTS (SELECT 1 FROM round)
-     -- A job that adds others at run time lets those behind it wait for them: the number follows from the dependencies.
+     -- A job that adds jobs at run time makes the jobs behind it wait for them: the number follows from the dependencies.
      AND (NEW.standing <> OLD.standing OR NEW.stops <> OLD.stops
           OR NEW.unmet <> (SELECT count(*) FROM dependency d WHERE d.child = NEW.job_id AND d.met = 0))
 BEGIN
@@ -220,30 +220,30 @@ END;
 DROP TRIGGER IF EXISTS refuse_node_delete;
 CREATE TRIGGER refuse_node_delete BEFORE DELETE ON node WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a node leaves with its job');
+    SELECT RAISE(ABORT, 'immutable: a node is never deleted while its job exists');
 END;
 DROP TRIGGER IF EXISTS judge_dependency;
 CREATE TRIGGER judge_dependency BEFORE UPDATE ON dependency
 WHEN OLD.met = 1 OR OLD.child <> NEW.child OR OLD.parent <> NEW.parent OR OLD.tenant <> NEW.tenant
      OR OLD.on_failure <> NEW.on_failure OR NOT EXISTS (SELECT 1 FROM round)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: dependencies are met by triggers only');
+    SELECT RAISE(ABORT, 'immutable: dependencies are written by triggers only');
 END;
--- The scratch is written while a round is made, and by nobody else.
+-- Only a round writes the scratch tables.
 DROP TRIGGER IF EXISTS judge_round;
 CREATE TRIGGER judge_round BEFORE INSERT ON round WHEN NOT EXISTS (SELECT 1 FROM moved)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a round is made when jobs have moved');
+    SELECT RAISE(ABORT, 'immutable: the scratch tables are written by triggers only');
 END;
 
--- Others wait for that very job.
+-- Other jobs wait for this very job.
 DROP TRIGGER IF EXISTS refuse_retry_in_workflow;
 CREATE TRIGGER refuse_retry_in_workflow BEFORE INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND NEW.retry_as IS NOT NULL
 BEGIN
-    SELECT RAISE(ABORT, 'retried in place: a job of a workflow has no retries that are jobs');
+    SELECT RAISE(ABORT, 'retried in place: jobs of a workflow cannot be retried as new jobs');
 END;
 
--- A callback fires once, and is forgotten with its workflow.
+-- A callback fires once and is deleted with its workflow.
 DROP TRIGGER IF EXISTS judge_callback_insert;
 CREATE TRIGGER judge_callback_insert BEFORE INSERT ON callback
 WHEN EXISTS (SELECT 1 FROM callback c WHERE c.job_id = NEW.job_id)
@@ -256,7 +256,7 @@ WHEN NEW.job_id <> OLD.job_id OR NEW.tenant <> OLD.tenant OR NEW.workflow_id <> 
      OR NEW.step_id IS NOT OLD.step_id OR OLD.fired_at IS NOT NULL OR (OLD.due_at IS NOT NULL AND NEW.due_at IS NULL)
      OR (NEW.fired_at IS NULL AND NEW.document IS NOT OLD.document)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was planned never changes, and a callback fires once');
+    SELECT RAISE(ABORT, 'immutable: the plan of a callback never changes, and it fires once');
 END;
 DROP TRIGGER IF EXISTS refuse_callback_delete;
 CREATE TRIGGER refuse_callback_delete BEFORE DELETE ON callback WHEN EXISTS (SELECT 1 FROM workflow w WHERE w.id = OLD.workflow_id)

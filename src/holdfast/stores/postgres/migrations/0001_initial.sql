@@ -1,18 +1,18 @@
--- The schema, ordered by feature. The runner has set search_path to the chosen schema, so nothing here names it.
+-- The schema, ordered by feature. The migration runner has set search_path to the chosen schema, so nothing here names it.
 --
---   job         what was asked for. Written once, never updated by the hot path.
---   job_state   where it is now. Narrow; one row per job; every index on it is partial or the key.
---   event       the ledger: one row per transition, written by triggers, never by hand.
---   lease       one row per worker process; a job names the lease that holds it.
+--     job         facts of a job. Written once, never updated by the hot path.
+--     job_state   its current state. Narrow; one row per job; every index on it is partial or the key.
+--     event       the ledger: one row per transition, written by triggers, never by hand.
+--     lease       one row per worker process; a job names the lease that holds it.
 --
--- Rows enter `job` only; triggers make the state row and the first event (job_insert.sql), and an update of `job_state` is
--- checked and recorded by a statement trigger (transition.sql). There is no foreign key between job, job_state and event:
--- a row trigger per key and row costs more than the whole ledger (docs/adr/0002). Triggers keep their rows together.
+-- Clients insert into `job` only; triggers create the state row and the first event (job_insert.sql), and a statement trigger
+-- checks and records updates of `job_state` (transition.sql). There is no foreign key between job, job_state and event: a row
+-- trigger per key and row costs more than the whole ledger (docs/adr/0002). Triggers keep their rows consistent.
 
 -- --- Jobs, their states and their ledger ---
 
--- Text, not an enum: under row-level security a condition can use an index only if its operator is known not to
--- leak, and that of text is, that of enums is not. Listing by state would read every job of the tenant.
+-- Text, not an enum: under row-level security a condition can use an index only if its operator is leakproof. The operators of
+-- text are, those of enums are not. Listing by state would read every job of the tenant.
 create domain state as text collate "C" constraint state_known check (value in (
     'queued', 'leased', 'in_progress', 'succeeded', 'failed', 'retry_waiting',
     'dead_letter', 'cancelled', 'cleaned', 'waiting_for_approval'
@@ -21,10 +21,10 @@ create domain state as text collate "C" constraint state_known check (value in (
 create sequence position_seq;
 create sequence event_seq;
 
--- Most rules for rows of job and job_state are checked by the triggers that read the rows of each statement anyway, with
--- plans that are kept (job_insert.sql, transition.sql). PostgreSQL parses the text of a CHECK, and of a row trigger's WHEN,
--- for every statement. Only `finished_iff_terminal` is worth that; docs/adr/0024 has the cost of each rule. The trigger on
--- updates of job_state also fires where others are off (session_replication_role = replica).
+-- Most rules for rows of job and job_state are checked by triggers that read the rows of each statement anyway, with cached
+-- plans (job_insert.sql, transition.sql). PostgreSQL parses the text of a CHECK, and of a row trigger's WHEN, for every
+-- statement. Only `finished_iff_terminal` is worth that; docs/adr/0024 has the cost of each rule. The trigger on updates of
+-- job_state also fires where others are off (session_replication_role = replica).
 create table job (
     id               uuid        not null primary key,
     tenant           text        not null,
@@ -51,16 +51,16 @@ create table job (
     created_at       timestamptz not null,
     -- What the job counts against besides its queue and kind: 'key:customer-7', 'resource:gpu-0'. Null: nothing.
     uses             text[],
-    -- A job is retried in place, or with retry_as by a successor that names it in retry_of. `depth` is how many
-    -- subscriptions lie behind it. All three are null for nearly every job, and take no space.
+    -- A job is retried in place, or with retry_as by a successor that names it in retry_of. `depth` is the number of
+    -- subscriptions in the chain that led to it. All three are null for nearly every job and take no space.
     retry_as         text,
     retry_of         uuid,
     depth            smallint,
     executor         text         -- only workers with this label may run it; null: every worker
 );
 create index job_by_external_ref on job (tenant, external_ref) where external_ref is not null;
--- Ascending, though lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index
--- and fill its pages. A scan for the newest runs backwards. All jobs of a tenant are listed by their states.
+-- Ascending, although lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index and
+-- fill its pages. A scan for the newest runs backwards. Lists of all jobs of a tenant use the index by state.
 create index job_by_kind on job (tenant, kind, id);
 create index job_by_queue on job (tenant, queue, id);
 create index job_by_agent on job (tenant, agent, id) where agent is not null;
@@ -70,7 +70,7 @@ create index job_by_parent on job (tenant, parent_id, id) where parent_id is not
 create index job_by_workflow on job (tenant, workflow_id, id) where workflow_id is not null;
 create unique index retried_once on job (retry_of) where retry_of is not null;
 
--- In a table of its own, newest first like the rest; and the operators of arrays are no good under row-level security.
+-- A separate table, newest first like the rest: array operators cannot use an index under row-level security.
 create table job_tag (
     tenant text not null,
     tag    text not null,
@@ -79,9 +79,9 @@ create table job_tag (
 );
 
 create table job_state (
-    -- A job's row is written three times before it rests, and each time the key gets an entry beside the last. A leaf
-    -- that is left half empty has space for them; a full one was searched for dead entries again and again, and then
-    -- split, for a twenty-fifth of all that the server did for a job.
+    -- A job's row is written three times before it rests, and each time the primary key gets another entry next to the last. A
+    -- half-empty leaf page has space for them; a full one was searched for dead entries again and again and then split, for a
+    -- twenty-fifth of the server's work per job.
     id             uuid        not null primary key with (fillfactor = 50),
     tenant         text        not null,
     kind           text        not null,
@@ -105,7 +105,7 @@ create table job_state (
     error_message  text,
     note           jsonb,        -- the context of the last transition, copied into its event
     agent          text,         -- a claim must know it before it reads `job`; null takes no space
-    workflow_id    uuid,         -- of jobs of workflows: the trigger that sees a job end must know without a look
+    workflow_id    uuid,         -- of a workflow's job: the trigger that sees a job end needs it without another read
     held_by        text,         -- the full limit that a parked job waits for: see `bucket`
     executor       text,         -- of the job: a claim must know it before it reads `job`
     constraint finished_iff_terminal check (
@@ -113,19 +113,19 @@ create table job_state (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index claimable on job_state (queue, priority desc, position, id) where state = 'queued' and due_at is null;
 create index not_yet_due on job_state (due_at) where due_at is not null and state in ('queued', 'retry_waiting');
--- Held jobs are few, and found by `held`: to enter and leave by_state too was a sixth of the cost of a job. The
--- predicates speak of states because readers may not see leases.
+-- Few jobs are held, and `held` finds them: entering and leaving by_state too was a sixth of the cost of a job. The predicates
+-- use states because readers may not see leases.
 create index by_state on job_state (tenant, state, id) where state not in ('leased', 'in_progress');
 create index held on job_state (lease) where state in ('leased', 'in_progress');
 create index waiting_by_agent on job_state (tenant, agent, due_at, id)
     where agent is not null and state in ('queued', 'retry_waiting');
--- Health reads which labels waiting jobs name.
+-- Health checks read which labels waiting jobs name.
 create index claimable_by_executor on job_state (executor, tenant)
     where executor is not null and state = 'queued' and due_at is null;
 create index past_deadline on job_state (deadline_at)
     where deadline_at is not null and state in ('queued', 'retry_waiting', 'waiting_for_approval');
--- The positions of jobs that wait and are not due. Those that are due have theirs in `claimable`; moving a job reads
--- both, and jobs that never wait for a time are not in this one.
+-- The positions of waiting jobs that are not due. Those of due jobs are in `claimable`; moving a job reads both, and jobs that
+-- never wait for a time are not in this index.
 create index postponed on job_state (queue, priority desc, position, id)
     where due_at is not null and state in ('queued', 'retry_waiting');
 create index parked on job_state (held_by, priority desc, position, id)
@@ -147,15 +147,15 @@ create table event (
     primary key (job_id, seq)
 ) partition by range (job_id);
 create index event_by_seq on event (seq);
--- Finding the rows of a few transactions that committed late: cheap to keep, since both columns only grow.
+-- Finds the rows of a few transactions that committed late: cheap to maintain, since both columns only grow.
 create index event_by_xid on event using brin (xid) with (pages_per_range = 32, autosummarize = on);
 
--- The ledger is partitioned by the id of the job, which begins with the time the job was created. All events of a job are
--- in one partition, and those of jobs from the same days go together, with their files (docs/adr/0053). Events of jobs
--- that no partition is for are in `event_rest`.
+-- The ledger is partitioned by job id, which begins with the creation time of the job. All events of a job are in one
+-- partition, and the events of jobs from the same days are deleted together, with their files (docs/adr/0053). Events of jobs
+-- without a partition are in `event_rest`.
 create table event_rest partition of event default;
 
--- The partitions of `event` but the default. Boundaries are ids without randomness: times.
+-- The partitions of `event` except the default. Boundaries are ids without randomness, that is, times.
 create table event_partition (
     name      text        not null primary key,
     low       uuid        not null unique,
@@ -167,7 +167,7 @@ create table event_partition (
 -- One purge at a time.
 create unique index event_partition_announced on event_partition ((true)) where announced is not null;
 
--- (tenant, kind, key) is claimed for ever; `job` can then be partitioned by time without losing uniqueness.
+-- (tenant, kind, key) is unique for ever; `job` can then be partitioned by time without losing uniqueness.
 create table idempotency (
     tenant       text not null,
     kind         text not null,
@@ -177,7 +177,7 @@ create table idempotency (
     primary key (tenant, kind, key)
 );
 
--- The last job enqueued for a content key. Whether it is still active is asked of job_state under this row's lock.
+-- The last job enqueued for a content key. Whether it is still active is read from job_state while this row is locked.
 create table content (
     tenant text not null,
     key    text not null,
@@ -215,8 +215,8 @@ create table artifact (
     primary key (job_id, attempt, name)
 );
 
--- The log of an attempt, in parts: lines that the handler wrote with ctx.log (sealed where keys are set), or where the output
--- of a program is. Written while the attempt runs.
+-- The log of an attempt, in parts: lines that the handler wrote with ctx.log (encrypted if keys are set), or the reference of
+-- a program's output. Written while the attempt runs.
 create table attempt_log (
     job_id  uuid        not null,
     tenant  text        not null,
@@ -231,7 +231,7 @@ create table attempt_log (
     constraint number_bounded check (n between 1 and 100000)
 );
 
--- --- Leases, and what claims look at first ---
+-- --- Leases, and what claims read first ---
 
 create table lease (
     id         uuid        not null primary key,
@@ -244,12 +244,12 @@ create table lease (
     renewals   integer     not null default 0,
     ended_at   timestamptz,
     ended_why  text,
-    swept_at   timestamptz,                     -- nothing names it any more
-    kinds      text[],                          -- that the worker has handlers for; null: any
-    queues     text[],                          -- that it serves; null: not known
-    slots      integer,                         -- how many jobs it runs at a time; null: not known
-    version    text,                            -- the Holdfast release of the worker; null: not known
-    stop_request      text check (stop_request in ('drain', 'stop')),   -- an operator asks the worker to end
+    swept_at   timestamptz,                     -- no job refers to it any more
+    kinds      text[],                          -- kinds that the worker has handlers for; null: any
+    queues     text[],                          -- queues that it serves; null: not known
+    slots      integer,                         -- number of jobs it runs at a time; null: not known
+    version    text,                            -- Holdfast release of the worker; null: not known
+    stop_request      text check (stop_request in ('drain', 'stop')),   -- an operator has asked the worker to end
     stop_requested_at timestamptz,
     stop_requested_by text,
     constraint name_named check (ascii(name) > 32),
@@ -259,8 +259,8 @@ create table lease (
 create index lease_live on lease (until) where ended_at is null;
 create index lease_unswept on lease (ended_at) where ended_at is not null and swept_at is null;
 
--- How often a job was taken from under a lease (cancelled): its worker looks here, at one row, not at its jobs. Not a
--- column of the lease, which belongs to another tenant (every one) than the caller that cancels.
+-- How often a job was taken from a lease (cancelled): its worker reads this one row instead of its jobs. Not a column of the
+-- lease, which may belong to another tenant (`*`) than the caller that cancels.
 create table recall (
     lease uuid    not null primary key,
     times integer not null
@@ -274,20 +274,20 @@ create table watch (
 );
 create index watch_until on watch (until);
 
--- What a claim looks at first. One row: nothing is limited or reserved until it says so.
+-- The row that a claim reads first: nothing is limited or reserved until it says so.
 create table dispatch (
     id      boolean not null primary key default true check (id),
     limited boolean not null default false,
-    swept   text    not null default '',   -- how far the last look at parked jobs came
-    -- Whether an enqueue has to look at more than its own row: payload rules, caps of tenants, pauses.
+    swept   text    not null default '',   -- position of the last scan of parked jobs
+    -- Whether an enqueue has to check more than its own row: payload rules, tenant caps, pauses.
     ruled      boolean not null default false,
     capped     boolean not null default false,   -- some tenant has a cap: transitions are counted
     -- Queues that tenants share fairly; '*' is all, then '-mail' is all but mail; null is none.
     fair       text[],
-    fair_auto  boolean not null default true,    -- nobody has chosen: all are shared once a second tenant has jobs
+    fair_auto  boolean not null default true,    -- not chosen by an operator: all are shared once a second tenant has jobs
     registered boolean not null default false,   -- only registered tenants may have jobs
-    -- Policies of the deployment (features/registry): what becomes of names that nobody registered, who may run jobs while
-    -- no executor is listed, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
+    -- Policies of the deployment (features/registry): how to treat unregistered names, who may run jobs while no executor is
+    -- registered, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
     unknown_kinds   text    not null default 'accept' check (unknown_kinds in ('accept', 'warn', 'refuse')),
     unknown_agents  text    not null default 'accept' check (unknown_agents in ('accept', 'warn', 'refuse')),
     unknown_events  text    not null default 'accept' check (unknown_events in ('accept', 'warn', 'refuse')),
@@ -296,24 +296,24 @@ create table dispatch (
     running_counts  boolean not null default false,
     -- Any login of the database may LISTEN: notifications are hashes with this key (notify.sql).
     signal_key text    not null default gen_random_uuid()::text,
-    payload_salt text  not null default gen_random_uuid()::text   -- of the hashes of indexed payload values (jobs.sql)
+    payload_salt text  not null default gen_random_uuid()::text   -- salt for the hashes of indexed payload values (jobs.sql)
 );
 insert into dispatch default values;
 
--- Jobs whose rows the database refuses to move: claims pass over them until then, so that they hold up no other.
+-- Jobs whose rows the database refuses to move: claims skip them until then, so that they block no other job.
 create table quarantine (
     job_id uuid        primary key,
     tenant text        not null,
-    why    text        not null,   -- what the database said
+    why    text        not null,   -- error of the database
     at     timestamptz not null,
-    until  timestamptz not null    -- then it is tried again
+    until  timestamptz not null    -- when it is tried again
 );
 
 -- --- Steps and application events ---
 
--- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its place in the order of
--- the handler's calls, from 1 (0 is the approval before the handler). Written once; one that is not over yet (a wait, a
--- step to be tried again) has no ended_at, and is finished later by a second write.
+-- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its position among the handler's
+-- calls, from 1 (0 is the approval before the handler). Written once; a call that has not finished (a wait, a step to be
+-- retried) has no ended_at and is finished by a second write.
 create table step (
     job_id     uuid        not null,
     n          integer     not null,
@@ -321,14 +321,14 @@ create table step (
     name       text        not null,
     kind       text        not null,
     value      json,
-    error      json,                     -- {"type", "message"}: it failed, and its handler went on
+    error      json,                     -- {"type", "message"}: it failed, and its handler continued
     tries      smallint    not null default 1,
     attempt    integer     not null,
     started_at timestamptz not null,
-    wake_at    timestamptz,              -- when a sleep is over, a wait given up, a try made
+    wake_at    timestamptz,              -- when a sleep ends, a wait is given up, or a step is retried
     ended_at   timestamptz,
-    -- Of a wait: the names an event must have, and their values (steps.sql). As text: conditions on arrays and
-    -- documents cannot use an index under row-level security.
+    -- Of a wait: the names an event must have, and their values (steps.sql). As text: conditions on arrays and documents
+    -- cannot use an index under row-level security.
     shape      text,
     wanted     text,
     primary key (job_id, n),
@@ -337,22 +337,22 @@ create table step (
     constraint tries_counted check (tries >= 1),
     constraint wanted_of_event check (wanted is null or kind = 'event')
 );
--- Who waits for an event of this name, by what it must have: an event finds its waits without reading the others.
+-- Waits for an event of this name, by what they match on: an event finds its waits without reading the others.
 create index waiting on step (tenant, name, shape, wanted) where kind = 'event' and ended_at is null;
 
 create sequence app_event_seq;
 
--- Events that applications send, and jobs may wait for. Not the ledger, which is about jobs.
+-- Events that applications send and jobs can wait for. Separate from the ledger, which is about jobs.
 create table app_event (
     id      uuid        not null primary key,
     tenant  text        not null,
     name    text        not null,
     data    json        not null,
     key     text,                        -- sent twice with the same key, it is one event
-    job_id  uuid,                        -- meant for this job alone
+    job_id  uuid,                        -- only for this job
     sent_by text        not null,
     sent_at timestamptz not null,
-    -- Events can be read in commit order, as the ledger can.
+    -- Events can be read in commit order, like the ledger.
     seq     bigint      not null default nextval('app_event_seq'),
     xid     bigint      not null default pg_current_xact_id()::text::bigint,
     cause_id uuid,                       -- the job whose handler sent it
@@ -371,19 +371,20 @@ create table unsure_wait (
     job_id   uuid        not null,
     n        integer     not null,
     tenant   text        not null,
-    since    timestamptz not null,   -- from when on events count
-    bound    bigint,                 -- transactions from this one on have seen the wait
+    since    timestamptz not null,   -- earlier events do not count
+    bound    bigint,                 -- transactions from this one on see the wait
     check_at timestamptz not null,
     primary key (job_id, n)
 );
 create index unsure_wait_due on unsure_wait (check_at);
 
--- Jobs that the database itself makes and nothing refuses, while they are being inserted (give_notice). Else it is empty.
+-- Jobs that the database itself creates and that nothing may refuse, while they are being inserted (give_notice). Otherwise
+-- empty.
 create table owed (job_id uuid not null primary key);
 
 -- --- The clock, the migrations, locks ---
 
--- The clock of the schema. One row. Tests shift or stop it; everywhere else it is the server's own.
+-- The clock of the schema. One row. Tests shift or stop it; otherwise it is the server's own.
 create table clock (
     id      boolean  not null primary key default true check (id),
     shift   interval not null default '0',
@@ -391,14 +392,15 @@ create table clock (
 );
 insert into clock default values;
 
--- Which migrations have run, and a digest of the code that was installed over them.
+-- Applied migrations, and a digest of the code that was installed over them.
 create table migration (
     name       text        not null primary key,
     digest     text        not null,
     applied_at timestamptz not null default clock_timestamp()
 );
 
--- Tables that are locked as a whole, and stay empty. A lock on a table is waited for in turn, and gives its transaction no id.
+-- Tables that are locked as a whole and stay empty. Waiters for a table lock queue in order, and the lock gives its
+-- transaction no id.
 create table lock_dispatch (held boolean);
 create table lock_seal (held boolean);
 create table lock_subscription_0 (held boolean);
@@ -410,7 +412,7 @@ create table lock_subscription_5 (held boolean);
 create table lock_subscription_6 (held boolean);
 create table lock_subscription_7 (held boolean);
 
--- Rows that are locked one by one (locks.sql says which is for what). Never changed, so locking one leaves no dead row.
+-- Rows that are locked one by one (locks.sql lists their uses). Never changed, so locking one leaves no dead row.
 create table mutex (n integer not null primary key);
 insert into mutex select generate_series(0, 5247);
 
@@ -418,14 +420,14 @@ insert into mutex select generate_series(0, 5247);
 
 create table agent (
     tenant            text             not null,
-    id                text             not null,   -- what jobs say
-    name              text             not null,   -- what people say
+    id                text             not null,   -- id that jobs use
+    name              text             not null,   -- display name
     kind              text,                        -- the only kind of its jobs; null: any
-    max_attempts      smallint,                    -- of this and the next two, null is the kind's own
+    max_attempts      smallint,                    -- null in this and the next two: the kind's own
     max_crashes       smallint,
     backoff           jsonb,
     max_payload_bytes integer,
-    max_wait          double precision,            -- seconds that a job may wait to be started, from when it may be
+    max_wait          double precision,            -- maximum seconds from when a job may start until it starts
     requires_approval boolean          not null default false,
     disabled_at       timestamptz,
     disabled_by       text,
@@ -482,7 +484,7 @@ create table unregistered_name (
     primary key (tenant, registry, name)
 );
 
--- Labels of workers that may take jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
+-- Labels of workers that may claim jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
 create table executor (
     label    text        not null primary key,
     tenant   text        not null default '*',
@@ -505,8 +507,8 @@ create table approval (
     name          text        not null,
     summary       text        not null,
     data          json,
-    form          json,                  -- what an approval must say: a JSON schema
-    approvers     text[]      not null default '{}',    -- empty: anybody
+    form          json,                  -- JSON schema for the data of a decision
+    approvers     text[]      not null default '{}',    -- empty: anyone
     quorum        smallint    not null default 1,
     requester     text        not null,
     not_requester boolean     not null default false,
@@ -520,8 +522,8 @@ create table approval (
     escalate_at   timestamptz,
     escalate_to   text[]      not null default '{}',
     escalated_at  timestamptz,
-    notify        text,                  -- the kind of job that tells people about it
-    content_hash  text        not null,  -- of what is asked: what tokens are bound to
+    notify        text,                  -- kind of the job that notifies people
+    content_hash  text        not null,  -- hash of the request; tokens are bound to it
     state         text        not null default 'open',
     opened_at     timestamptz not null,
     decided_at    timestamptz,
@@ -539,7 +541,7 @@ create index approval_inbox on approval (tenant, id) where state = 'open';
 create unique index asked_once on approval (job_id) where state = 'open';   -- a job waits for one at a time
 create index approval_by_job on approval (job_id, id);
 create index approval_by_state on approval (tenant, state, id);
--- What maintenance has to look at next.
+-- Approvals that maintenance has to process next.
 create index approval_due on approval (least(expires_at, remind_at, escalate_at)) where state = 'open';
 
 -- Decisions of people: one per person and approval.
@@ -563,7 +565,7 @@ create table approval_token (
     hash       text        not null primary key,
     tenant     text        not null,
     approval_id    uuid        not null,
-    person     text,                     -- whose it is; null: its holder gives a name
+    person     text,                     -- person it was issued to; null: its holder gives a name
     issued_by  text        not null,
     issued_at  timestamptz not null,
     expires_at timestamptz,
@@ -573,14 +575,14 @@ create index approval_token_by_approval on approval_token (approval_id);
 
 -- --- Connectors ---
 
--- Settings of connectors by tenant: hosts they may reach, headers, and secrets by name only.
+-- Connector settings per tenant: allowed hosts, headers, and secrets by name only.
 create table connector (
-    tenant     text        not null,   -- one tenant's; there are no settings for all
+    tenant     text        not null,   -- one tenant; there are no settings for all
     name       text        not null,   -- the connector: http.request
     enabled    boolean     not null default true,
-    hosts      text[]      not null default '{}',   -- if there are any, the only ones
+    hosts      text[]      not null default '{}',   -- if not empty, the only ones allowed
     headers    jsonb       not null default '{}',   -- name: text, or {"secret": NAME}
-    secrets    text[]      not null default '{}',   -- the names that jobs may use
+    secrets    text[]      not null default '{}',   -- names that jobs may use
     timeout    float8,                              -- seconds
     max_bytes  integer,
     set_by     text        not null,
@@ -599,17 +601,17 @@ create table connector (
 
 -- --- Webhooks ---
 
--- Receivers of events over HTTP. Each reads its events through subscriptions of its own, webhook:<name> and
--- webhook:<name>:told. A secret is stored by name only.
+-- Receivers of events over HTTP. Each reads its events through its own subscriptions, webhook:<name> and webhook:<name>:told.
+-- A secret is stored by name only.
 create table webhook (
     id              uuid        not null primary key,
     tenant          text        not null,
     name            text        not null,
     url             text        not null,
-    secrets         text[]      not null,            -- names, the newest first; a message is signed with each
+    secrets         text[]      not null,            -- names, newest first; a message is signed with each
     wants           text[]      not null,
-    kind            text,                            -- of the jobs whose events it wants; null: any
-    job_options     json        not null default '{}',   -- queue, priority, retry, … of its deliveries
+    kind            text,                            -- kind of the jobs whose events it receives; null: any
+    job_options     json        not null default '{}',   -- options of its deliveries: queue, priority, retry, …
     disabled_at     timestamptz,
     disabled_by     text,
     disabled_reason text,
@@ -637,10 +639,10 @@ create table webhook_delivery (
     type        text        not null,
     job_id      uuid        not null,
     attempt     integer     not null,
-    status      integer,                             -- null: nobody answered
+    status      integer,                             -- null: no response
     error_code  text,                                -- null: it was delivered
     duration_ms integer     not null,
-    excerpt     text,                                -- of what was answered, redacted
+    excerpt     text,                                -- of the response, redacted
     at          timestamptz not null,
     constraint tenant_named    check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
     constraint status_of_http  check (status between 100 and 999),
@@ -652,13 +654,13 @@ create index webhook_delivery_newest on webhook_delivery (webhook_id, id);
 -- --- Limits, reservations, pauses and settings of queues ---
 
 create table job_limit (
-    tenant      text        not null,   -- whose jobs are counted; '*': those of every tenant together
+    tenant      text        not null,   -- tenant whose jobs are counted; '*': those of every tenant together
     scope       text        not null,
-    name        text        not null,   -- '*': each name by itself; the scope `all` has no other
-    concurrency integer,                -- at most so many are leased or in progress
-    rate        integer,                -- at most so many are begun
-    per         double precision,       -- in so many seconds
-    burst       integer,                -- and so many at once after a while without any
+    name        text        not null,   -- '*': each name separately; the only name of the scope `all`
+    concurrency integer,                -- maximum number of leased or running jobs
+    rate        integer,                -- maximum starts per period
+    per         double precision,       -- the period, in seconds
+    burst       integer,                -- maximum starts at once after an idle time
     set_by      text        not null,
     created_at  timestamptz not null,
     updated_at  timestamptz not null,
@@ -682,7 +684,7 @@ create table occupied_slot (
 );
 create index occupied_slot_by_job on occupied_slot (job_id);
 
--- The tokens of a rate limit. A bucket without a row is full. `wake_at`: jobs wait, and then there is a token again.
+-- Tokens of a rate limit. A bucket without a row is full. `wake_at`: when there is a token for the waiting jobs.
 create table rate_meter (
     tenant  text             not null,
     scope   text             not null,
@@ -694,10 +696,10 @@ create table rate_meter (
 );
 create index rate_meter_wake on rate_meter (wake_at) where wake_at is not null;
 
--- An exclusive right to use a queue, a kind or a resource: no job starts in its scope meanwhile.
+-- Exclusive use of a queue, a kind or a resource: no job starts in its scope meanwhile.
 create table reservation (
     id          uuid        not null primary key,
-    tenant      text        not null,   -- whose jobs are kept from it; '*': everybody's
+    tenant      text        not null,   -- tenant whose jobs are kept out; '*': every tenant's
     scope       text        not null,
     name        text        not null,
     state       text        not null default 'waiting',
@@ -709,7 +711,7 @@ create table reservation (
     ended_at    timestamptz,
     ended_by    text,
     ended_why   text,
-    job_id      uuid,                   -- the job that records what its holder ran
+    job_id      uuid,                   -- the job that records its owner's work
     constraint tenant_named  check (ascii(tenant) > 32 and length(tenant) <= 100),
     constraint scope_known   check (scope in ('all', 'queue', 'resource')),
     constraint name_named    check (ascii(name) > 32 and length(name) <= 255 and (scope <> 'all' or name = '*')),
@@ -719,7 +721,7 @@ create table reservation (
     constraint why_iff_ended check ((ended_at is null) = (ended_why is null)),
     constraint active_since  check (state <> 'active' or reserved_at is not null)
 );
--- The rule itself: one at a time.
+-- Ensures one active reservation at a time.
 create unique index reservation_active on reservation (tenant, scope, name) where state = 'active';
 create index reservation_open on reservation (asked_at) where state in ('waiting', 'active');
 create index reservation_by_tenant on reservation (tenant, asked_at);
@@ -728,7 +730,7 @@ create index reservation_by_tenant on reservation (tenant, asked_at);
 create table queue_setting (
     tenant     text             not null,
     queue      text             not null,
-    aging      double precision not null,   -- seconds of waiting for one step
+    aging      double precision not null,   -- seconds of waiting per step
     aging_step smallint         not null default 1,
     aging_most smallint         not null default 100,   -- no job is raised above this priority
     set_by     text             not null,
@@ -743,14 +745,14 @@ create table queue_setting (
 -- Pauses: of everything, a queue, a kind or an agent, for every tenant or one, until it is resumed or until a time. Resuming
 -- deletes the row.
 create table pause (
-    tenant         text        not null,   -- whose jobs; '*': everybody's
+    tenant         text        not null,   -- tenant whose jobs are paused; '*': every tenant's
     scope          text        not null,
-    name           text        not null,   -- the scope `all` has no other than '*'
+    name           text        not null,   -- the scope `all` has only '*'
     reason         text        not null,
-    refuse_enqueue boolean     not null,   -- whether new jobs are refused as well
+    refuse_enqueue boolean     not null,   -- whether new jobs are refused too
     set_by         text        not null,
     since          timestamptz not null,
-    until          timestamptz,            -- it comes back by itself
+    until          timestamptz,            -- when it ends by itself
     primary key (tenant, scope, name),
     constraint tenant_named check (ascii(tenant) > 32 and length(tenant) <= 100),
     constraint scope_known  check (scope in ('all', 'queue', 'kind', 'agent')),
@@ -776,7 +778,7 @@ create table template (
     version    integer     not null,
     kind       text        not null,
     payload    json        not null default '{}',   -- defaults
-    options    jsonb       not null default '{}',   -- what a job is given besides: queue, priority, retry, …
+    options    jsonb       not null default '{}',   -- other options of its jobs: queue, priority, retry, …
     removed    boolean     not null default false,
     created_by text        not null,
     created_at timestamptz not null,
@@ -790,7 +792,7 @@ create table template (
     constraint created_by_named  check (ascii(created_by) > 32)
 );
 
--- Schedules. Python computes their times; the row is advanced together with the jobs it makes.
+-- Schedules. Python computes their times; the row advances in the transaction that creates the jobs.
 create table schedule (
     id             uuid             not null primary key,
     tenant         text             not null,
@@ -805,13 +807,13 @@ create table schedule (
     missed         text             not null default 'once',
     overlap        text             not null default 'allow',
     jitter         double precision not null default 0,   -- seconds
-    declared_by    text,                        -- the program whose code says it; null: made in the database
-    declared_hash  text,                        -- what that code said last
-    undeclared_at  timestamptz,                 -- since when that code does not say it any more
+    declared_by    text,                        -- program whose code declares it; null: created in the database
+    declared_hash  text,                        -- hash of the last declaration
+    undeclared_at  timestamptz,                 -- since when the code no longer declares it
     revision       integer          not null default 1,
-    anchor_at      timestamptz      not null,   -- what an interval counts from
+    anchor_at      timestamptz      not null,   -- start of an interval's count
     next_fire_at   timestamptz,
-    attend_at      timestamptz,                 -- when a worker must look at it next; null: never
+    attend_at      timestamptz,                 -- when a worker must process it next; null: never
     last_fire_at   timestamptz,
     problem        text,
     created_by     text             not null,
@@ -835,11 +837,11 @@ create index schedule_attend on schedule (attend_at) where attend_at is not null
 create index schedule_held on schedule (kind) where problem = 'unknown_kind';   -- until a worker knows the kind
 create index schedule_declared on schedule (tenant, declared_by, name) where declared_by is not null;
 
--- The result of each time of a schedule. The key makes it one, however many processes fire it.
+-- The result of each time of a schedule. The key makes it unique, however many processes fire it.
 create table fire (
     schedule_id   uuid        not null,
     due_at        timestamptz not null,
-    manual        boolean     not null default false,   -- run by hand
+    manual        boolean     not null default false,   -- run on request
     tenant        text        not null,
     status        text        not null,
     job_id        uuid,
@@ -849,7 +851,7 @@ create table fire (
     error_message text,
     actor         text        not null,
     at            timestamptz not null,
-    ended         boolean     not null default false,   -- its job is known to be over
+    ended         boolean     not null default false,   -- its job is known to have ended
     primary key (schedule_id, due_at, manual),
     constraint status_known   check (status in ('fired', 'skipped', 'waiting', 'missed', 'failed')),
     constraint job_iff_made   check ((status in ('fired', 'skipped')) = (job_id is not null)),
@@ -859,7 +861,7 @@ create table fire (
 create index fire_running on fire (schedule_id) where status = 'fired' and not ended;
 create index fire_waiting on fire (schedule_id, due_at) where status = 'waiting';
 
--- What a job was made from: a version of a template, a time of a schedule.
+-- Origin of a job: a template version, a time of a schedule.
 create table made_from (
     job_id           uuid        not null primary key,
     tenant           text        not null,
@@ -884,23 +886,23 @@ create table consumer (
     primary key (tenant, name)
 );
 
--- Which events make which jobs. Each row keeps its cursor, as a consumer does.
+-- Which events create which jobs. Each row stores its cursor, like a consumer.
 create table subscription (
     id            uuid        not null primary key,
-    tenant        text        not null,            -- whose events; '*' is every tenant's, and the job is the event's tenant's
+    tenant        text        not null,            -- tenant of the events; '*': every tenant's, with jobs in the event's tenant
     name          text        not null,
-    pattern       text        not null,            -- job.<type>, or the name of an application event; * is anything
-    kind          text,                            -- of the job whose event it is
+    pattern       text        not null,            -- job.<type>, or the name of an application event; * matches anything
+    kind          text,                            -- kind of the event's job
     match         json,                            -- values that the event must have
     job_kind      text        not null,
-    job_options   json        not null default '{}',   -- queue, priority, payload, … of the jobs made
+    job_options   json        not null default '{}',   -- options of the created jobs: queue, priority, payload, …
     max_depth     smallint    not null,
     cursor        text,                            -- null: at the beginning
-    declared      boolean     not null,            -- in a program, which sees to it
+    declared      boolean     not null,            -- declared by a program, which maintains it
     paused_at     timestamptz,
     paused_by     text,
     paused_reason text,
-    failure       text,                            -- why the last look came to nothing
+    failure       text,                            -- why processing last failed
     failed_at     timestamptz,
     made          bigint      not null default 0,
     refused       bigint      not null default 0,
@@ -918,7 +920,7 @@ create table subscription (
 );
 create unique index subscription_named on subscription (tenant, name);
 
--- The result of an event that a subscription wanted: a job or a refusal. The key keeps it to one.
+-- The result of an event that matched a subscription: a job or a refusal. The key makes it unique.
 create table delivery (
     subscription_id uuid        not null,
     event           text        not null,          -- its number in the ledger, or the id of an application event
@@ -932,18 +934,18 @@ create table delivery (
 );
 create index delivery_newest on delivery (subscription_id, at, event);
 create index delivery_refused on delivery (subscription_id, at, event) where refusal is not null;
--- A job that is purged takes along the record that an event made it.
+-- A purged job also deletes the record that an event created it.
 create index delivery_by_job on delivery (job_id) where job_id is not null;
 
 -- --- Tenants ---
 
--- Registered tenants: how many of their jobs may wait, and their share where queues are shared fairly. How many may run,
--- and how often, are limits of the scope `tenant`.
+-- Registered tenants: the maximum number of their waiting jobs, and their share of fairly shared queues. Maximum running jobs
+-- and rate are limits of the scope `tenant`.
 create table tenant (
     tenant      text        not null primary key,
     title       text,
-    max_pending integer,                -- at most so many jobs wait; more are refused
-    weight      integer,                -- its share against others; null is 1
+    max_pending integer,                -- maximum number of waiting jobs; more are refused
+    weight      integer,                -- share relative to others; null is 1
     set_by      text        not null,
     created_at  timestamptz not null,
     updated_at  timestamptz not null,
@@ -953,14 +955,14 @@ create table tenant (
     constraint weight_bounded  check (weight between 1 and 1000)
 );
 
--- How many jobs of a tenant with a cap wait. An enqueue for it locks this row and adds up the changes since.
+-- Number of waiting jobs of a tenant with a cap. An enqueue for it locks this row and adds up the changes since.
 create table tenant_load (
     tenant     text        not null primary key,
     pending    bigint      not null,
-    counted_at timestamptz not null   -- when they were last counted one by one
+    counted_at timestamptz not null   -- when the jobs were last counted one by one
 );
 
--- The changes since: transitions of jobs, which must not wait for that lock.
+-- Changes since then: transitions of jobs, which must not wait for that lock.
 create table pending_change (
     tenant text    not null,
     change integer not null
@@ -971,13 +973,13 @@ create index pending_change_by_tenant on pending_change (tenant);
 create table fair_place (
     tenant    text    not null default '*',
     queue     text    not null,
-    kinds     text    not null,   -- whom it is kept for: those who take these kinds; '' is any
+    kinds     text    not null,   -- kinds of the workers it is for; '': any
     last      text    not null,
     left_over integer not null default 0,
     primary key (tenant, queue, kinds)
 );
 
--- Logins of the database that may act for one tenant only. Compiled into pinned_tenant() whenever a row changes.
+-- Database logins that may act for one tenant only. Compiled into pinned_tenant() whenever a row changes.
 create table login_pin (
     login      text        not null primary key,
     tenant     text        not null,
@@ -988,15 +990,15 @@ create table login_pin (
 
 -- --- API tokens ---
 
--- API tokens and the sessions opened with them. Kept for good: the ledger names them.
+-- API tokens and the sessions opened with them. Kept for 90 days after they end; the ledger names them.
 create table api_token (
     id           uuid        primary key,
-    tenant       text        not null,   -- whose it acts for; '*': everybody's
-    name         text        not null,   -- whom the ledger names
+    tenant       text        not null,   -- tenant it acts for; '*': every tenant
+    name         text        not null,   -- actor in the ledger
     roles        text[]      not null,
-    scopes       text[]      not null,   -- of what the roles allow no more than these; empty: all of it
-    hash         text        not null,   -- SHA-256 of the token, which is nowhere
-    prefix       text        not null,   -- how it begins, to recognise it by
+    scopes       text[]      not null,   -- restricts what the roles allow; empty: no restriction
+    hash         text        not null,   -- SHA-256 of the token, which is not stored
+    prefix       text        not null,   -- first characters, to recognise it by
     parent_id    uuid,                   -- of a session: the token that it was opened with
     created_at   timestamptz not null,
     created_by   text        not null,
@@ -1023,14 +1025,14 @@ create index api_token_listed on api_token (tenant, id);
 
 -- --- Workflows ---
 
--- Every change of a node keeps the counts, so that the status is read from one row, however many jobs there are.
+-- Every change of a node updates the counts, so that the status is read from one row, however many jobs there are.
 create table workflow (
     id             uuid        not null primary key,
     tenant         text        not null,
     kind           text        not null,
-    generator      text        not null,               -- who planned it, and runs none of it
+    generator      text        not null,               -- who planned it; executes none of it
     on_failure     text        not null default 'skip',
-    key            text,                               -- started twice with the same key, it is one
+    key            text,                               -- started twice with the same key, it is one workflow
     plan_hash      text        not null default '',
     correlation_id text,
     parent_id      uuid,                               -- the job that started it
@@ -1039,7 +1041,7 @@ create table workflow (
     created_at     timestamptz not null,
     finished_at    timestamptz,
     cancelled_at   timestamptz,
-    stopped        boolean     not null default false, -- a failure holds back all that waits
+    stopped        boolean     not null default false, -- a failure holds back all waiting jobs
     total          integer     not null default 0,
     open           integer     not null default 0,
     succeeded      integer     not null default 0,
@@ -1064,12 +1066,12 @@ create table node (
     job_id      uuid    not null primary key,
     tenant      text    not null,
     workflow_id uuid    not null,
-    name        text,                                  -- null: joined by being a child of one of its jobs
-    part        text,                                  -- the group or sub-workflow it is in: images, or images.large
+    name        text,                                  -- null: joined as a child of one of its jobs
+    part        text,                                  -- its group or sub-workflow: images, or images.large
     standing    text    not null default 'open',
     unmet       integer not null default 0,
     fatal       boolean not null default false,        -- its failure stops the workflow
-    stops       boolean not null default false,        -- and has
+    stops       boolean not null default false,        -- and it has failed
     constraint standing_known check (standing in ('open', 'succeeded', 'failed', 'dead', 'cancelled', 'skipped')),
     constraint unmet_counted  check (unmet >= 0)
 );
@@ -1089,17 +1091,17 @@ create table dependency (
 create index dependency_unmet on dependency (parent) where not met;
 create index dependency_by_parent on dependency (parent, child);
 
--- A job that is made when a workflow, or one of its jobs, ends well or badly: once, however often that happens.
+-- A job that is created when a workflow, or one of its jobs, succeeds or fails: once, however often that happens.
 create table callback (
     job_id        uuid        not null primary key,    -- the id that the job will have
     tenant        text        not null,
     workflow_id   uuid        not null,
-    step_id       uuid,                                -- the job whose end it is about; null: the workflow's
+    step_id       uuid,                                -- the job whose end triggers it; null: the end of the workflow
     fires         text        not null,
-    document      json,                                -- as enqueue_many takes it; null once the job is made
-    due_at        timestamptz,                         -- the end has come: the job is to be made
+    document      json,                                -- in the form of enqueue_many; null once the job is created
+    due_at        timestamptz,                         -- the end has come: the job has to be created
     fired_at      timestamptz,
-    failed_job    uuid,                                -- of a failure: which job, and its error at that time
+    failed_job    uuid,                                -- of a failure: the job, and its error at that time
     error_code    text,
     error_message text,
     constraint fires_known     check (fires in ('success', 'failure')),
@@ -1114,7 +1116,7 @@ create index callback_due on callback (due_at) where due_at is not null and fire
 
 create sequence action_seq;
 
--- One row per change of the configuration, whoever made it: the ledger of everything that is not a job.
+-- One row per configuration change, whoever made it: the ledger of everything that is not a job.
 create table action (
     seq       bigint      not null primary key default nextval('action_seq'),
     xid       bigint      not null default pg_current_xact_id()::text::bigint,
@@ -1122,10 +1124,10 @@ create table action (
     at        timestamptz not null,
     actor     text        not null,
     type      text        not null,
-    subject   text        not null,   -- what kind of thing: limit, agent, schedule, …
-    name      text        not null,   -- which
+    subject   text        not null,   -- type of the changed object: limit, agent, schedule, …
+    name      text        not null,   -- its name
     changed   jsonb,                  -- {"column": value}, or [before, after]
-    first_seq bigint,                 -- of a purge: the smallest and the greatest number of the events that went
+    first_seq bigint,                 -- of a purge: the smallest and the greatest number of the deleted events
     last_seq  bigint,
     constraint range_of_purge check ((type = 'purge') = (first_seq is not null) and (first_seq is null) = (last_seq is null))
 );
@@ -1135,12 +1137,12 @@ create index action_of_purge on action (last_seq, first_seq) where first_seq is 
 -- Re-encryptions are found by their job.
 create index action_of_reseal on action (name) where type = 'reseal';
 
--- A block of committed events and actions, hashed together with the block before. What is sealed so far: every event up to
--- `floor` that `snapshot` sees (and all up to `base`, where the database was moved to another server), actions likewise.
+-- A block of committed events and actions, hashed together with the previous block. Sealed so far: every event up to `floor`
+-- that `snapshot` sees (and all up to `base`, if the database was moved to another server), actions likewise.
 create table seal (
     number       bigint      not null primary key,
     tenant       text        not null default '*',
-    previous     text        not null,   -- the digest of the one before; of the first: zeros
+    previous     text        not null,   -- digest of the previous seal; zeros for the first
     digest       text        not null,
     events       bytea       not null,   -- for each event its number in 8 bytes and its digest in 32
     actions      bytea       not null,
@@ -1153,7 +1155,7 @@ create table seal (
     base         bigint      not null,
     snapshot     text,
     sealed_at    timestamptz not null,
-    version      text        not null,   -- of the library that sealed
+    version      text        not null,   -- release of the library that sealed it
     xid          bigint,
     contents     bytea,                  -- digests of payloads and results, by the event that brought them
     cut          integer,                -- whether there was more to seal
@@ -1165,28 +1167,28 @@ create table seal (
     constraint something       check (event_count + action_count > 0)
 );
 alter table seal alter column events set storage external, alter column actions set storage external,
-    alter column contents set storage external;   -- nothing to compress
+    alter column contents set storage external;   -- not compressible
 create index seal_by_seq on seal (last_seq);
 
 -- --- Dead letters and operations on many jobs ---
 
--- Failures of the same kind, by fingerprint (engine/settlement.py). Triggers keep the counts.
+-- Failures of the same kind, by fingerprint (engine/settlement.py). Triggers maintain the counts.
 create table dead_letter_group (
     tenant        text        not null,
     fingerprint   text        not null,
     kind          text        not null,
     error_code    text        not null,
     error_message text        not null,   -- of the sample; '[purged]' when that is purged
-    frame         text,                   -- where in the user's code: module:function
-    sample_job    uuid        not null,   -- the one that was buried last
+    frame         text,                   -- position in the user's code: module:function
+    sample_job    uuid        not null,   -- the latest dead letter
     first_at      timestamptz not null,
     last_at       timestamptz not null,
-    times         bigint      not null,   -- how often a job was buried for it
-    open          bigint      not null,   -- how many of them nobody has resolved
+    times         bigint      not null,   -- how often a job became a dead letter for it
+    open          bigint      not null,   -- how many of them are unresolved
     note          text,
     noted_by      text,
     noted_at      timestamptz,
-    last_job      uuid        not null,   -- the one that changed the counts last
+    last_job      uuid        not null,   -- the job that changed the counts last
     primary key (tenant, fingerprint),
     constraint counted     check (open between 0 and times),
     constraint note_whole  check ((note is null) = (noted_by is null) and (note is null) = (noted_at is null)),
@@ -1209,23 +1211,23 @@ create table dead_letter (
 create index dead_letter_by_group on dead_letter (tenant, fingerprint, job_id desc);
 create index dead_letter_by_queue on dead_letter (tenant, queue, fingerprint);
 
--- Operations of people on many jobs. Workers carry them out in small batches; a batch and its progress are one transaction.
+-- Operators' actions on many jobs. Workers execute them in small batches; a batch and its progress are one transaction.
 create table operation (
     id           uuid        not null primary key,
     tenant       text        not null,            -- '*': of every tenant
     action       text        not null,
-    wanted       text        not null,            -- which jobs, as JSON
+    wanted       text        not null,            -- filter for the jobs, as JSON
     reason       text,
     max_attempts integer,
-    rate         double precision,                -- at most so many jobs a second
+    rate         double precision,                -- maximum number of jobs per second
     state        text        not null default 'running',
-    total        bigint      not null,            -- as counted when it began
+    total        bigint      not null,            -- as counted at the start
     capped       boolean     not null,            -- there were more than were counted
     done         bigint      not null default 0,
     refused      bigint      not null default 0,
     refusals     jsonb       not null default '{}',
-    place        uuid,                            -- the last job that was looked at; they go by id, newest first
-    next_at      timestamptz not null,            -- no batch before
+    place        uuid,                            -- the last job processed; in id order, newest first
+    next_at      timestamptz not null,            -- no batch before this time
     created_by   text        not null,
     created_at   timestamptz not null,
     updated_at   timestamptz not null,
@@ -1260,15 +1262,15 @@ create table redriven_as (
 create table payload_rule (
     tenant           text        not null,   -- '*': of every tenant
     kind             text        not null,   -- '*': each kind
-    declared_by      text        not null default '',   -- the program that has it in its code; '': an operator's
+    declared_by      text        not null default '',   -- program that declares it; '': an operator's
     signal_only      boolean     not null default false,
     forbidden        text[]      not null default
         '{body,content,raw,vector,embedding,secret,token,password,ssn,personal_data}',   -- keys, in lower case
     classification   text        not null default 'safe_metadata',
     max_bytes        integer,
     max_result_bytes integer,
-    store            boolean,                -- what is larger goes to the artifact store; null: nothing is said of it
-    replaceable      boolean,                -- the payload of a waiting job may be replaced; null: nothing is said of it
+    store            boolean,                -- larger values go to the artifact store; null: not set
+    replaceable      boolean,                -- the payload of a waiting job may be replaced; null: not set
     set_by           text        not null,
     created_at       timestamptz not null,
     updated_at       timestamptz not null,
@@ -1295,11 +1297,11 @@ create table reference (
     constraint refs_bounded check (length(source_ref) <= 4000 and length(target_ref) <= 4000 and length(payload_ref) <= 4000)
 );
 
--- Payloads sealed with another key: the one change of `job` that is allowed. Written before it; each row admits one.
+-- Re-encrypted payloads: the one change of `job` that is allowed. Written before the change; each row allows one.
 create table resealed (
     job_id   uuid        not null,
     tenant   text        not null,
-    n        integer     not null,   -- 1, 2, 3, … of the job
+    n        integer     not null,   -- 1, 2, 3, … per job
     from_key text        not null,
     to_key   text        not null,
     actor    text        not null,
@@ -1310,14 +1312,14 @@ create table resealed (
 
 -- --- Retention and usage ---
 
--- The most specific rule decides alone (features/retention/model.py). Seconds after the end of a job; null is for ever.
+-- The most specific policy decides alone (features/retention/model.py). Seconds after the end of a job; null is for ever.
 create table retention (
     tenant      text             not null,   -- '*': every tenant's jobs
     kind        text             not null,   -- '*': any
-    state       text             not null,   -- '*': any but dead letters, which are named or stay
+    state       text             not null,   -- '*': any except dead letters, which must be named or are kept
     clean_after double precision,
     purge_after double precision,
-    declared    boolean          not null default false,   -- in a program; what an operator sets stands before it
+    declared    boolean          not null default false,   -- declared by a program; an operator's policy takes precedence
     set_by      text             not null,
     created_at  timestamptz      not null,
     updated_at  timestamptz      not null,
@@ -1330,18 +1332,18 @@ create table retention (
     constraint set_by_named  check (ascii(set_by) > 32)
 );
 
--- A pass walks jobs in the order of their ids, which is that of creation, a slice at a time; `reached` is how far it has
--- come. The pass with the earliest `again_at` is next.
+-- A pass walks jobs in id order, which is creation order, one slice at a time; `reached` is its position. The pass with the
+-- earliest `again_at` is next.
 create table retention_pass (
     tenant   text        not null,
     kind     text        not null,
     state    text        not null,
     action   text        not null,
     reached  uuid        not null default '00000000-0000-0000-0000-000000000000',
-    looked   bigint      not null default 0,   -- since it began at the first job
+    looked   bigint      not null default 0,   -- since it started at the first job
     again_at timestamptz not null,
-    restart_at timestamptz,                    -- when it begins at the first job again: some end long after they were made
-    held     bigint      not null default 0,   -- since it began: due, and their ledger not read by all who read it
+    restart_at timestamptz,                    -- when it restarts at the first job: some jobs end long after they were created
+    held     bigint      not null default 0,   -- since it started: due, but not read by every reader of the ledger
     held_by  text,
     primary key (tenant, kind, state, action),
     constraint action_known check (action in ('clean', 'purge'))
@@ -1355,7 +1357,7 @@ create table upkeep (
 );
 insert into upkeep (prune_at) values ('epoch');
 
--- Sums by day, UTC, in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs go.
+-- Sums per UTC day in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs are deleted.
 create table usage (
     tenant    text   not null,
     day       date   not null,
@@ -1374,7 +1376,7 @@ create table usage (
     primary key (tenant, day, kind)
 );
 
--- How far the ledger has been counted. No row: usage was never asked for, and nothing is counted.
+-- Position up to which the ledger has been counted. No row: usage was never requested, and nothing is counted.
 create table usage_place (
     id         boolean     not null primary key default true check (id),
     cursor     text,
@@ -1386,9 +1388,9 @@ create table usage_place (
 create table leftover (
     tenant   text        not null,
     ref      text        not null,
-    job_id   uuid        not null,   -- whose it was; it is part of the reference
+    job_id   uuid        not null,   -- the job it belonged to; part of the reference
     at       timestamptz not null,
-    again_at timestamptz not null,   -- nobody tries before
+    again_at timestamptz not null,   -- not tried before this time
     primary key (tenant, ref),
     constraint tenant_named check (ascii(tenant) > 32 and length(tenant) <= 100 and tenant <> '*'),
     constraint ref_of_job   check ((ref like 'artifact://%/' || job_id || '/%' or ref like 'file://%/' || job_id || '/')

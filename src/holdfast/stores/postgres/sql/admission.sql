@@ -1,30 +1,30 @@
--- Limits (SC-16): how many jobs run at once, and how many are begun in a time, counted by queue, kind, key and so on.
+-- Limits: the maximum number of running jobs and the maximum starts per period, counted by queue, kind, key and so on.
 --
--- A job is limited when it is taken. `exchange` has picked and locked it; `admit` counts what its limits have room for, in
--- queue order, and parks the rest: they are out of the claim index, and say in `held_by` which limit was full. A step
--- out of a worker's hands frees the places (record_transition calls free_places, whoever made the step), and as many
--- are un-parked as there is room for. Un-parking promises nothing: a claim counts again.
+-- Limits apply when a job is claimed. `exchange` has picked and locked it; `admit` counts in queue order what its limits allow
+-- and parks the rest: parked jobs leave the claim index and name the full limit in `held_by`. A transition that releases a job
+-- from its worker frees its slots (record_transition calls free_places for every writer), and as many parked jobs are requeued
+-- as fit. Requeueing guarantees nothing: a claim counts again.
 --
--- Nothing of this is looked at while `dispatch.limited` is false. Whoever takes jobs holds a shared lock on `lock_dispatch`
--- from the beginning of its exchange; whoever sets a limit holds it exclusively, and so finds all that was taken without.
--- Nobody who has locked jobs waits for that lock, so the setter may wait for jobs.
+-- None of this is checked while `dispatch.limited` is false. A claim holds a shared lock on `lock_dispatch` from the start of
+-- its exchange; setting a limit takes it exclusively, and so sees every job that was claimed without the limit. No transaction
+-- that has locked jobs waits for that lock, so the setter may wait for jobs.
 
 create or replace function stop_dispatch() returns void language plpgsql set search_path from current as $$
 begin
     lock table lock_dispatch in exclusive mode;
 end $$;
 
--- What is counted together, as text: ["default","key","customer-7"].
+-- Key of what is counted together, as text: ["default","key","customer-7"].
 create or replace function bucket(p_tenant text, p_scope text, p_name text) returns text language sql stable
 return concat('[', to_json(p_tenant), ',', to_json(p_scope), ',', to_json(p_name), ']');
 
--- The row of `mutex` that whoever counts a bucket holds.
+-- The row of `mutex` that a transaction locks to count a bucket.
 create or replace function bucket_mutex(p_tenant text, p_scope text, p_name text) returns integer language sql stable
 return case when p_scope not in ('all', 'queue') then mutex_of(1024, 4096, bucket(p_tenant, p_scope, p_name))
             else mutex_of(256 * ((p_scope = 'queue')::integer + 2 * (p_tenant <> '*')::integer), 256, bucket(p_tenant, p_scope, p_name)) end;
 
--- The limits that jobs are under, one row a job and limit; of a limit for one name and one for each the first counts.
--- What is reserved is a limit of none. Most jobs of a batch are alike: what is looked up is looked up once for all that are.
+-- The limits that apply to jobs, one row per job and limit. A limit for one name takes precedence over one for every name. A
+-- reservation is a limit of zero. Most jobs of a batch are alike, so each lookup is done once for all that are.
 create or replace function limits_on(p_rows tid[])
 returns table (ord bigint, job_id uuid, bucket text, tenant text, scope text, name text, concurrency integer, rate integer,
                per double precision, burst integer)
@@ -38,7 +38,7 @@ begin
                coalesce((select j.uses from job j where j.id = s.id), '{}') as uses
           from unnest(p_rows) with ordinality as r(ctid, ord) join job_state s on s.ctid = r.ctid
     ), live as materialized (
-        -- Where anything is limited or reserved at all: mostly in one scope or two, and only there is looked further.
+        -- The scopes in which anything is limited or reserved: usually one or two, and only those are searched further.
         select t.tenant as of_tenant, whose.tenant, k.scope
           from (select distinct p.tenant from picked p) t
          cross join lateral (values ('*'), (t.tenant)) whose(tenant)
@@ -75,13 +75,13 @@ begin
        and r.uses = p.uses;
 end $$;
 
--- What is in a bucket now. Besides `burst` it keeps what comes in during a tenth of a second: a worker comes a few
--- milliseconds after a token does, and what came in meanwhile would be lost each time.
+-- Current content of a token bucket. On top of `burst` it keeps the tokens of a tenth of a second: a worker arrives a few
+-- milliseconds after a token does, and the tokens that came in meanwhile would be lost each time.
 create or replace function tokens_now(p_tokens double precision, p_at timestamptz, p_rate integer, p_per double precision,
                                       p_burst integer, p_now timestamptz) returns double precision language sql immutable
 return least(p_burst + 0.1 * p_rate / p_per, coalesce(p_tokens + greatest(extract(epoch from p_now - p_at)::float8, 0) * p_rate / p_per, p_burst));
 
--- How many more may be taken: null without a limit.
+-- How many more jobs may be claimed; null without a limit.
 create or replace function room_in(p_tenant text, p_scope text, p_name text, p_concurrency integer, p_rate integer,
                                    p_per double precision, p_burst integer, p_now timestamptz) returns integer
 language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
@@ -102,9 +102,9 @@ begin
     return v_room;
 end $$;
 
--- What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked. Null: no limit
--- for it as a whole. Locks come in the order all before queue, every tenant's before one's, both before the rest; a
--- second queue of the same exchange only tries.
+-- How many jobs a whole queue may start in this scope, however many wait in it: then no job has to be parked. Null: no limit
+-- for the queue as a whole. Locks are taken in the order all before queue, every tenant's before one tenant's, both before the
+-- rest; for a second queue of the same exchange they are only tried.
 create or replace function room_for_queue(p_queue text, p_scope text, p_now timestamptz, p_wait boolean) returns integer
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 declare
@@ -113,7 +113,7 @@ declare
     v_room  integer;
 begin
     if p_scope = '*' then
-        -- Where there is but one tenant, its limits are those of all.
+        -- With only one tenant, its limits are those of all.
         select j.tenant into v_whose from job j order by j.tenant limit 1;
         if v_whose is distinct from (select j.tenant from job j order by j.tenant desc limit 1) then
             v_whose := '*';
@@ -145,8 +145,9 @@ begin
     return v_room;
 end $$;
 
--- Jobs wait for the next token: record when it comes in, which is when a worker claims again. `p_promised` tokens are for
--- jobs that go on already. A little later than computed: times are rounded, and nobody would come again for the rest.
+-- Jobs wait for the next token: record when it comes in, which is when a worker claims again. `p_promised` tokens are for jobs
+-- that have already been requeued. The time is slightly later than computed: times are rounded, and no worker would return for
+-- the remainder.
 create or replace function wake_later(p_tenant text, p_scope text, p_name text, p_rate integer, p_per double precision,
                                       p_burst integer, p_now timestamptz, p_promised integer default 0) returns void
 language plpgsql set search_path from current as $$
@@ -157,7 +158,7 @@ begin
        and (m.wake_at is null or m.wake_at <= p_now);
 end $$;
 
--- The room of a whole queue is used up, and more may wait in it: record when there is room again.
+-- The capacity of a whole queue is used up, and more jobs may wait in it: record when there is capacity again.
 create or replace function wake_queue_later(p_queue text, p_now timestamptz) returns void
 language plpgsql set search_path from current set enable_seqscan = off set jit = off as $$
 begin
@@ -177,7 +178,7 @@ begin
              where m.wake_at is not null order by m.wake_at limit 1);
 end $$;
 
--- What is left of a limit, by count and by tokens; null without a number of either.
+-- What is left of a limit, by count and by tokens; null without either.
 create or replace function limit_room(p_tenant text, p_scope text, p_name text, p_concurrency integer, p_rate integer,
                                       p_per double precision, p_burst integer, p_now timestamptz) returns integer
 language sql stable
@@ -199,8 +200,8 @@ begin
     on conflict (tenant, scope, name) do update set tokens = excluded.tokens, at = excluded.at;
 end $$;
 
--- The locks of limits, each once, in ascending order. Answers the buckets that somebody else is counting, where this exchange
--- must not wait.
+-- Lock limits, each once, in ascending order. Returns the buckets that another transaction is counting, if this exchange must
+-- not wait.
 create or replace function lock_limits(p_buckets text[], p_limits limited[], p_wait boolean) returns text[]
 language plpgsql as $$
 declare
@@ -213,7 +214,7 @@ begin
         select array_agg(g.n) into v_got from (
             select m.n from mutex m where m.n = any (v_rows) order by m.n for update) g;
         if cardinality(v_got) is distinct from cardinality(v_rows) then
-            perform lock_mutex(n) from unnest(v_rows) n;   -- says which is missing
+            perform lock_mutex(n) from unnest(v_rows) n;   -- the error names the missing row
         end if;
         return null;
     end if;
@@ -224,8 +225,8 @@ begin
              where not bucket_mutex(u.tenant, u.scope, u.name) = any (coalesce(v_got, '{}')));
 end $$;
 
--- Jobs of a few sorts, and room for all of them: nearly always so where limits are wide. What is looked up and counted
--- is then looked up and counted for each sort, not for each job. False: it is not so, and nothing was taken.
+-- Jobs of a few sorts, and enough capacity for all of them: nearly always the case with wide limits. Then lookups and counts
+-- are done per sort, not per job. False: this is not the case, and nothing was claimed.
 create or replace function admit_alike(p_rows tid[], p_now timestamptz, p_wait boolean) returns boolean
 language plpgsql as $$
 declare
@@ -236,7 +237,7 @@ declare
 begin
     if exists (select from job_limit l where l.scope in ('key', 'resource'))
        or exists (select from reservation r where r.scope = 'resource' and r.state = 'active') then
-        return false;   -- each job may be of a sort of its own
+        return false;   -- each job may be of its own sort
     end if;
     select array_agg(row(g.sample, g.jobs)::alike) into v_sorts from (
         select (array_agg(r.ctid))[1] as sample, array_agg(s.id) as jobs
@@ -254,7 +255,7 @@ begin
     if lock_limits(v_buckets, v_limits, p_wait) is not null then
         return false;
     end if;
-    -- In a statement of its own: what those who had the locks before have left.
+    -- A separate statement: its snapshot shows what the previous holders of the locks wrote.
     if not (select bool_and(r.room >= r.times) from (
         select sum(cardinality(v_sorts[u.ord].jobs)) as times, limit_room(u.tenant, u.scope, u.name, min(u.concurrency),
                max(u.rate), max(u.per), max(u.burst), p_now) as room
@@ -266,16 +267,16 @@ begin
     select u.tenant, u.scope, u.name, j.id
       from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst),
            unnest(v_sorts[u.ord].jobs) as j(id)
-     where u.concurrency is not null;   -- a job that is about to be taken has no place: to ask costs more than to insert
+     where u.concurrency is not null;   -- a job that is about to be claimed has no slot: checking costs more than inserting
     perform take_tokens(u.tenant, u.scope, u.name, u.rate, u.per, u.burst, sum(cardinality(v_sorts[u.ord].jobs))::integer, p_now)
        from unnest(v_ords, v_limits) u(ord, tenant, scope, name, concurrency, rate, per, burst)
       where u.rate is not null group by u.tenant, u.scope, u.name, u.rate, u.per, u.burst;
     return true;
 end $$;
 
--- Of the rows that an exchange has picked and locked, in queue order, those that their limits have room for, at most so many;
--- their places and tokens are taken. Who has no room is parked, except under a limit that somebody else is counting just now while this
--- exchange must not wait.
+-- Of the rows that an exchange has picked and locked, in queue order, return those that their limits allow, up to a maximum;
+-- their slots and tokens are taken. Jobs over a limit are parked, except under a limit that another transaction is counting
+-- while this exchange must not wait.
 create or replace function admit(p_rows tid[], p_now timestamptz, p_wait boolean, p_most integer) returns tid[]
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
     set enable_hashjoin = on set enable_mergejoin = off set enable_seqscan = on set jit = off as $$
@@ -288,7 +289,7 @@ declare
     v_fits    boolean := true;
     v_not_got text[];
     v_row     record;
-    v_put_off bigint[] := '{}';   -- which rows
+    v_put_off bigint[] := '{}';   -- their ordinals
     v_by      text[] := '{}';
     v_busy    bigint[] := '{}';
     v_taken   integer := 0;
@@ -306,8 +307,8 @@ begin
     end if;
     v_not_got := lock_limits(v_buckets, v_limits, p_wait);
     v_fits := v_not_got is null;
-    -- In a statement of its own: what those who had the locks before have left. Where something is both limited and
-    -- reserved, that it is reserved counts.
+    -- A separate statement: its snapshot shows what the previous holders of the locks wrote. Where something is both limited
+    -- and reserved, the reservation counts.
     select jsonb_object_agg(r.bucket, case when r.bucket = any (v_not_got) then -1 else r.room end),
            v_fits and bool_and(r.room >= r.times) into v_rooms, v_fits from (
         select u.bucket, count(*) as times, limit_room(u.tenant, u.scope, u.name, min(u.concurrency), max(u.rate), max(u.per),
@@ -315,14 +316,14 @@ begin
           from unnest(v_buckets, v_limits) u(bucket, tenant, scope, name, concurrency, rate, per, burst)
          group by u.bucket, u.tenant, u.scope, u.name) r;
     if v_not_got is null and cardinality(v_ords) = cardinality(p_rows) and v_rooms - v_buckets[1] = '{}' then
-        -- All under the same one limit, as with a backlog of one kind: the first have room, the others do not.
+        -- All jobs are under the same single limit, as with a backlog of one kind: the first ones fit, the others do not.
         v_room := greatest((v_rooms ->> v_buckets[1])::integer, 0);
         v_taken := least(v_room, p_most, cardinality(p_rows));
         if v_room < p_most then
             v_put_off := array(select generate_series(v_taken + 1, cardinality(p_rows))::bigint);
             v_by := array_fill(v_buckets[1], array[cardinality(v_put_off)]);
         else
-            v_busy := array(select generate_series(v_taken + 1, cardinality(p_rows))::bigint);   -- not wanted
+            v_busy := array(select generate_series(v_taken + 1, cardinality(p_rows))::bigint);   -- more than wanted
         end if;
     elsif not v_fits or cardinality(p_rows) > p_most then
         for v_row in
@@ -331,7 +332,7 @@ begin
              group by r.ord order by r.ord
         loop
             if v_taken >= p_most then
-                v_busy := v_busy || v_row.ord::bigint;   -- not wanted any more
+                v_busy := v_busy || v_row.ord::bigint;   -- more than wanted
                 continue;
             end if;
             select b into v_full from unnest(v_row.buckets) b where (v_rooms ->> b)::integer <= 0
@@ -373,7 +374,7 @@ begin
                   where not r.ord = any (v_put_off) and not r.ord = any (v_busy) order by r.ord);
 end $$;
 
--- Whether everything of every tenant is paused: then maintenance touches nothing either.
+-- Return whether everything of every tenant is paused: then maintenance tasks do nothing either.
 create or replace function halted() returns boolean
 language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 begin
@@ -381,7 +382,7 @@ begin
                       and (w.until is null or w.until > clock_now()));
 end $$;
 
--- Whether what is counted together here is paused as a whole.
+-- Whether this bucket is paused as a whole.
 create or replace function paused(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
 language plpgsql stable set search_path from current set enable_seqscan = off set jit = off as $$
 begin
@@ -389,7 +390,7 @@ begin
                       and (w.until is null or w.until > p_now));
 end $$;
 
--- Let as many go on as these limits have room for now, each in queue order; answers how many.
+-- Requeue as many jobs as these limits have capacity for, each in queue order. Returns how many.
 create or replace function unpark_all(p_tenants text[], p_scopes text[], p_names text[], p_now timestamptz, p_want integer default 1000)
 returns integer
 language plpgsql set search_path from current
@@ -400,7 +401,7 @@ declare
     v_count  integer := 0;
 begin
     select array_agg(k.id) into v_jobs from (
-        -- Asked once a limit, not once a job: there may be a million that are paused.
+        -- Checked once per limit, not once per job: a million of them may be paused.
         select n.id from (select * from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name)
                            where not closed(u.tenant, u.scope, u.name, p_now) offset 0) u
          cross join lateral (
@@ -419,10 +420,10 @@ begin
             update job_state s set due_at = null, note = null, held_by = null where s.id = any (v_jobs) returning s.queue
         )
         select count(*), array_agg(distinct queue) into v_count, v_queues from freed;
-        -- With a space: they stand where they stood, which may be before the place that a worker looks behind.
+        -- With a space: the jobs keep their positions, which may be ahead of the position that a worker searches from.
         perform notify_listeners(' ' || q) from unnest(v_queues) q;
     end if;
-    -- Nobody is parked where a whole queue is limited, and those who look into it are asleep.
+    -- No job is parked where a whole queue is limited, and the workers that poll it are asleep.
     perform notify_listeners(w.queue) from (
         select distinct case u.scope when 'queue' then u.name else '' end as queue
           from unnest(p_tenants, p_scopes, p_names) u(tenant, scope, name) where u.scope in ('all', 'queue')) w;
@@ -433,7 +434,7 @@ create or replace function unpark(p_tenant text, p_scope text, p_name text, p_no
 returns integer language sql set search_path from current
 return unpark_all(array[p_tenant], array[p_scope], array[p_name], p_now, p_want);
 
--- Whether it is reserved, or paused.
+-- Whether it is reserved or paused.
 create or replace function closed(p_tenant text, p_scope text, p_name text, p_now timestamptz) returns boolean
 language plpgsql stable set search_path from current as $$
 begin
@@ -442,7 +443,7 @@ begin
         or paused(p_tenant, p_scope, p_name, p_now);
 end $$;
 
--- These jobs have left a worker's hands.
+-- These jobs have been released by their workers.
 create or replace function free_places(p_jobs uuid[]) returns void
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -454,7 +455,7 @@ begin
     with freed as (delete from occupied_slot p where p.job_id = any (p_jobs) returning p.tenant, p.scope, p.name),
     once as (select distinct f.tenant, f.scope, f.name from freed f)
     select array_agg(o.tenant), array_agg(o.scope), array_agg(o.name) into v_tenants, v_scopes, v_names from once o
-     where o.scope in ('all', 'queue')   -- and was full: somebody may be asleep over it. (What is freed still counts here.)
+     where o.scope in ('all', 'queue')   -- and was full: a worker may be asleep. (The slots being freed still count here.)
            and (select count(*) from occupied_slot p where p.tenant = o.tenant and p.scope = o.scope and p.name = o.name)
                >= (select l.concurrency from job_limit l where l.tenant = o.tenant and l.scope = o.scope
                       and l.name in (o.name, '*') order by l.name = '*' limit 1)

@@ -1,10 +1,11 @@
--- One job at a time, for psql and for other languages. A refusal is an answer, not an exception: it leaves the caller's
--- transaction as it was.
---   select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}');
---   select * from holdfast.claim('default', 'my-worker');
---   select * from holdfast.succeed(job, lease);
+-- Functions for one job, for psql and other languages. Refusals are returned, not raised, so the caller's transaction
+-- continues.
+--     select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}');
+--     select * from holdfast.claim('default', 'my-worker');
+--     select * from holdfast.succeed(job, lease);
 
--- The reason that stands for an SQLSTATE with which the database refuses a new job or a lease; null for any other error.
+-- Return the reason that corresponds to an SQLSTATE with which the database refuses a new job or a lease; null for any other
+-- error.
 create or replace function refusal_reason(p_state text) returns text
 language sql immutable set search_path from current as $$
     select case p_state
@@ -20,7 +21,8 @@ language sql immutable set search_path from current as $$
     end;
 $$;
 
--- With `strict`, what a trigger or a constraint refuses is raised, which costs no subtransaction.
+-- Enqueue one job. Returns its id and state, or why it was refused. A `key` that is already in use returns the existing job.
+-- With `strict`, refusals by a trigger or a constraint are raised, which saves a subtransaction.
 create or replace function enqueue(kind text, payload json default '{}', queue text default 'default',
     key text default null, priority integer default 0, run_at timestamptz default null,
     deadline_at timestamptz default null, tags text[] default '{}', parent_id uuid default null,
@@ -59,8 +61,8 @@ begin
     end;
 end $$;
 
--- Claim and begin one job under a lease of its own: a job for every executor, or for this one. `executor` is the label that
--- the list of executors is compared with.
+-- Claim and start one job under its own lease: a job for any executor, or for this one. `executor` is the label that is
+-- checked against the registered executors.
 create or replace function claim(queue text, holder text, ttl interval default '30 s', kinds text[] default null,
                                  for_tenant text default null, executor text default 'worker')
 returns table (id uuid, lease uuid, attempt integer, kind text, payload json, until timestamptz, refused boolean, reason text)
@@ -102,11 +104,12 @@ begin
         return query select p_job, s.state, true, 'stale_lease' from job_state s where s.id = p_job;
     else
         update lease l set ended_at = clock_now(), ended_why = 'settled', swept_at = clock_now()
-         where l.id = p_lease and l.slots = 1 and l.version is null and l.ended_at is null;   -- one that claim() opened
+         where l.id = p_lease and l.slots = 1 and l.version is null and l.ended_at is null;   -- opened by claim()
         return query select p_job, s.state, false, null::text from job_state s where s.id = p_job;
     end if;
 end $$;
 
+-- Complete an attempt successfully and store its result. Refused with `stale_lease` if the lease no longer holds the job.
 create or replace function succeed(job uuid, lease uuid, result jsonb default null, result_ref text default null,
                                    for_tenant text default null)
 returns table (id uuid, state state, refused boolean, reason text)
@@ -116,15 +119,15 @@ language sql security definer set search_path from current as $$
         || case when $3 is null then '{}' else jsonb_build_object('result', $3) end, $5);
 $$;
 
--- The attempt failed. Tried again by the job's own policy while it has tries left; buried when it has none or
--- when the failure is permanent.
+-- Record that an attempt failed. The job is retried by its own policy while it has retries left; otherwise, or if the failure
+-- is permanent, it becomes a dead letter.
 create or replace function fail(job uuid, lease uuid, code text, message text, permanent boolean default false,
                                 for_tenant text default null)
 returns table (id uuid, state state, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
-    v_scope   text := enter(for_tenant);   -- before anything is read: no tenant, no rows
+    v_scope   text := enter(for_tenant);   -- before any read: without a tenant no row is visible
     v_backoff jsonb;
     v_retry   integer;
     v_bury    boolean;
@@ -135,19 +138,21 @@ begin
     begin
         v_delay := least(greatest(backoff_delay(v_backoff, v_retry), '0'), '30 days');   -- the bounds of a policy
     exception when data_exception then
-        v_delay := backoff_delay(null, v_retry);   -- somebody wrote one that makes no sense; it must end all the same
+        v_delay := backoff_delay(null, v_retry);   -- a hand-written backoff is malformed; the attempt must end all the same
     end;
     return query
     select * from settle_one(fail.job, fail.lease, case when v_bury then 'bury' else 'retry' end,
         jsonb_build_object('code', fail.code, 'message', fail.message, 'delay', extract(epoch from v_delay)), v_scope);
 end $$;
 
+-- Renew a lease for `ttl` from now. Refused with `stale_lease` if it has ended.
 create or replace function renew(lease uuid, ttl interval default '30 s', for_tenant text default null)
 returns table (lease uuid, refused boolean, reason text)
 language sql security definer set search_path from current as $$
     select $1, not kept, case when not kept then 'stale_lease' end from renew_lease($1, $2, $3) kept;
 $$;
 
+-- Save progress of a running attempt under a name. Refused with `stale_lease` if the lease no longer holds the job.
 create or replace function progress(job uuid, lease uuid, value jsonb, name text default 'progress', for_tenant text default null)
 returns table (id uuid, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
@@ -164,6 +169,7 @@ begin
     return query select progress.job, not v_saved, case when not v_saved then 'stale_lease' end;
 end $$;
 
+-- Return a claimed job that has not started to its queue. It costs no attempt.
 create or replace function release(job uuid, lease uuid, for_tenant text default null)
 returns table (id uuid, refused boolean, reason text)
 language plpgsql security definer set search_path from current as $$
@@ -178,11 +184,13 @@ begin
     return query select release.job, not v_done, case when not v_done then 'stale_lease' end;
 end $$;
 
+-- Cancel a job that has not ended; a running one is told to stop. Returns its state, or why it was refused.
 create or replace function cancel(job uuid, reason text default null, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language sql security definer set search_path from current as $$ select * from cancel_many(array[$1], $2, $3, $4) $$;
 
--- With `at` or `delay` it starts not before that time: both in one transaction, so no worker sees it in between.
+-- Return a dead letter to its queue with a full number of attempts. With `at` or `delay` it does not start before that time:
+-- both changes are one transaction, so no worker sees the job in between.
 create or replace function redrive(job uuid, reason text default null, actor text default null,
                                    max_attempts integer default null, for_tenant text default null,
                                    at timestamptz default null, delay interval default null)
@@ -199,22 +207,26 @@ begin
     return query select v_answer.id, v_answer.state, v_answer.refused, v_answer.refusal;
 end $$;
 
+-- Give a waiting job another start time, another maximum number of attempts, or both. Without `at` and `delay` it starts as
+-- soon as possible.
 create or replace function reschedule(job uuid, at timestamptz default null, delay interval default null,
                                       max_attempts integer default null, reason text default null,
                                       actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language sql security definer set search_path from current as $$ select * from reschedule_many(array[$1], $2, $3, $4, $5, $6, $7) $$;
 
+-- Discard a dead letter for good. Returns its state, or why it was refused.
 create or replace function discard(job uuid, reason text, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language sql security definer set search_path from current as $$ select * from discard_many(array[$1], $2, $3, $4) $$;
 
--- Reading by function, for callers that bind no tenant to their transaction themselves.
+-- Return one job, or no row. For callers that do not set a tenant for their transaction themselves.
 create or replace function get_job(job uuid, for_tenant text default null) returns setof jobs
 language plpgsql set search_path from current as $$
 declare v_scope text := enter(for_tenant);
 begin return query select j.* from jobs j where j.id = get_job.job and (v_scope = '*' or j.tenant = v_scope); end $$;
 
+-- List jobs, newest first, filtered by the given arguments. For the next page pass the last id as `before`.
 create or replace function list_jobs(in_state state default null, of_kind text default null, before uuid default null,
                                      want integer default 50, for_tenant text default null, in_queue text default null,
                                      with_tag text default null, created_from timestamptz default null,
@@ -235,6 +247,7 @@ begin
      order by j.id desc limit list_jobs.want;
 end $$;
 
+-- Return the events of a job in order.
 create or replace function history(job uuid, for_tenant text default null)
 returns table (seq bigint, at timestamptz, type text, from_state state, to_state state, attempt integer, actor text, meta jsonb)
 language plpgsql set search_path from current as $$
@@ -244,8 +257,8 @@ begin
      where e.job_id = history.job and (v_scope = '*' or e.tenant = v_scope) order by e.seq;
 end $$;
 
--- How the work stands, for other languages: each number is counted up to ten thousand, so that a look costs no more the
--- more there is. The verdict with its reasons is the command line's and Python's.
+-- Report backlog, running jobs, dead letters and other numbers as JSON, for other languages. Each number is counted up to ten
+-- thousand, so that the cost is bounded. The verdict with its reasons is part of the CLI and the Python API.
 create or replace function health(for_tenant text default null) returns jsonb
 language plpgsql security definer set search_path from current as $$
 declare
@@ -261,7 +274,7 @@ begin
         'dead_letter_open', (select count(*) from (select from job_state s where s.state = 'dead_letter'
                      and s.state not in ('leased', 'in_progress') and (v_scope = '*' or s.tenant = v_scope) limit v_cap) c),
         'oldest_queued_age_s', (select extract(epoch from v_now - min(
-                         -- A job that has run before waits since it came back, not since it was made.
+                         -- A job that has run before has waited since it came back, not since it was created.
                          case when s.attempt = 0 then greatest(j.created_at, j.run_at)
                               else (select e.at from event e where e.job_id = s.id order by e.seq desc limit 1) end))::float8
                      from (select s.id, s.attempt from job_state s
@@ -277,7 +290,7 @@ begin
                      where (w.until is null or w.until > v_now) and (v_scope = '*' or w.tenant in (v_scope, '*'))), '[]'));
 end $$;
 
--- The jobs of a chain, in the order of the tries, whichever of them is asked for.
+-- Return the jobs of a chain of retries in order, given any one of them.
 create or replace function chain(job uuid, for_tenant text default null) returns setof jobs
 language plpgsql set search_path from current as $$
 declare

@@ -1,6 +1,6 @@
--- The parts of an exchange as functions of their own: for other languages, and for workers that claim ahead of time.
+-- The parts of an exchange as separate functions: for other languages, and for workers that claim ahead of time.
 
--- Claim without settling anything. Returns the jobs alone.
+-- Claim up to `want` jobs without settling anything, and return them.
 create or replace function claim_many(lease uuid, queues text[], want integer, begin boolean default true,
                                       kinds text[] default null, for_tenant text default null)
 returns table (id uuid, tenant text, kind text, queue text, payload text, attempt integer, retries smallint,
@@ -49,7 +49,7 @@ begin
     returning s.id, s.attempt;
 end $$;
 
--- Give back jobs that were claimed and not started. It costs them no attempt.
+-- Return claimed jobs that have not started to their queues. It costs them no attempt.
 create or replace function release_many(lease uuid, jobs uuid[], for_tenant text default null)
 returns setof uuid
 language plpgsql security definer set search_path from current

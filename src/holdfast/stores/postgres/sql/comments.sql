@@ -1,6 +1,6 @@
--- Comments on every table and column, for people who look at the schema with psql or another tool. A line that begins with a
--- table's name is its comment; the indented lines below it are those of its columns. Columns that mean the same everywhere
--- are listed once, under `*`. tests/contract/test_catalogue.py fails when a table or a column has none.
+-- Comments on every table and column, for readers of the schema in psql or another tool. A line that begins with a table's
+-- name is its comment; the indented lines below it are those of its columns. Columns that mean the same everywhere are listed
+-- once, under `*`. tests/contract/test_catalogue.py fails when a table or a column has none.
 do $do$
 declare
     v_lines  text[] := string_to_array($comments$

@@ -1,15 +1,15 @@
--- Enqueue a batch, in the order given. One row out for each row in: the id of the job that stands for it,
--- whether it is new, and the reason when it is not. Rows without keys, which is nearly all of them, go
--- straight to the insert; the others are looked at one by one before it, and so are those for an agent that refuses some.
+-- Enqueue a batch in the given order. One row out for each row in: the id of the job, whether it is new, and the reason if it
+-- is not. Rows without keys, nearly all of them, go straight to the insert; the others are checked one by one before it, and
+-- so are those for an agent that refuses some.
 
--- Take the locks of all keys of a batch, in one order for everybody, so that two batches never wait for each other
--- crosswise. The rows are decided afterwards in the order of the batch, as whoever wrote it expects.
+-- Lock all keys of a batch in one global order, so that two batches never deadlock. The rows are decided afterwards in the
+-- order of the batch, as its author expects.
 create or replace function lock_keys(p_jobs json, p_tenant text) returns void
 language plpgsql set search_path from current as $$
 declare
     v_row record;
 begin
-    -- Nobody's yet: the nil id. A row that is refused leaves it so, for the next to come.
+    -- The nil id means unused. A refused row leaves it so for the next one.
     for v_row in
         select distinct j ->> 'kind' as kind, j ->> 'key' as key from json_array_elements(p_jobs) j
          where j ->> 'key' is not null order by 1, 2
@@ -27,8 +27,8 @@ begin
     end loop;
 end $$;
 
--- The job that already stands for one about to be enqueued, by its key or its content; null to go on. The keys
--- are locked: what is read here stays so. One that will be `p_refused` takes no key.
+-- The existing job for one about to be enqueued, found by its key or its content; null if there is none. The keys are locked,
+-- so the result stays valid. A job that will be `p_refused` takes no key.
 create or replace function standing_job(
     p_tenant text, p_id uuid, p_kind text, p_key text, p_content text, p_waiting_only boolean, p_hash text,
     p_refused boolean, out standing uuid, out reason text)
@@ -54,7 +54,7 @@ begin
     end if;
     if p_content is not null then
         select c.job_id into standing from content c where c.tenant = p_tenant and c.key = p_content;
-        -- Somebody's, and without a state: it is further up in this very batch.
+        -- Taken, but without a state: it is an earlier row of this very batch.
         if standing = '00000000-0000-0000-0000-000000000000'
            or exists (select from job_state s where s.id = standing
                        and not (s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
@@ -71,8 +71,8 @@ begin
     end if;
 end $$;
 
--- Give every job of a batch an id, a child what it inherits from its parent unless it has its own (DP-10), and an agent's
--- job what it has of its agent. The parts are put together as text: a payload must stay to the letter what was sent.
+-- Give every job of a batch an id, a child the values it inherits from its parent unless it has its own, and an agent's job
+-- the values of its agent. The parts are concatenated as text: a payload must stay exactly as it was sent.
 create or replace function complete(p_jobs json, p_tenant text, p_agents jsonb, p_now timestamptz) returns json
 language plpgsql set search_path from current as $$
 declare
@@ -101,15 +101,16 @@ begin
                       and (a.id is null or key not in ('max_attempts', 'max_crashes', 'backoff', 'deadline_at'))) parts
            ) order by ord), '[]') into v_jobs
       from json_array_elements(p_jobs) with ordinality as e(j, ord)
-      -- The limit keeps it a lookup by key: the length of the list is unknown, and all jobs would be read for it.
+      -- The limit keeps it a lookup by key: the planner does not know the length of the list and would read all jobs for it.
       left join lateral (select * from job
                           where id = (j ->> 'parent_id')::uuid and tenant = p_tenant limit 1) p on true
       left join lateral jsonb_populate_record(null::agent, p_agents -> (j ->> 'agent')) a on true;
     return v_jobs;
 end $$;
 
--- `plain`: the caller vouches that every job has an id and none a key, a content key, a parent or an agent. Nothing needs
--- to be looked at before the insert then, and nothing said after it.
+-- Enqueue a batch of jobs, given as a JSON array. Returns one row per job, in order. With `plain` the caller guarantees that
+-- every job has an id and none has a key, a content key, a parent or an agent: nothing is checked before the insert and no
+-- rows are returned.
 create or replace function enqueue_many(jobs json, for_tenant text default null, actor text default null,
                                         plain boolean default false)
 returns table (id uuid, state state, created boolean, reason text, detail text)
@@ -119,7 +120,7 @@ declare
     v_now    timestamptz := clock_now();
     v_tenant text := coalesce(enqueue_many.for_tenant, nullif(scope(), '*'), 'default');
     v_actor  text := coalesce(nullif(enqueue_many.actor, ''), actor());
-    v_skip   jsonb := '{}';   -- ordinal -> {id, reason, detail} of the rows that are not to be inserted
+    v_skip   jsonb := '{}';   -- ordinal -> {id, reason, detail} of the rows that are not inserted
     v_agents jsonb;
     v_agent  agent;
     v_row    record;
@@ -131,7 +132,7 @@ begin
         raise exception 'enqueue_many takes a JSON array of jobs' using errcode = 'ZH010';
     end if;
     if not enqueue_many.plain then
-        if position('"agent"' in jobs::text) > 0 then   -- much sooner said than by reading them all
+        if position('"agent"' in jobs::text) > 0 then   -- much faster than parsing all of them
             v_agents := agents_of(jobs, v_tenant);
         end if;
         jobs := complete(jobs, v_tenant, v_agents, v_now);
@@ -139,7 +140,7 @@ begin
         if v_agents is not null and not exists (
                select from json_array_elements(jobs) j, jsonb_populate_record(null::agent, v_agents -> (j ->> 'agent')) a
                 where agent_refusal(a, j ->> 'kind', octet_length((j -> 'payload')::text)) is not null) then
-            v_agents := null;   -- none of them objects
+            v_agents := null;   -- no agent refuses any
         end if;
         for v_row in
             select ord, j ->> 'kind' as kind, j ->> 'key' as key, j ->> 'content_key' as content, j ->> 'agent' as agent,
@@ -161,7 +162,7 @@ begin
                 v_agent := jsonb_populate_record(null::agent, v_agents -> v_row.agent);
                 v_reason := agent_refusal(v_agent, v_row.kind, v_row.bytes);
             end if;
-            -- What stands for a job stands for it also if it would be refused.
+            -- An existing job is returned even if the new one would be refused.
             select * into v_answer from standing_job(v_tenant, v_row.id, v_row.kind, v_row.key, v_row.content,
                                                      v_row.waiting_only, v_row.hash, v_reason is not null);
             if v_answer.standing is not null then
@@ -193,7 +194,7 @@ begin
      where v_skip = '{}' or not v_skip ? j.ordinality::text;
 
     if not enqueue_many.plain then
-        if position('_ref"' in jobs::text) > 0 then   -- where what they are about lies
+        if position('_ref"' in jobs::text) > 0 then   -- URIs of their inputs and outputs
             insert into reference (job_id, tenant, source_ref, target_ref, payload_ref)
             select (j ->> 'id')::uuid, v_tenant, j ->> 'source_ref', j ->> 'target_ref', j ->> 'payload_ref'
               from json_array_elements(jobs) with ordinality as e(j, ord)
@@ -212,9 +213,9 @@ begin
     end if;
 end $$;
 
--- A batch of jobs that differ in nothing but their payload: the facts they share travel, and are read, once. The
--- caller vouches, as with `plain`, that they have no key, no content key and no parent. An agent they may have: those that
--- it refuses are answered, by their number in the batch.
+-- Enqueue a batch of jobs that differ only in their payloads: the shared facts are sent and parsed once. As with `plain`, the
+-- caller guarantees that they have no key, no content key and no parent. They may have an agent: the jobs that it refuses are
+-- returned by their number in the batch.
 create or replace function enqueue_alike(shared json, ids uuid[], payloads json, for_tenant text default null)
 returns table (n integer, reason text, detail text)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan as $$
@@ -229,7 +230,7 @@ declare
 begin
     perform enter(v_tenant);
     if json_array_length(payloads) <> cardinality(ids) then
-        raise exception 'enqueue_alike takes as many payloads as ids' using errcode = 'ZH010';
+        raise exception 'enqueue_alike needs one payload per id' using errcode = 'ZH010';
     end if;
     if shared ->> 'agent' is not null then
         v_agent := agent_now(v_tenant, shared ->> 'agent');
@@ -269,8 +270,8 @@ begin
     end if;
 end $$;
 
--- One job that has nothing but its kind, its place and its payload, as most have that come one at a time: no document to
--- be read, and nothing to be answered. The trigger of `job` judges it and gives it its state, as it does every other.
+-- Enqueue one job that has only a kind, a queue, a priority and a payload, like most jobs that come one at a time: no JSON
+-- document to parse, and no result. The trigger of `job` checks it and gives it its state, as for every other job.
 create or replace function enqueue_one(id uuid, kind text, queue text, payload json, priority smallint, max_attempts smallint,
                                        max_crashes smallint, enqueued_by text, source_system text, for_tenant text)
 returns void
@@ -280,11 +281,11 @@ declare
     v_tenant text := for_tenant;
 begin
     if for_tenant <> '*' and for_tenant <> '' and pinned_tenant() is null then
-        v_tenant := set_config('holdfast.tenant', for_tenant, true);   -- which is all that enter() does for one tenant
+        v_tenant := set_config('holdfast.tenant', for_tenant, true);   -- all that enter() does for one tenant
     else
         v_tenant := enter(coalesce(for_tenant, nullif(scope(), '*'), 'default'));
     end if;
     insert into job (id, tenant, kind, queue, payload, priority, max_attempts, max_crashes, enqueued_by, source_system, created_at)
     values (id, v_tenant, kind, queue, payload, priority, max_attempts, max_crashes, enqueued_by, source_system,
-            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c));   -- as clock_now() says: here without a call
+            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c));   -- clock_now(), inlined
 end $$;

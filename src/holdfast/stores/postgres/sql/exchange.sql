@@ -1,17 +1,18 @@
--- One exchange of a worker with the database, in one transaction: settle what has ended, then take up to `want` jobs in
--- queue order (priority, position, age). With `begin` they start at once (one transition, one event); without it they wait as `leased`.
+-- One exchange of a worker with the database in one transaction: settle ended attempts, then claim up to `want` jobs in queue
+-- order (priority, position, age). With `begin` they start at once (one transition, one event); without it they wait as
+-- `leased`.
 --
--- The jobs come first, one row each. The last row has no id: `stale` are the settlements whose attempt was no longer this
--- lease's; `live` is whether the lease is (one that has lapsed settles, but takes nothing); `pick_us` is how long finding
--- the jobs took; `next_in` is the number of seconds after which a rate limit that holds jobs back has room again.
--- `after_*`, one entry per queue, start the search behind that position: for a worker that has seen the
--- jobs before it and found that walking past them is slow.
+-- The jobs come first, one row each. The last row has no id: `stale` lists the settlements whose attempt this lease no longer
+-- holds; `live` says whether the lease is live (an expired one settles but claims nothing); `pick_us` is the time it took to
+-- find the jobs; `next_in` is the number of seconds until a rate limit that holds jobs back has capacity again. `after_*`, one
+-- entry per queue, start the search behind that position: for a worker that has already seen the jobs ahead of it and found
+-- that scanning past them is slow.
 --
 -- The rows are picked and locked first, then updated by ctid: a locked row cannot move, and LIMIT holds whatever plan is
--- chosen. Finding nothing writes nothing. The plain path calls no function for the pick: a call costs about as much as a
--- small statement (docs/adr/0033). The other paths are in exchange_pick.sql.
+-- chosen. An exchange that finds no jobs writes nothing. The plain path calls no function for the pick: a call costs about as
+-- much as a small statement (docs/adr/0033). The other paths are in exchange_pick.sql.
 --
--- One plan serves all calls (plan_cache_mode, here and in what it calls): planning each of them took a fifth of the time
+-- One plan serves all calls (plan_cache_mode, here and in the functions it calls): planning each call took a fifth of the time
 -- of an exchange with one job (server time 601 microseconds, now 467) and could only find the same indexes.
 create or replace function exchange(
     lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
@@ -32,23 +33,23 @@ declare
     v_state    state := case when exchange.begin then 'in_progress' else 'leased' end;
     v_holder   text;
     v_label    text;
-    v_may      boolean;            -- take jobs, as executor
+    v_may      boolean;            -- may claim, as an executor
     v_locked   boolean := false;   -- the lease row
     v_first    boolean := true;    -- nothing has been counted against a limit yet
     v_began    timestamptz;
     v_rows     tid[];
-    v_agented  boolean;            -- jobs of agents are among them
+    v_agented  boolean;            -- some are jobs of agents
     v_limited  boolean;
     v_fair     text[];
     v_shared   boolean := false;   -- tenants share this queue
-    v_aside    uuid[];             -- jobs the database refuses to move (quarantine.sql)
+    v_aside    uuid[];             -- jobs that the database refuses to move (quarantine.sql)
     v_took     integer;
 begin
-    -- Whoever changes limits waits for the exchanges that began without knowing of them (admission.sql).
-    -- The table is empty: this locks it in row share mode, as LOCK TABLE would, without the cost of a command.
+    -- A change of limits waits for the exchanges that began without seeing it (admission.sql). The table is empty: this locks
+    -- it in row share mode, as LOCK TABLE would, without the cost of a command.
     perform from lock_dispatch where false for share;
     select d.limited, d.fair, l.holder, l.name, l.ended_at is null and l.until > v_now,
-           -- executes(l.name), without the call.
+           -- executes(l.name), inlined.
            not d.listed_only and not exists (select from executor)
                or exists (select from executor e where e.label = l.name and e.role = 'executor'),
            (select array_agg(q.job_id) from quarantine q where q.until > v_now)
@@ -59,7 +60,8 @@ begin
             using errcode = 'ZH003', hint = 'Use the lease you were given, in the tenant it was opened for.';
     end if;
     if v_label = 'generator' then
-        raise exception 'lease % is a generator''s: it plans work and takes none', exchange.lease using errcode = 'ZH033';
+        raise exception 'lease % belongs to a generator, which plans work and cannot claim jobs', exchange.lease
+            using errcode = 'ZH033';
     end if;
     if cardinality(exchange.jobs) > 0 then
         perform set_config('holdfast.actor', v_holder, true);
@@ -67,7 +69,7 @@ begin
           from settle_under(exchange.lease, exchange.jobs, exchange.attempts, exchange.outcomes, exchange.details, v_now) as s(id);
     end if;
     if not v_may then
-        -- Removed from the list of executors after it had opened its lease: its settlements count, and it takes nothing more.
+        -- Removed from the executors after it opened its lease: its settlements count, and it claims nothing more.
         if coalesce(cardinality(exchange.jobs), 0) = 0 and v_left > 0 then
             perform refuse_executor(v_label);
         end if;
@@ -110,8 +112,8 @@ begin
         end if;
         continue when v_rows is null;
         if not v_locked then
-            -- The share lock keeps a reaper from ending this lease while jobs are being put under it.
-            -- The worker may have been removed from the list since the first look: then it must not get jobs enqueued later.
+            -- The share lock keeps a reaper from ending this lease while jobs are put under it. The worker may have been
+            -- removed from the executors since the first check: then it must not get jobs enqueued later.
             select executes(l.name) into v_may from lease l where l.id = exchange.lease and l.ended_at is null for share;
             live := found;
             exit when not live or not v_may;
@@ -130,7 +132,7 @@ begin
         select j.id, j.tenant, j.kind, j.queue, j.payload::text, t.attempt, t.retries, t.crashes,
                t.max_attempts, j.max_crashes, j.backoff, t.priority, t.position, j.deadline_at, j.created_at,
                j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags, null::uuid[], null::boolean, null::integer, null::double precision
-          -- Sorted before they are wide: the join keeps the order.
+          -- Sorted while the rows are narrow: the join keeps the order.
           from (select t.* from taken t order by t.priority desc, t.position, t.id) t join job j on j.id = t.id
          order by t.priority desc, t.position, t.id;
         v_left := v_left - cardinality(v_rows);
@@ -138,6 +140,6 @@ begin
     if v_limited and exchange.want > 0 then
         next_in := next_token_in(clock_now());
     end if;
-    -- The out parameters are null but for the last four.
+    -- All out parameters except the last four are null.
     return next;
 end $$;

@@ -1,7 +1,7 @@
--- The slower ways in which an exchange picks jobs: behind a known position, and where a pick has to be admitted.
+-- The slower paths on which an exchange picks jobs: behind a known position, and where a pick has to be admitted.
 
--- Pick and lock up to `p_want` jobs behind a position, in queue order; from the start of the queue without one. Two
--- ranges of the index: the rest of that priority, then all lower ones.
+-- Pick and lock up to `p_want` jobs behind a position, in queue order; without one, from the start of the queue. Two ranges of
+-- the index: the rest of that priority, then all lower ones.
 create or replace function pick_after(
     p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[], p_label text, p_scope text,
     p_barred text[], p_aside uuid[], p_now timestamptz, out picked tid[], out agented boolean)
@@ -31,7 +31,7 @@ begin
     select array_agg(p.ctid), bool_or(p.agented) into v_more, v_any from (
         select s.ctid, s.agent is not null as agented from job_state s
          where s.queue = p_queue and s.state = 'queued' and s.due_at is null
-           and s.priority < coalesce(p_priority::integer, 32768)   -- a smallint is smaller
+           and s.priority < coalesce(p_priority::integer, 32768)   -- larger than any smallint
            and (s.deadline_at is null or s.deadline_at > p_now)
            and (p_kinds is null or s.kind = any (p_kinds))
            and (s.executor is null or s.executor = p_label)
@@ -44,7 +44,7 @@ begin
     agented := coalesce(agented, false) or coalesce(v_any, false);
 end $$;
 
--- Lock the lease that jobs are put under, as exchange does on its plain path: the reasons are there.
+-- Lock the lease that jobs are put under, for the same reasons as exchange on its plain path.
 create or replace function lock_lease(p_lease uuid, p_holder text, out live boolean, out may boolean)
 language plpgsql set search_path from current as $$
 begin
@@ -55,9 +55,9 @@ begin
     end if;
 end $$;
 
--- Pick and lock jobs that limits, pauses, reservations, fair shares and agents let through. What they do not let through
--- is parked, and the search begins again, at most eight times. `p_picked` is a first pick that was made already.
--- Answers `live` or `may` with false, and no rows, if the lease has ended or its holder may take nothing any more.
+-- Pick and lock jobs that limits, pauses, reservations, fair shares and agents admit. The others are parked, and the search
+-- starts again, at most eight times. `p_picked` is a first pick that was already made. Returns `live` or `may` as false, and
+-- no rows, if the lease has ended or its holder may no longer claim.
 create or replace function pick_admitted(
     p_lease uuid, p_holder text, p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[],
     p_label text, p_scope text, p_aside uuid[], p_now timestamptz, p_limited boolean, p_shared boolean, p_picked tid[],
@@ -78,7 +78,7 @@ declare
     v_most     integer := p_want;
     v_room     integer;
     v_extra    integer := 0;
-    v_last     text;      -- the tenant that was served last, and what is left of its share
+    v_last     text;      -- the tenant that was served last, and the rest of its share
     v_rest     integer;
     v_mine     boolean;
     v_walked   bigint;
@@ -108,8 +108,8 @@ begin
                 v_walked := pg_stat_get_xact_tuples_returned(to_regclass('fair'));
                 select nullif(f.picked, '{}'), f.agented into v_rows, v_agented
                   from fair_pick(p_queue, v_last, v_rest, v_most + v_extra, p_kinds, p_label, v_barred, p_now) f;
-                -- A worker that is told of a slow pick starts the next ones behind a position, where tenants do not take
-                -- turns. So the time counts only if there was much to walk past, not if the machine was busy.
+                -- A worker that is told of a slow pick starts its next picks behind a position, where tenants do not
+                -- alternate. So the time counts only if many rows were scanned, not if the machine was busy.
                 if pg_stat_get_xact_tuples_returned(to_regclass('fair')) - v_walked < 1000 + 10 * (v_most + v_extra) then
                     v_began := clock_timestamp();
                 end if;
@@ -118,7 +118,7 @@ begin
                   from pick_after(p_queue, v_priority, p_position, v_most + v_extra, p_kinds, p_label, p_scope, v_barred, p_aside,
                                   p_now) p;
                 if p_shared and coalesce(cardinality(v_rows), 0) < v_most then
-                    -- Too few behind that position; and the positions of tenants do not follow one another.
+                    -- Too few jobs behind that position; and positions are not ordered across tenants.
                     v_priority := null;
                     continue;
                 end if;
@@ -129,11 +129,11 @@ begin
         v_able := case when v_agented then agents_on_claim(v_rows, p_now) else v_rows end;
         if p_limited then
             continue when v_paused and pauses_on_claim(v_rows, p_queue, p_now) > 0;
-            -- Jobs that were admitted stay admitted, and are picked again.
+            -- Admitted jobs stay admitted and are picked again.
             v_new := array(select r.ctid from unnest(v_rows) with ordinality r(ctid, n)
                             where r.ctid = any (v_able) and not r.ctid = any (v_admitted) order by r.n);
             if v_new <> '{}' and not locked then
-                -- As in exchange, but before anything is counted: what is admitted must be taken.
+                -- As in exchange, but before anything is counted: an admitted job must be claimed.
                 select l.live, l.may into live, may from lock_lease(p_lease, p_holder) l;
                 if not live or not may then
                     return;
@@ -145,7 +145,7 @@ begin
                 first := false;
             end if;
             v_able := v_admitted;
-            v_extra := 50;   -- a job was in the way, and more of the same may be
+            v_extra := 50;   -- a job was skipped, and more of the same may follow
             exit when v_rows is null or cardinality(v_admitted) >= v_most;
         end if;
         exit when cardinality(v_able) = cardinality(v_rows);

@@ -1,17 +1,17 @@
--- The rule of engine/retry.py for callers that have only SQL. A test compares the two over the whole range. A job without
--- a backoff of its own has the default one (PATIENT); a field that is missing in one has the field's default.
+-- Return the delay before a retry by the rule of engine/retry.py, for callers that use only SQL. A test compares the two over
+-- the whole range. Without a backoff the default policy (PATIENT) applies; a missing field has its default.
 create or replace function backoff_delay(backoff jsonb, retry integer) returns interval language sql volatile
 return make_interval(secs =>
     least(
         coalesce((backoff ->> 'cap')::float8, case when backoff is null then 7200 else 300 end),
-        -- exp(ln) overflows past 700; no cap is that far away.
+        -- exp(ln) overflows past 700; no cap is that large.
         coalesce((backoff ->> 'base')::float8, 1) * exp(least(700,
             ln(coalesce((backoff ->> 'factor')::float8, case when backoff is null then 4 else 2 end))
             * greatest(0, retry - 1 - coalesce((backoff ->> 'head')::integer, 0))))
     ) * case when coalesce((backoff ->> 'jitter')::boolean, true) then random() else 1 end);
 
--- Which failures are one and the same, for those who have only SQL; the rule is engine/settlement.py's, and a test
--- compares the two over many messages.
+-- Return a message without its variable parts, so that equal failures are grouped, for callers that use only SQL. The rule is
+-- that of engine/settlement.py, and a test compares the two over many messages.
 create or replace function shape(message text) returns text language plpgsql immutable as $$
 declare
     v_text text := left(message, 1000);
@@ -32,5 +32,6 @@ begin
     return left(btrim(v_text, ' '), 300);
 end $$;
 
+-- Return the fingerprint of a failure: the key of its group of dead letters.
 create or replace function fingerprint(kind text, code text, message text) returns text language sql immutable
 return left(encode(sha256(convert_to(kind || E'\n' || code || E'\n' || shape(message) || E'\n', 'UTF8')), 'hex'), 16);

@@ -1,19 +1,18 @@
--- Fair shares (JF-12): in a queue that is shared, tenants with waiting jobs have their turns one after the other, each for
--- as many jobs as its weight; within a tenant the order is that of the queue. So priorities order a tenant's own jobs,
--- and cannot push another's back.
+-- Fair shares: in a shared queue, tenants with waiting jobs are served in turn, each for as many jobs as its weight; within a
+-- tenant, queue order applies. So priorities order a tenant's own jobs and cannot delay another tenant's.
 --
--- The index `fair` exists only while something is shared, which is from the moment on when a second tenant has jobs. A turn goes round the tenants in the order of their names, from
--- where the last one came to (`fair_place`), and looks at no more of them than it has room for: a look costs the same with
--- ten tenants as with ten thousand. Whoever finds the place in use goes round from the same place and leaves it alone: the
--- one that has it moves on. Where one tenant alone has work nothing of this is done.
+-- The index `fair` exists only while a queue is shared, which begins when a second tenant has jobs. A pick goes round the
+-- tenants by name, from where the last one stopped (`fair_place`), and visits no more of them than it wants jobs: a pick costs
+-- the same with ten tenants as with ten thousand. A worker that finds `fair_place` locked starts from the same place and
+-- leaves the row alone; the holder advances it. While only one tenant has jobs, none of this runs.
 
 create or replace function in_shares(p_queue text, p_fair text[]) returns boolean language sql immutable
 return p_queue = any (p_fair) or '*' = any (p_fair) and not '-' || p_queue = any (p_fair);
 
--- Share all queues once a second tenant has jobs, unless an operator has chosen otherwise. Called where a worker opens a
--- lease for all tenants, and by promote_due: two reads of an index, and nothing on the path of a job. Building the index
--- keeps writers waiting (half a second for a million rows), so a large table is left to set_fair; and whoever has the table
--- in an open transaction is not waited for, but asked again at the next opportunity.
+-- Share all queues once a second tenant has jobs, unless an operator has chosen otherwise. Called when a worker opens a lease
+-- for all tenants, and by promote_due: two index reads, and nothing on the path of a job. Building the index blocks writers
+-- (half a second for a million rows), so a large table is left to set_fair. It does not wait for open transactions that hold
+-- the table, but tries again at the next opportunity.
 create or replace function share_when_needed() returns boolean
 language plpgsql set search_path from current set lock_timeout = '200ms'
     set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
@@ -23,7 +22,7 @@ begin
     end if;
     perform from dispatch d where d.fair is null for update skip locked;
     if not found then
-        return false;   -- another worker is at it
+        return false;   -- another worker is doing it
     end if;
     if to_regclass('fair') is null then
         create index fair on job_state (queue, tenant, priority desc, position, id) where state = 'queued' and due_at is null;
@@ -34,7 +33,7 @@ exception when lock_not_available or deadlock_detected or object_in_use then
     return false;
 end $$;
 
--- Whether that is to be done now.
+-- Whether share_when_needed has to act now.
 create or replace function needs_sharing() returns boolean
 language plpgsql stable set search_path from current set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
 declare
@@ -67,7 +66,7 @@ end $$;
 create or replace function kinds_text(p_kinds text[]) returns text language sql immutable
 return coalesce(case when cardinality(p_kinds) > 0 then md5(array_to_string(p_kinds, chr(31))) end, '');
 
--- Where to go on, and whether it is ours to move.
+-- Where to continue, and whether this transaction may advance the place.
 create or replace function fair_place_of(p_queue text, p_kinds text[], out last text, out left_over integer, out mine boolean)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -78,13 +77,13 @@ begin
     if not mine then
         select f.last, f.left_over into last, left_over from fair_place f
          where f.tenant = '*' and f.queue = p_queue and f.kinds = kinds_text(p_kinds);
-        mine := not found;   -- nobody has been here yet: whoever is first makes the row (fair_move)
+        mine := not found;   -- no row yet: the first pick inserts it (fair_move)
     end if;
     last := coalesce(last, '');
     left_over := coalesce(left_over, 0);
 end $$;
 
--- The next tenants with waiting jobs in a queue, behind one and up to another, and their weights. `reached` is the last of
+-- The next tenants with waiting jobs in a queue, after one name and up to another, and their weights. `reached` is the last of
 -- them; null: there are no more.
 create or replace function fair_tenants(p_queue text, p_after text, p_upto text, p_most integer, out names text[],
                                         out weights integer[], out reached text)
@@ -107,8 +106,8 @@ begin
     reached := names[p_most];
 end $$;
 
--- The rows of the next jobs in a shared queue, each tenant's in its turn, locked. Repeated, it answers the same until the
--- place is moved.
+-- Lock and return the next jobs in a shared queue, tenant by tenant. Repeated calls return the same rows until the place
+-- advances.
 create or replace function fair_pick(p_queue text, p_last text, p_left integer, p_want integer, p_kinds text[], p_label text, p_barred text[],
                                      p_now timestamptz, out picked tid[], out agented boolean)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
@@ -119,21 +118,21 @@ declare
     v_names   text[];
     v_weights integer[];
     v_quotas  integer[];
-    v_able    text[] := '{}';      -- who had all of its share, and may have more
+    v_able    text[] := '{}';      -- tenants that used all of their share and may have more jobs
     v_each    integer[] := '{}';   -- their weights
     v_rows    tid[];
     v_turns   bigint[];
     v_any     boolean;
     v_after   text := p_last;
-    v_upto    text;                -- once past the last name, and back at the first
-    v_round   boolean := false;    -- everybody has been seen
+    v_upto    text;                -- set once the walk has passed the last name and restarted at the first
+    v_round   boolean := false;    -- every tenant has been visited
     v_quantum integer := greatest(1, ceil(p_want / c_window::float8));
 begin
     picked := '{}';
     agented := false;
     loop
         if v_round then
-            -- Who has little waiting has left something over: the others share that.
+            -- Tenants with few jobs leave part of their share; the others divide it.
             exit when v_able = '{}';
             v_names := v_able;
             v_weights := v_each;
@@ -160,7 +159,7 @@ begin
         end if;
         v_quotas := array(select v_quantum * w from unnest(v_weights) w);
         if p_left > 0 and v_rows is null then
-            -- It has not had all of its last turn: that comes first.
+            -- The rest of its last share comes first.
             select array_agg(u.name), array_agg(u.weight), array_agg(u.quota) into v_names, v_weights, v_quotas
               from unnest(v_names, v_weights, v_quotas) u(name, weight, quota) where u.name <> p_last;
             v_names := p_last || v_names;
@@ -170,8 +169,8 @@ begin
         select coalesce(array_agg(f.ctid), '{}'), array_agg(f.turn), bool_or(f.agented) into v_rows, v_turns, v_any from (
             select p.ctid, p.agented, t.turn from unnest(v_names, v_quotas) with ordinality as t(tenant, quota, turn)
              cross join lateral (
-                -- A range of one name, not an equation, and in the order of `fair`: the index `claimable` has the jobs of all
-                -- tenants in the order of the queue too, and would be walked for those of one.
+                -- A range of one name instead of an equality, and in the order of `fair`: the index `claimable` also has the
+                -- jobs of all tenants in queue order, and the planner would scan it for those of one.
                 select s.ctid, s.agent is not null as agented from job_state s
                  where s.queue = p_queue and s.state = 'queued' and s.due_at is null
                    and s.tenant >= t.tenant and s.tenant <= t.tenant
@@ -195,7 +194,7 @@ begin
     end loop;
 end $$;
 
--- These rows are about to be taken: the next look goes on behind the last of them.
+-- These rows are about to be claimed: the next pick continues after the last of them.
 create or replace function fair_move(p_queue text, p_kinds text[], p_rows tid[], p_last text, p_left integer) returns void
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
@@ -206,7 +205,7 @@ begin
     select s.tenant into v_last from job_state s where s.ctid = p_rows[cardinality(p_rows)];
     select count(*) into v_had from job_state s where s.ctid = any (p_rows) and s.tenant = v_last;
     v_quota := coalesce((select t.weight from tenant t where t.tenant = v_last), 1);
-    -- Of a turn that was cut short the rest comes first the next time; longer ones than a weight are whole ones.
+    -- The rest of a share that was cut short comes first the next time; more than one weight counts as a full share.
     v_had := case when v_last = p_last and p_left > 0 then v_had + v_quota - p_left else v_had end;
     insert into fair_place as f (queue, kinds, last, left_over)
     values (p_queue, kinds_text(p_kinds), v_last, (v_quota - v_had % v_quota) % v_quota)

@@ -1,5 +1,5 @@
--- Who may do what (DP-17). Roles belong to the whole server, so they may exist already; creating them is the one
--- thing that may need somebody else. Without them the owner alone can call the functions.
+-- Privileges of the roles. Roles belong to the whole server, so they may exist already; only creating them may need another
+-- login. Without them only the owner can call the functions.
 do $$
 declare
     v_role text;
@@ -9,7 +9,7 @@ begin
             begin
                 execute format('create role %I nologin', v_role);
             exception
-                when duplicate_object or unique_violation then null;   -- another database is being migrated just now
+                when duplicate_object or unique_violation then null;   -- another database is being migrated at the same time
                 when insufficient_privilege then
                     raise notice 'role % could not be created; ask an administrator to', v_role;
             end;
@@ -74,7 +74,8 @@ begin
     foreach v_role in array array['holdfast_viewer', 'holdfast_producer', 'holdfast_executor', 'holdfast_approver', 'holdfast_admin'] loop
         continue when not exists (select from pg_roles where rolname = v_role);
         execute format('grant usage on schema %I to %I', v_schema, v_role);
-        -- Of a job everything but its payload, which may be restricted: `jobs` and shown_payload() have it where it is not.
+        -- Every column of a job except its payload, which may be restricted: `jobs` and shown_payload() return it where it is
+        -- not.
         execute format('revoke select on job from %I', v_role);
         execute format('grant select (%s) on job to %I', (
             select string_agg(quote_ident(a.attname), ', ') from pg_attribute a
@@ -87,20 +88,20 @@ begin
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
             ' connector, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
-        -- Of a callback everything but the job that it makes, whose payload may be restricted.
+        -- Every column of a callback except the job that it creates, whose payload may be restricted.
         execute format('grant select (job_id, tenant, workflow_id, step_id, fires, due_at, fired_at, failed_job, error_code, error_message)'
             ' on callback to %I', v_role);
-        -- Of a seal everybody may know that it is; what it is made of is for whoever may read every tenant's events.
+        -- Every role may see that a seal exists; its content is for roles that may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
         if v_role in ('holdfast_executor', 'holdfast_admin') then
             execute format('grant select on seal to %I', v_role);
         end if;
-        if v_role = 'holdfast_admin' then   -- who may do what over HTTP, without the hashes; and which logins are pinned
+        if v_role = 'holdfast_admin' then   -- the tokens without their hashes, and the pinned logins
             execute format('grant select on login_pin to %I', v_role);
             execute format('grant select (id, tenant, name, roles, scopes, prefix, parent_id, created_at, created_by, expires_at,'
                 ' last_used_at, revoked_at, revoked_by) on api_token to %I', v_role);
         end if;
-        -- Everything but the tokens.
+        -- Every column except the lease tokens.
         execute format('grant select (id, tenant, kind, queue, state, priority, position, attempt, retries, crashes, max_attempts,'
             ' max_crashes, due_at, deadline_at, approval_id, started_at, finished_at, error_code, error_message, note, agent, workflow_id,'
             ' held_by, executor) on job_state to %I', v_role);

@@ -1,6 +1,6 @@
--- What may not be done to the tables at all, whoever asks (CX-3, CX-4, SC-5).
+-- Guards: changes that the tables refuse from every writer.
 
--- Rows of job_state and event come from triggers only: at depth 1 somebody is inserting by hand.
+-- Only triggers insert rows into job_state and event: depth 1 means a hand-written insert.
 create or replace function refuse_insert() returns trigger language plpgsql as $$
 begin
     if pg_trigger_depth() < 2 then
@@ -25,24 +25,24 @@ create or replace trigger refuse_truncate before truncate on job_state for each 
 create or replace trigger refuse_truncate before truncate on event for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on artifact for each statement execute function refuse_change();
 
--- A job's facts are fixed; retention may empty the payload of a cleaned one, a payload that is sealed may be sealed with
--- another key, as was written down before (`resealed`), and an operator may replace that of a waiting job, as the newest
--- event says. Nothing else.
+-- A job's facts never change, with three exceptions: retention empties the payload of a cleaned job, an encrypted payload may
+-- be re-encrypted as announced in `resealed`, and an operator may replace the payload of a waiting job as its newest event
+-- records.
 create or replace function judge_job_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if to_jsonb(new) - 'payload' <> to_jsonb(old) - 'payload'
        or not (new.payload::text = '{}' and exists (select from job_state s where s.id = old.id and s.state = 'cleaned')
                or resealed_so(old.id, old.payload, new.payload)
                or payloads_on_update(old.id, old.payload, new.payload)) then
-        raise exception 'job %: what was asked for never changes (the payload neither)', old.id using errcode = 'ZH002';
+        raise exception 'job %: the facts and the payload of a job never change', old.id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
 
 create or replace trigger judge_update before update on job for each row execute function judge_job_update();
 
--- A job leaves whole or not at all: first its state (cleaned only), then its facts, then its ledger. From a partition whose
--- purge is announced, finished jobs leave without being cleaned first.
+-- A job is deleted completely or not at all: first its state (cleaned only), then its facts, then its ledger. In a partition
+-- whose purge is announced, finished jobs are deleted without being cleaned first.
 create or replace function judge_state_delete() returns trigger language plpgsql set search_path from current as $$
 declare
     v_low  uuid;
@@ -54,7 +54,8 @@ begin
      where g.state <> 'cleaned'
        and (g.state in ('succeeded', 'failed', 'cancelled') and g.id >= v_low and g.id < v_high) is not true limit 1;
     if found then
-        raise exception 'job %: only a cleaned job can be purged, this one is %', v_job.id, v_job.state using errcode = 'ZH002';
+        raise exception 'job %: only a cleaned job can be purged, and this one is %', v_job.id, v_job.state
+            using errcode = 'ZH002';
     end if;
     return null;
 end $$;
@@ -71,7 +72,8 @@ begin
     return null;
 end $$;
 
--- A whole partition's jobs at once: then it is cheaper to look for states that are left between the first and the last of them.
+-- When all jobs of a partition are deleted at once, it is cheaper to search for remaining states between the first and the
+-- last id.
 create or replace function judge_job_delete() returns trigger language plpgsql set search_path from current set jit = off as $$
 declare
     v_id uuid;
@@ -96,8 +98,8 @@ create or replace trigger judge_delete after delete on event
 create or replace trigger judge_delete after delete on job
     referencing old table as gone for each statement execute function judge_job_delete();
 
--- A result is written once, when its job succeeds. Retention takes it from a cleaned job; one that is sealed may be sealed with
--- another key (features/payloads/postgres.sql). Nothing else.
+-- A result is written once, when its job succeeds. Retention deletes that of a cleaned job; an encrypted one may be
+-- re-encrypted (features/payloads/postgres.sql). Nothing else is allowed.
 create or replace function judge_result_update() returns trigger language plpgsql set search_path from current as $$
 begin
     if (old.job_id, old.tenant) is distinct from (new.job_id, new.tenant) or not coalesce(
@@ -129,44 +131,44 @@ create or replace trigger judge_insert after insert on result
 create or replace function judge_result_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
-        raise exception 'result: only retention takes results away, from cleaned jobs' using errcode = 'ZH002';
+        raise exception 'result: only retention deletes results, and only of cleaned jobs' using errcode = 'ZH002';
     end if;
     return null;
 end $$;
 create or replace trigger judge_delete after delete on result
     referencing old table as gone for each statement execute function judge_result_delete();
 
--- A lease is renewed, ended once and swept when no job names it. What it was opened as never changes; one that has ended
--- stays ended; and it is not taken away under the jobs it holds.
+-- A lease is renewed, ended once, and marked as swept when no job refers to it. The values it was opened with never change, an
+-- ended lease stays ended, and a lease that holds jobs cannot be deleted.
 create or replace function judge_lease_change() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'UPDATE' and ((old.id, old.tenant, old.holder, old.opened_at) is distinct from (new.id, new.tenant, new.holder, new.opened_at)
            or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at, old.renewals)
               is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at, new.renewals)
            or old.swept_at is not null and new.swept_at is distinct from old.swept_at) then
-        raise exception 'lease %: what it was opened as and its end never change', old.id
+        raise exception 'lease %: its initial values and its end cannot change', old.id
             using errcode = 'ZH002', hint = 'Open another lease, or end this one: select end_lease(…).';
     elsif (tg_op = 'DELETE' or new.swept_at is not null and old.swept_at is null)
           and exists (select from job_state s where s.lease = old.id) then
-        raise exception 'lease %: jobs are held under it', old.id
-            using errcode = 'ZH002', hint = 'End it: select end_lease(…); the next sweep frees its jobs.';
+        raise exception 'lease %: it holds jobs and cannot be deleted', old.id
+            using errcode = 'ZH002', hint = 'End it: select end_lease(…). The next maintenance run frees its jobs.';
     end if;
     return coalesce(new, old);
 end $$;
 create or replace trigger judge_change before update or delete on lease for each row execute function judge_lease_change();
 create or replace trigger refuse_truncate before truncate on lease for each statement execute function refuse_change();
 
--- --- values sealed with another key ---
+-- --- re-encrypted values ---
 
--- What is sealed names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" where the sealed text lies elsewhere. Of
--- the text itself nothing can be judged here but its length, which another key does not change. That it is the same inside,
--- and this very job's, is for the seal to say: whoever has no key cannot make one.
+-- An encrypted value names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" if the ciphertext is stored elsewhere.
+-- Of the ciphertext only the length can be checked here, which another key does not change. That the content is the same, and
+-- belongs to this job, is guaranteed by the authenticated encryption: without the key nobody can produce a valid value.
 create or replace function sealed_alike(p_old json, p_new json) returns boolean
 language sql immutable set search_path from current as $$
     select ((p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
                  'key', p_new -> '$holdfast' ->> 'key', 'sealed', p_new -> '$holdfast' ->> 'sealed'))
              and length(p_old -> '$holdfast' ->> 'sealed') = length(p_new -> '$holdfast' ->> 'sealed')
-             -- Stored by a handler: the references differ in nothing but the digest.
+             -- Stored by a handler: the references differ only in the digest.
              or p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(
                  'key', p_new -> '$holdfast' ->> 'key', 'stored', p_new -> '$holdfast' ->> 'stored',
                  'size', p_new::jsonb -> '$holdfast' -> 'size'))

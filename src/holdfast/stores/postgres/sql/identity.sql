@@ -1,4 +1,4 @@
--- An id for rows inserted by hand (CX-2): UUIDv7, so that it sorts by creation like the application's own.
+-- Return a new id for hand-written inserts: a UUIDv7, which sorts by creation time like the ids of the library.
 create or replace function uuid7() returns uuid language sql volatile
 return encode(
     overlay(
@@ -10,21 +10,22 @@ return encode(
         from 7 for 1),
     'hex')::uuid;
 
--- Who is calling. Inside a SECURITY DEFINER function current_user is the owner; the role setting and
+-- Return the role that is calling. Inside a SECURITY DEFINER function current_user is the owner; the role setting and
 -- session_user still name the caller.
 create or replace function caller() returns name language sql stable
 return coalesce(nullif(current_setting('role', true), 'none'), session_user)::name;
 
+-- Return the actor that this transaction's changes are recorded under.
 create or replace function actor() returns text language sql stable
 return coalesce(nullif(current_setting('holdfast.actor', true), ''), caller()::text);
 
--- Whoever may execute this function may ask for every tenant at once (tenant '*'). It does nothing.
+-- Does nothing. A role that may execute this function may use every tenant at once (tenant '*').
 create or replace function every_tenant() returns void language sql immutable return null::void;
 
 -- The tenant that the login is pinned to; null for a login without a pin. Pins are rows of `login_pin`, compiled into this
--- function whenever they change (pins.sql): scope() is read by every statement, and a lookup in
--- a table would cost each of them more than the rest of it. Without pins the planner removes the call. It goes by
--- session_user, which neither SET ROLE nor a setting nor a SECURITY DEFINER function changes.
+-- function whenever they change (pins.sql): every statement calls scope(), and a table lookup would cost more than the rest of
+-- it. Without pins the planner removes the call. It uses session_user, which neither SET ROLE nor a setting nor a SECURITY
+-- DEFINER function changes.
 do $$
 begin
     if to_regprocedure('pinned_tenant()') is null then
@@ -32,8 +33,8 @@ begin
     end if;
 end $$;
 
--- The tenant of this transaction, '*' for every tenant, or null: and null sees no row (JF-2).
--- holdfast.tenant is set with set_config(…, true), for one transaction only. A pinned login has its tenant or none.
+-- Return the tenant of this transaction, '*' for every tenant, or null, which sees no row. holdfast.tenant is set with
+-- set_config(…, true), for one transaction only. A pinned login has its own tenant or none.
 create or replace function scope() returns text language sql stable
 return case
     when pinned_tenant() is null then
@@ -44,15 +45,16 @@ return case
     when coalesce(nullif(current_setting('holdfast.tenant', true), ''), pinned_tenant()) = pinned_tenant() then pinned_tenant()
 end;
 
--- The time that decides: the server's, never a worker's. Tests may shift or stop it through the table `clock`.
+-- Return the current time by the database server's clock, which all decisions use. Tests can shift or stop it through the
+-- table `clock`.
 create or replace function clock_now() returns timestamptz language sql volatile
 begin atomic
     select coalesce(stopped, clock_timestamp() + shift) from clock;
 end;
 
--- The first line of every public function: bind this transaction to a tenant (or '*') and an actor, and answer
--- the scope. The functions compare it with each row themselves, so that tenants stay apart even where the
--- schema belongs to a superuser, for whom row-level security does not hold.
+-- Set the tenant (or '*') and the actor of this transaction, and return the scope. Every public function calls this first. The
+-- functions compare it with each row themselves, so that tenants stay separate even if the schema belongs to a superuser, who
+-- bypasses row-level security.
 create or replace function enter(p_tenant text, p_actor text default null) returns text
 language plpgsql set search_path from current as $$
 declare
@@ -75,8 +77,8 @@ begin
     return v_scope;
 end $$;
 
--- The same for whoever acts under a lease: its scope must be the one the lease was opened in, and its holder is
--- the actor. A lease that is not there settles nothing: the writes that follow compare the token row by row.
+-- The same for a caller that acts under a lease: its scope must be the one the lease was opened in, and its holder is the
+-- actor. A lease that does not exist settles nothing: the writes that follow compare the token row by row.
 create or replace function act_under(p_lease uuid, p_tenant text) returns text
 language plpgsql set search_path from current as $$
 declare

@@ -1,9 +1,9 @@
 -- Give each new job its state and the first event of its ledger.
 --
--- Mostly it is one plain job, and then it is not the row that costs but each statement, each aggregate in it, each call
--- of a function: the server prepares them anew every time. So the first look asks only whether there is anything to look
--- at (docs/adr/0033). Rules of features are hooks (`*_on_insert`), called with the ids of the new jobs, whose rows are
--- in `job` by then. Their order decides which refusal is reported.
+-- Usually it is one plain job. Then the cost is not the row but each statement, aggregate and function call, which the server
+-- prepares every time. So the first query only checks whether anything else has to be done (docs/adr/0033). Rules of features
+-- are hooks (`*_on_insert`), called with the ids of the new jobs, whose rows are already in `job`. Their order decides which
+-- refusal is reported.
 create or replace function on_job_insert() returns trigger language plpgsql set search_path from current as $$
 declare
     v_now timestamptz;
@@ -23,7 +23,7 @@ declare
     v_key    text;
 begin
     select (select d.ruled from dispatch d), (select d.signal_key from dispatch d),
-           (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- as clock_now() says: here without a call
+           (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- clock_now(), inlined
            bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes)
                    or a.uses is not null or a.retry_as is not null or a.depth is not null
                    or a.tags <> '{}' or a.agent is not null or a.workflow_id is not null
@@ -71,7 +71,7 @@ begin
         if v_tagged then
             insert into job_tag (tenant, tag, job_id)
             select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag)
-             where t.tag not like 'trace:%' and t.tag not like 'tracestate:%';   -- nobody looks for them (docs/adr/0030)
+             where t.tag not like 'trace:%' and t.tag not like 'tracestate:%';   -- never searched for (docs/adr/0030)
         end if;
         if v_retried then
             perform take_over(a.id, a.tenant, a.kind, a.retry_of) from added a where a.retry_of is not null;
@@ -87,7 +87,7 @@ begin
         perform notify_listeners(q.queue) from (select distinct a.queue from added a
                                       where a.run_at is null or a.run_at <= v_now) q;
     elsif v_count = 1 and current_setting('holdfast.notify', true) is distinct from 'off' then
-        v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- as notify_listeners(v_queue) does, and no statement of its own
+        v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- notify_listeners(v_queue), inlined
     end if;
     return null;
 end $$;
@@ -96,5 +96,5 @@ create or replace trigger on_insert after insert on job
     referencing new table as added
     for each statement execute function on_job_insert();
 
--- By the column and not in the insert: a sequence within what is selected keeps the planner from reading it as one.
+-- As a column default instead of in the insert: a sequence in the select list keeps the planner from inlining the subquery.
 alter table job_state alter column position set default nextval('position_seq') * 100;

@@ -1,6 +1,6 @@
--- What there is around a job, for whoever asks why it does not run (HF-2): what its last step was about, who holds it, who
--- could take it, and how many are before it. Tokens are not shown, and of other tenants nothing but how many: the ranges
--- of the claim index that are read are those of the whole queue, and bounded.
+-- Return the data that explains why a job is not running: the details of its last transition, who holds it, which workers
+-- could claim it, and how many jobs are ahead of it. Lease tokens are not returned, and of other tenants only the number of
+-- jobs: the ranges of the claim index that are read cover the whole queue, and are bounded.
 create or replace function circumstances(job uuid, most integer default 1000, for_tenant text default null)
 returns table (now timestamptz, note jsonb, holder text, label text, held_until timestamptz, held boolean, ahead integer,
                workers jsonb, renewed_at timestamptz)
@@ -50,7 +50,7 @@ begin
     return next;
 end $$;
 
--- Live workers and their running jobs. Lease tokens are not returned; of other tenants' jobs only the number is.
+-- Return live workers and their running jobs. Lease tokens are not returned; of other tenants' jobs only the number is.
 create or replace function worker_standings(most integer default 200, for_tenant text default null)
 returns table (label text, holder text, tenant text, kinds text[], queues text[], slots integer, busy bigint,
                opened_at timestamptz, renewed_at timestamptz, until timestamptz, version text, stop_request text,
@@ -72,19 +72,19 @@ begin
                w.opened_at, w.renewed_at, w.until, w.version, w.stop_request, w.stop_requested_at, w.stop_requested_by,
                array(select s.id::text from job_state s where s.lease = w.id and s.state in ('leased', 'in_progress')
                         and (v_scope = '*' or s.tenant = v_scope) order by s.id limit 20)
-          from (select l.* from lease l where l.ended_at is null and l.until > v_now and l.name <> 'reservation'   -- no worker
+          from (select l.* from lease l where l.ended_at is null and l.until > v_now and l.name <> 'reservation'   -- not a worker
                    and (v_scope = '*' or l.tenant in (v_scope, '*'))
                  order by l.renewed_at desc limit greatest(1, least(worker_standings.most, 1000))) w
          order by w.renewed_at desc;
     perform set_config('holdfast.tenant', v_scope, true);
 end $$;
 
--- --- keys of payloads ---
+-- --- indexes on payload keys ---
 
--- An index over a key of payloads is a pair of triggers on `job` that keep rows of `job_tag` for it: `payload:` and a hash of the
--- path and the value. Not an index over an expression: under row-level security the planner may use an index only for
--- comparisons that leak nothing, and reading JSON is not one of those. The hash has a salt that no role can read, so that nobody
--- can try values of payloads that he is not shown. Without such an index no trigger exists and an enqueue pays nothing.
+-- An index on a payload key is a pair of triggers on `job` that maintain rows of `job_tag`: `payload:` and a hash of the path
+-- and the value. It is not an expression index: under row-level security the planner uses an index only for leakproof
+-- comparisons, and reading JSON is not leakproof. The hash has a salt that no role can read, so that nobody can guess values
+-- of payloads they may not see. Without such an index there is no trigger, and an enqueue pays nothing.
 create or replace function payload_tag(p_path text, p_value text) returns text
 language plpgsql stable set search_path from current as $$
 begin
@@ -107,7 +107,7 @@ begin
     return null;
 end $$;
 
--- The keys that have an index which is complete, as payload.customer.id.
+-- Return the payload keys that have a complete index, as payload.customer.id.
 create or replace function payload_indexes() returns setof text
 language plpgsql stable security definer set search_path from current as $$
 begin
@@ -117,7 +117,7 @@ begin
      order by 1;
 end $$;
 
--- Build an index, a batch of jobs a call: the first call creates the triggers, the last returns null. For the owner of the
+-- Build an index, one batch of jobs per call: the first call creates the triggers, the last returns null. For the owner of the
 -- tables. `p_name` is unique for the path (stores/job_reads.py).
 create or replace function fill_payload_index(p_name text, p_path text, p_after uuid, p_most integer default 5000) returns uuid
 language plpgsql set search_path from current set lock_timeout = '20s' as $$
@@ -160,8 +160,9 @@ begin
        and t.tag = payload_tag(p_path, j.payload #>> v_keys);
 end $$;
 
--- Jobs of one tenant whose payload has this text under a key, newest first. Only by an index: without one a search has to be
--- bounded by the caller. What a reader is not shown, because it is restricted or sealed, is not found: the answer would tell it.
+-- Return jobs of one tenant whose payload has this text under a key, newest first. Requires an index on the key: without one,
+-- the caller has to bound the search. Payloads that the reader may not see, because they are restricted or encrypted, are not
+-- found: a match would reveal them.
 create or replace function jobs_by_payload(path text, value text, before uuid default null, most integer default 100,
                                            for_tenant text default null)
 returns setof uuid
@@ -172,8 +173,8 @@ declare
     v_tag   text := payload_tag(jobs_by_payload.path, jobs_by_payload.value);
 begin
     if v_scope = '*' or 'payload.' || jobs_by_payload.path not in (select p from payload_indexes() p) then
-        raise exception 'there is no index over payload.%, or no tenant was named', jobs_by_payload.path
-            using errcode = 'ZH010', hint = 'Create one: holdfast jobs index payload.KEY';
+        raise exception 'no index on payload.%, or no tenant given', jobs_by_payload.path
+            using errcode = 'ZH010', hint = 'Create an index: holdfast jobs index payload.KEY';
     end if;
     return query
     select t.job_id from job_tag t join job j on j.id = t.job_id
@@ -183,8 +184,8 @@ begin
      order by t.job_id desc limit greatest(1, least(jobs_by_payload.most, 1000));
 end $$;
 
--- The writes of the newest attempt that are not worth an event each: renewals of its lease and reports of progress. A lease
--- renews for all its jobs; a worker that was declared lost has none any more.
+-- Return the writes of the newest attempt that get no event of their own: renewals of its lease and progress reports. A lease
+-- renews for all its jobs; a worker that was declared lost has none.
 create or replace function liveness(job uuid, for_tenant text default null)
 returns table (job_id uuid, attempt integer, worker text, renewals integer, renewed_at timestamptz, reports integer, reported_at timestamptz)
 language plpgsql security definer set search_path from current as $$

@@ -1,5 +1,5 @@
--- A lease is a worker's word that it is alive. Jobs name the lease that holds them; the fence of every later
--- write is (lease, attempt). One renewal a process, however many jobs it runs (DP-7).
+-- Open a lease for a worker, which shows that it is alive. Jobs name the lease that holds them; (lease, attempt) is the fence
+-- of every later write. One renewal per process covers all of its jobs.
 create or replace function open_lease(holder text, ttl interval default '30 s', name text default 'worker',
                                       for_tenant text default null, token uuid default null,
                                       kinds text[] default null, queues text[] default null,
@@ -21,8 +21,8 @@ begin
     returning l.id, l.until;
 end $$;
 
--- Renew a lease. Null: it has ended, and its jobs belong to other workers. 'drain' or 'stop': an operator asked the worker
--- to end (request_stop); 'kept' otherwise.
+-- Renew a lease. Returns null if it has ended and its jobs belong to other workers, 'drain' or 'stop' if an operator asked the
+-- worker to end (request_stop), and 'kept' otherwise.
 create or replace function heartbeat(lease uuid, ttl interval default '30 s', for_tenant text default null)
 returns text
 language plpgsql security definer set search_path from current as $$
@@ -32,7 +32,7 @@ declare
     v_scope   text := enter(heartbeat.for_tenant);
     v_request text;
 begin
-    -- A clock that was set back leaves an end that is too far away.
+    -- After the clock was set back, the end of the lease is too far in the future.
     update lease l set until = case when l.renewed_at > v_now + interval '5 s' then v_now + heartbeat.ttl
                                     else greatest(l.until, v_now + heartbeat.ttl) end, renewed_at = v_now,
            renewals = l.renewals + 1
@@ -41,15 +41,15 @@ begin
     return v_request;
 end $$;
 
--- False: the lease has ended, and its jobs belong to other workers: stop.
+-- Renew a lease. Returns false if it has ended: its jobs belong to other workers, so the caller must stop working on them.
 create or replace function renew_lease(lease uuid, ttl interval default '30 s', for_tenant text default null)
 returns boolean
 language sql security definer set search_path from current as $$
     select heartbeat(renew_lease.lease, renew_lease.ttl, renew_lease.for_tenant) is not null;
 $$;
 
--- Ask a worker to end: 'drain' lets its running jobs finish, 'stop' gives them its grace period. The worker reads the
--- request with its next heartbeat. `worker` is the holder of its lease. A later request replaces an earlier one.
+-- Ask a worker to end: 'drain' lets its running jobs finish, 'stop' gives them its grace period. The worker reads the request
+-- with its next heartbeat. `worker` is the holder of its lease. A later request replaces an earlier one.
 create or replace function request_stop(worker text, mode text default 'drain', for_tenant text default null, actor text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -63,7 +63,7 @@ begin
     return found;
 end $$;
 
--- A worker that leaves says so: what it still holds is free at the next sweep, without waiting for the lease to lapse.
+-- End a lease when its worker shuts down: the next maintenance run frees its jobs without waiting for the lease to expire.
 create or replace function end_lease(lease uuid, why text default 'closed', for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -77,7 +77,8 @@ begin
     return found;
 end $$;
 
--- How often a job was taken from under this lease. A worker compares it with what it last saw, and only then asks which.
+-- Return how often a job was taken from this lease. A worker compares the number with the last one and calls holdings only if
+-- it has changed.
 create or replace function recalls(lease uuid, for_tenant text default null) returns integer
 language plpgsql security definer set search_path from current as $$
 declare
@@ -87,6 +88,7 @@ begin
              where l.id = recalls.lease and l.tenant = v_scope);
 end $$;
 
+-- Return the jobs that a lease holds, with their attempts and whether they have started.
 create or replace function holdings(lease uuid, for_tenant text default null)
 returns table (id uuid, attempt integer, begun boolean)
 language plpgsql security definer set search_path from current as $$
@@ -97,7 +99,7 @@ begin
      where s.lease = holdings.lease and s.state in ('leased', 'in_progress');
 end $$;
 
--- Somebody waits for a job to end: have it told, for that long.
+-- Request a notification when a job ends, for that many seconds.
 create or replace function watch_job(job uuid, seconds double precision, for_tenant text default null) returns void
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -111,8 +113,8 @@ begin
      where w.until < excluded.until;
 end $$;
 
--- Who may open a lease and take jobs: the labels on the list of executors; while the list is empty, everybody or nobody, as
--- the deployment's policy says.
+-- Whether a label may open a lease and claim jobs: it must be registered as an executor. While none is registered, every label
+-- may or none, as the deployment's policy says.
 create or replace function executes(p_label text) returns boolean language sql stable
 begin atomic
     select not exists (select from executor) and not (select d.listed_only from dispatch d)
@@ -123,8 +125,8 @@ create or replace function refuse_executor(p_label text) returns void language p
 begin
     raise exception 'executor % %', p_label,
         case when exists (select from executor e where e.label = p_label) then 'is a generator, which plans work and does not execute it'
-             else 'is not on the list of those that may execute' end
-        using errcode = 'ZH041', hint = 'add_executor(label) puts one on the list.';
+             else 'is not registered as an executor' end
+        using errcode = 'ZH041', hint = 'Register the label: select * from add_executor(label).';
 end $$;
 
 create or replace function judge_lease() returns trigger language plpgsql set search_path from current as $$

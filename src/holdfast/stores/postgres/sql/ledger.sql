@@ -1,17 +1,17 @@
--- Read the ledger in commit order, every event once, none skipped because its transaction committed late (DP-12).
+-- Return ledger events in commit order: every event once, and none skipped because its transaction committed late.
 --
--- Sequence numbers are taken before commit, so "greater than the last one seen" would skip late commits; waiting for
--- the oldest open transaction would stall behind any long one. Instead the cursor remembers the snapshot it has
--- read up to: an event is new when that snapshot does not see its transaction and the present one does. Whoever
--- builds on another's commit is never seen before it, and within one reading `seq` tells the order.
+-- Sequence numbers are taken before commit, so "greater than the last one seen" would skip late commits; waiting for the
+-- oldest open transaction would stall behind any long one. Instead the cursor stores the snapshot it has read up to: an event
+-- is new if that snapshot does not see its transaction and the current one does. A transaction that builds on another's commit
+-- is never seen before it, and within one page `seq` gives the order.
 --
---   cursor at rest     floor;snapshot              all that snapshot sees has been read
---   cursor half-way    floor;snapshot;next;seq     reading from snapshot to next, up to seq
+--     cursor at rest     floor;snapshot              everything that snapshot sees has been read
+--     cursor half-way    floor;snapshot;next;seq     reading from snapshot to next, up to seq
 --
--- What the snapshot does not see lies above the floor, where the primary key finds it, or it was written by a
--- transaction that was under way then: one in the snapshot's list, or one from its xmax on. (xmax is one more than
--- the last transaction that had ended, so those from there on may long have begun.) The index on xid finds these;
--- `seq + 0` keeps the planner from walking up to the floor along the primary key instead.
+-- An event that the snapshot does not see lies above the floor, where the primary key finds it, or was written by a
+-- transaction in flight at that time: one in the snapshot's list, or one from its xmax on. (xmax is one more than the last
+-- ended transaction, so those from there on may have begun long before.) The index on xid finds these; `seq + 0` keeps the
+-- planner from scanning the primary key up to the floor instead.
 create or replace function events_after(cursor text default null, want integer default 100, for_tenant text default null)
 returns table (seq bigint, job_id uuid, tenant text, kind text, type text, from_state state, to_state state,
                attempt integer, at timestamptz, actor text, meta jsonb, next_cursor text)
@@ -64,7 +64,7 @@ begin
                     else v_floor || ';' || coalesce(v_past::text, '') || ';' || v_next::text || ';' || p.seq end
           from numbered p order by p.seq;
         exit when found or v_fresh;
-        -- The page before ended exactly where its range did: on with the next range.
+        -- The previous page ended exactly at the end of its range: continue with the next range.
         v_floor := greatest(v_floor, v_seq);
         v_past := v_next;
         v_next := null;
@@ -72,10 +72,10 @@ begin
     end loop;
 end $$;
 
--- Whether retention has taken events that whoever has this cursor had not read: the number of the last of them, or null. What
--- was purged before the cursor was given out is no gap to whoever goes on from it, and its snapshot tells. Of those that were
--- under way at that snapshot some have numbers below the floor: they would be missed here, had their jobs ended, been cleaned and
--- been purged without any other event of their jobs above it.
+-- Return the number of the last event that retention deleted before this cursor had read it, or null. Events purged before the
+-- cursor was issued are no gap, and its snapshot tells which. Some events of transactions in flight at that snapshot have
+-- numbers below the floor. They would be missed here only if their jobs had ended, been cleaned and been purged without any
+-- other event above the floor.
 create or replace function events_gone(cursor text, for_tenant text default null) returns bigint
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -93,7 +93,8 @@ begin
          where g.through > v_place);
 end $$;
 
--- The same for what applications told. Its cursors begin with an a, so that neither is taken for the other.
+-- Return application events in commit order, as events_after does for the ledger. Cursors begin with an `a`, so that the two
+-- kinds cannot be confused.
 create or replace function app_events_after(cursor text default null, want integer default 100, for_tenant text default null)
 returns table (seq bigint, id uuid, tenant text, name text, data json, job_id uuid, sent_by text, sent_at timestamptz,
                cause_id uuid, next_cursor text)
@@ -156,8 +157,8 @@ begin
     end loop;
 end $$;
 
--- A consumer's place, kept for it (DP-12). Moving on needs the place one came from: of two processes that read as the same
--- consumer, the second is told.
+-- Save a consumer's cursor. `was` must be the cursor it read last: if two processes read as the same consumer, the second one
+-- is refused.
 create or replace function save_cursor(consumer text, cursor text, was text default null, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$

@@ -1,12 +1,13 @@
--- Locks (docs/adr/0048). All of them need a privilege that only the owner of the schema has: an advisory lock could be held
--- by any login of the server. Rows of `mutex` by what they protect; whoever takes several takes them in ascending order:
+-- Locks (docs/adr/0048). All of them need a privilege that only the owner of the schema has: an advisory lock could be held by
+-- any login of the server. Rows of `mutex` by what they protect; a transaction that takes several takes them in ascending
+-- order:
 --
---      0 …  255   limits on everything, of every tenant        256 …  511   limits on a queue, of every tenant
---    512 …  767   limits on everything, of one tenant           768 … 1023   limits on a queue, of one tenant
---   1024 … 5119   all other limits                             5120 … 5183   the order of a queue (move)
---   5184 … 5247   versions of a template
+--     0 …  255   limits on everything, of every tenant        256 …  511   limits on a queue, of every tenant
+--   512 …  767   limits on everything, of one tenant           768 … 1023   limits on a queue, of one tenant
+--  1024 … 5119   all other limits                             5120 … 5183   the order of a queue (move)
+--  5184 … 5247   versions of a template
 --
--- Two names may share a row. Then one waits for the other, a few milliseconds, without need.
+-- Two names may share a row. Then one waits for the other unnecessarily, for a few milliseconds.
 create or replace function mutex_of(p_first integer, p_count integer, p_name text) returns integer language sql immutable
 return p_first + (hashtextextended(p_name, 0) & 1048575)::integer % p_count;
 
@@ -18,7 +19,7 @@ begin
     end if;
 end $$;
 
--- Lock a table for oneself until the end of the transaction if nobody else has it.
+-- Lock a table exclusively until the end of the transaction, unless another session holds it.
 create or replace function try_lock(p_table regclass) returns boolean language plpgsql set search_path from current as $$
 begin
     execute format('lock table %s in exclusive mode nowait', p_table);
@@ -27,8 +28,8 @@ exception when lock_not_available then
     return false;
 end $$;
 
--- Who has locked one of our tables, or a row in one, that somebody has been waiting for for longer than `p_for`. Without
--- the privileges of pg_read_all_stats the server still says who it is, and not what is being executed.
+-- Return the sessions that hold a lock on one of our tables, or on a row in one, for which another session has waited longer
+-- than `p_for`. Without the privileges of pg_read_all_stats the server still names the session, but not its statement.
 create or replace function lock_waits(p_for interval default '1 s')
 returns table (waiting integer, locked text, mode text, seconds double precision, holder integer, role text, application text)
 language plpgsql security definer set search_path from current as $$
@@ -42,14 +43,14 @@ begin
      cross join lateral unnest(pg_blocking_pids(l.pid)) b(pid)
       left join pg_stat_activity a on a.pid = b.pid
      where not l.granted and l.waitstart <= clock_timestamp() - p_for
-       -- One who waits for a row or a transaction has a lock on the table: it is ours if he does.
+       -- A session that waits for a row or a transaction also holds a lock on the table: the wait is ours if the table is.
        and exists (select from pg_locks o join pg_class r on r.oid = o.relation
                     where o.pid = l.pid and o.locktype = 'relation' and r.relnamespace = current_schema()::regnamespace
                       and o.database = (select d.oid from pg_database d where d.datname = current_database()))
      order by l.waitstart, b.pid;
 end $$;
 
--- Who holds one of our tables for himself at this moment.
+-- Return the sessions that hold an exclusive lock on one of our tables.
 create or replace function lock_holders() returns table (locked text, pid integer, role text, application text, transaction text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column

@@ -1,7 +1,7 @@
--- What any process does now and then, in small batches, safe to run everywhere at once. Each answers how many.
--- While the system is off (features/limits/postgres_pauses.sql) they touch nothing.
+-- Maintenance tasks: any process runs them from time to time, in small batches, safely in parallel. Each returns how many rows
+-- it changed. While everything is paused (features/limits/postgres_pauses.sql) they do nothing.
 
--- Jobs whose time has come enter the claim index.
+-- Queue jobs that have become due. Returns how many.
 create or replace function promote_due(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
@@ -35,7 +35,7 @@ begin
     return v_count;
 end $$;
 
--- Jobs past their deadline are not started any more (DP-9).
+-- Fail jobs whose deadline passed before they started. Returns how many.
 create or replace function expire_overdue(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
@@ -65,7 +65,7 @@ begin
     return v_count;
 end $$;
 
--- Take jobs from leases that have ended: claimed ones go back at no cost; begun ones count as a crash.
+-- Take jobs from ended leases: claimed jobs return to the queue at no cost; started ones count as a crash.
 create or replace function free_jobs(p_jobs uuid[], p_now timestamptz, out requeued integer, out crashed integer)
 language plpgsql set search_path from current set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
@@ -97,9 +97,10 @@ begin
      where s.id = any (p_jobs) and s.state = 'failed' and (v_anew is null or s.id <> all (v_anew));
 end $$;
 
--- End leases that lapsed and free what ended leases held (DP-8): claimed jobs go back at no cost; begun ones count
--- as a crash, and either wait to be taken up again or, past the crash limit, are buried. A lease is swept when
--- nothing names it any more; until then every sweep comes back to it, so a sweep may die half-way.
+-- End expired leases and free the jobs of ended ones. Claimed jobs return to the queue at no cost; started ones count as a
+-- crash and are retried or, past the crash limit, become dead letters. Returns the numbers of ended leases, requeued jobs and
+-- crashes, and the new dead letters. A lease is marked as swept when no job refers to it; until then every run processes it
+-- again, so a run may die half-way.
 create or replace function reap_lapsed(want integer default 1000, for_tenant text default '*')
 returns table (leases integer, requeued integer, crashed integer, dead uuid[])
 language plpgsql security definer set search_path from current
@@ -119,8 +120,8 @@ begin
         return next;
         return;
     end if;
-    -- Renewed in the future: the clock was set back. The lease lasts from now on for as long as it was meant to; else a
-    -- worker that has died would be believed alive until the clock is there again.
+    -- Renewed in the future: the clock was set back. The lease lasts for its duration from now on; otherwise a dead worker
+    -- would be considered alive until the clock reaches that time again.
     update lease l set until = v_now + (l.until - l.renewed_at), renewed_at = v_now
      where l.ended_at is null and l.renewed_at > v_now + interval '5 s' and (v_scope = '*' or l.tenant = v_scope);
     with lapsed as materialized (
@@ -156,14 +157,15 @@ begin
     return next;
 end $$;
 
--- Which maintenance tasks have work, in one statement: an idle worker asks this again and again, and nothing else.
+-- Return the maintenance tasks that have work, in one statement: the only query that an idle worker repeats.
 --
--- A hint. Each task finds its work itself and claims it row by row; a task that this function does not name is still run
--- now and then. So it may err to both sides: late commits below a ledger position, for example, are left to those runs.
+-- The result is a hint. Each task finds its work itself and claims it row by row, and a task that is not named here is still
+-- run from time to time. So this may err in both directions: late commits below a ledger position, for example, are left to
+-- those runs.
 --
--- `leads`: among the workers that are alive, the first asks most often. No write and no lock is needed for that, and nothing
--- depends on it: the others ask as well, only less often, and do whatever they find.
--- `next_in`: seconds until the next known work falls due. `notifies`: whether new jobs are announced in this database.
+-- `leads`: the first of the live workers polls most often. That needs no write and no lock, and nothing depends on it: the
+-- other workers poll too, less often, and do the work they find. `next_in`: seconds until the next known work is due.
+-- `notifies`: whether new jobs are announced in this database.
 create or replace function due_work(lease uuid default null, for_tenant text default '*')
 returns table (tasks text[], leads boolean, next_in double precision, notifies boolean)
 language plpgsql security definer set search_path from current
@@ -183,7 +185,7 @@ begin
          where l.ended_at is null and l.until > v_now and l.slots is not null and l.tenant = v_scope
            and (v_opened is null or (l.opened_at, l.id) < (v_opened, due_work.lease)));
     if (select d.limited from dispatch d) then
-        tasks := tasks || 'limits'::text;   -- also while all is paused: a pause may be over
+        tasks := tasks || 'limits'::text;   -- also while everything is paused: a pause may have ended
     end if;
     if halted() then
         return next;
@@ -192,7 +194,7 @@ begin
     v_times := array[
         least((select s.due_at from job_state s where s.due_at is not null and s.state in ('queued', 'retry_waiting')
                   and (v_scope = '*' or s.tenant = v_scope) order by s.due_at limit 1),
-              -- Promotion also rechecks waits that began while an event was sent.
+              -- Promotion also rechecks waits that began while an event was being sent.
               (select min(w.check_at) from unsure_wait w where v_scope = '*' or w.tenant = v_scope)),
         (select s.attend_at from schedule s where s.attend_at is not null
             and (v_scope = '*' or s.tenant = v_scope) order by s.attend_at limit 1),
@@ -204,7 +206,7 @@ begin
     tasks := tasks || array(select t.task from unnest(v_times, array['promote', 'schedules', 'expire', 'approvals']) t(at, task)
                              where t.at <= v_now);
     if needs_sharing() then
-        tasks := tasks || 'promote'::text;   -- which does it
+        tasks := tasks || 'promote'::text;   -- the task that does it
     end if;
     next_in := (select extract(epoch from min(t) - v_now) from unnest(v_times[1:2]) t where t > v_now and t < 'infinity');
     if exists (select from subscription s where s.paused_at is null and (v_scope = '*' or s.tenant = v_scope)) then

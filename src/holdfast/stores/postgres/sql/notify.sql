@@ -1,13 +1,14 @@
--- Tell whoever listens that there is something to do or to know: a queue's name (after a space, which no name begins
--- with: one whose order was changed), an id, or nothing, which is about everything. A hint only, sent when the transaction
--- commits. Commits that notify wait for one another; where many connections enqueue one job at a time and that matters,
--- `alter database … set holdfast.notify = off` leaves the workers to their polling.
+-- Notify listeners that there is work or news: a queue's name (after a space, which no name begins with, if its order was
+-- changed), an id, or an empty text, which means everything. Only a hint, sent when the transaction commits. Commits that
+-- notify wait for one another; if that matters because many connections enqueue single jobs, `alter database … set
+-- holdfast.notify = off` makes the workers rely on polling.
 --
--- Any login of the database can listen. So what is sent is a hash with a key that only our roles can read: a listener
+-- Any login of the database can listen. So a notification is a hash with a key that only our roles can read: a listener
 -- recognizes the names it knows, and nobody can read a name from it.
 create or replace function signal_of(p_key text, p_what text) returns text language sql immutable
 return case p_what when '' then '' else left(encode(sha256(convert_to(p_key || p_what, 'UTF8')), 'hex'), 32) end;
 
+-- Return the key with which the names in notifications are hashed.
 create or replace function signal_key() returns text language plpgsql stable security definer set search_path from current as $$
 begin
     return (select d.signal_key from dispatch d);

@@ -1,4 +1,4 @@
--- What people do to jobs. Each takes ids and answers one row an id; a refusal is an answer (DP-3).
+-- Operator actions on jobs. Each takes ids and returns one row per id. Refusals are returned, not raised.
 
 create or replace function check_limit(max_attempts integer) returns void language plpgsql immutable as $$
 begin
@@ -29,7 +29,7 @@ begin
                     then s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
                     else s.state = 'dead_letter' end
          order by s.id for update) h;
-    -- Whoever runs them is told that they are no longer theirs.
+    -- The workers that run them are told that they no longer hold these jobs.
     with recalled as (
         insert into recall as r (lease, times)
         select distinct s.lease, 1 from job_state s where s.id = any (v_done) and s.lease is not null order by 1
@@ -41,7 +41,7 @@ begin
        set state = case p_action when 'redrive' then 'queued' else 'cancelled' end::state,
            lease = null, due_at = null, approval_id = null, note = nullif(v_note, '{}'),
            finished_at = case p_action when 'redrive' then null else v_now end,
-           -- A redriven job has its full number of tries before it again.
+           -- A redriven job starts again with its full number of attempts.
            retries = case p_action when 'redrive' then 0 else s.retries end,
            max_attempts = coalesce(p_max_attempts, s.max_attempts),
            crashes = case p_action when 'redrive' then 0 else s.crashes end,
@@ -61,15 +61,19 @@ begin
      order by o.ord;
 end $$;
 
+-- Cancel jobs that have not ended; running ones are told to stop. Returns one row per id: its state, or why it was refused.
 create or replace function cancel_many(jobs uuid[], reason text default null, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
 begin return query select * from operate('cancel', jobs, cancel_many.reason, cancel_many.actor, for_tenant); end $$;
 
+-- Return dead letters to their queues with a full number of attempts. Returns one row per id: its state, or why it was
+-- refused.
 create or replace function redrive_many(jobs uuid[], reason text default null, actor text default null,
                                         max_attempts integer default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
 begin return query select * from operate('redrive', jobs, redrive_many.reason, redrive_many.actor, for_tenant, redrive_many.max_attempts); end $$;
 
+-- Discard dead letters for good. Returns one row per id: its state, or why it was refused.
 create or replace function discard_many(jobs uuid[], reason text, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
 begin
@@ -80,9 +84,9 @@ begin
     end if;
 end $$;
 
--- Give waiting jobs another time (JF-5): `at` a moment, after a `delay` by the server's clock, or with neither at once;
--- and another limit, which may not be below the retries there have been. A job that waited for its retry is queued
--- from then on. Either way the ledger says who did it: the note is what record_transition looks at.
+-- Give waiting jobs another start time: `at` a time, after a `delay` by the server's clock, or with neither as soon as
+-- possible; and another maximum number of attempts, which may not be below the retries already made. A job that waited for its
+-- retry is queued from then on. Either way the ledger records who did it: record_transition reads the note.
 create or replace function reschedule_many(jobs uuid[], at timestamptz default null, delay interval default null,
                                            max_attempts integer default null, reason text default null,
                                            actor text default null, for_tenant text default null)

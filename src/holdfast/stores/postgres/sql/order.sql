@@ -1,9 +1,9 @@
--- Where a waiting job stands in its queue (SC-2, SC-3). The order is priority, position, age (the id); positions have
--- gaps. A queue is one row of people for all its tenants: a tenant's operator names the tenant's own jobs only, but
--- "first" is first of all, and where a gap is full everybody's jobs around it are numbered anew, in the order they had.
+-- The position of a waiting job in its queue. The order is priority, position, age (the id); positions have gaps. A queue is
+-- one line for all its tenants. A tenant's operator names only the tenant's own jobs, but "first" means first of all; where a
+-- gap is full, the jobs of every tenant around it are renumbered in their existing order.
 
--- The waiting jobs of a queue and priority next behind a place, or next before it: the nearest first. Those that are
--- not due have an index of their own.
+-- The waiting jobs of a queue and priority after a position, or before it: nearest first. Jobs that are not due have an index
+-- of their own.
 create or replace function next_behind(p_queue text, p_priority smallint, p_position bigint, p_id uuid, p_want integer)
 returns table (id uuid, "position" bigint) language sql stable set search_path from current
     set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -36,10 +36,10 @@ returns table (id uuid, "position" bigint) language sql stable set search_path f
      order by n.position desc, n.id desc limit p_want
 $$;
 
--- Room for a job between two others whose gap is full: which jobs around it are to be numbered anew (with the job in
--- its place among them), above which number, and how far apart. The window grows until they come to stand far enough
--- apart, the further the more there are (engine/order.py: needed); in front of the first job there is room without
--- end, and the last one stays where it is, since new jobs come right behind it.
+-- Make room for a job between two others whose gap is full: which jobs around it are renumbered (with the job itself among
+-- them), above which number, and how far apart. The window grows until they are far enough apart, the further the more there
+-- are (engine/order.py: needed). Ahead of the first job there is unlimited room, and the last one keeps its position, since
+-- new jobs follow right after it.
 create or replace function make_room(p_job uuid, p_queue text, p_priority smallint,
     p_before uuid, p_before_at bigint, p_behind uuid, p_behind_at bigint,
     out ids uuid[], out above bigint, out step bigint)
@@ -58,7 +58,7 @@ begin
           into v_front, v_low from next_before(p_queue, p_priority, p_behind_at, p_behind, v_window + 2) n where n.id <> p_job;
         select array_agg(n.id order by n.position, n.id), array_agg(n.position order by n.position, n.id)
           into v_rear, v_high from next_behind(p_queue, p_priority, p_before_at, p_before, v_window + 2) n where n.id <> p_job;
-        -- What is left of them when one on each side is the border.
+        -- What is left of them when one on each side is the boundary.
         above := v_low[v_window + 1];
         v_below := v_high[least(v_window + 1, cardinality(v_high))];
         v_front := v_front[:v_window];
@@ -72,12 +72,12 @@ begin
     above := coalesce(above, v_below - step * (cardinality(ids) + 1));
 end $$;
 
--- Move a job that waits: 'first' or 'last' of its priority (or of another, which alone means last), 'before' or
--- 'after' another job of the queue, with that one's priority. One row: the job and whether it was refused.
+-- Move a waiting job: 'first' or 'last' of its priority (or of another one, which alone means last), or 'before' or 'after'
+-- another job of the queue, with that job's priority. Returns one row: the job and whether it was refused.
 --
--- Moves of one queue come one after the other, so that two never find the same free place; claims and enqueues do not
--- wait for them. Everything that is to change is locked in one statement, in the order of the ids, as all operators do
--- it; what a worker has taken meanwhile is left alone. The numbers then change in one statement.
+-- Moves in one queue are serialised, so that two never find the same free position; claims and enqueues do not wait for them.
+-- All rows that change are locked in one statement in id order, as in every operator action; jobs claimed meanwhile are left
+-- alone. Then one statement changes the positions.
 create or replace function move(job uuid, "where" text default null, other uuid default null, priority integer default null,
                                 reason text default null, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
@@ -100,7 +100,7 @@ begin
     if v_where is null or v_where not in ('first', 'last', 'before', 'after')
        or (v_where in ('before', 'after')) <> (move.other is not null)
        or (move.other is not null and move.priority is not null) then
-        raise exception 'a job is moved first, last, before another or after another, or to a priority'
+        raise exception 'move needs first, last, before, after or a priority'
             using errcode = 'ZH010', hint = 'move(job, ''first''), move(job, ''before'', other), move(job, priority => 5)';
     elsif move.priority not between -32768 and 32767 then
         raise exception 'priority is from -32768 to 32767, not %', move.priority using errcode = 'ZH010';
@@ -111,7 +111,7 @@ begin
         return;
     end if;
     perform lock_mutex(mutex_of(5120, 64, v_job.queue));
-    -- Only now: another move may have gone before.
+    -- Read only now: another move may have come first.
     select s.queue, s.state, s.priority, s.position into v_job from job_state s where s.id = move.job;
     select s.queue, s.state, s.priority, s.position, s.id into v_other from job_state s
      where s.id = move.other and (v_scope = '*' or s.tenant = v_scope);
@@ -128,7 +128,7 @@ begin
     v_above := v_job.position;
 
     perform set_config('holdfast.tenant', '*', true);
-    if scope() is null then   -- whoever was given this function alone moves among the tenant's own jobs
+    if scope() is null then   -- a role that was granted only this function moves among the tenant's own jobs
         perform set_config('holdfast.tenant', v_scope, true);
     end if;
     select null::uuid as id, null::bigint as position into v_before;
@@ -153,9 +153,9 @@ begin
        or (v_priority = v_job.priority and coalesce(v_before.position < v_job.position, true)
            and coalesce(v_job.position < v_behind.position, true))
        or (v_before.id is null and v_behind.id is null) then
-        null;   -- it stands there, or alone
+        null;   -- it is already there, or alone
     elsif v_behind.id is null then
-        v_above := nextval('position_seq') * 100;   -- behind all there are, and before all that will come
+        v_above := nextval('position_seq') * 100;   -- after all existing jobs and before all future ones
     elsif v_before.id is null then
         v_above := v_behind.position - 100;
     elsif v_behind.position - v_before.position >= 2 then
@@ -165,7 +165,7 @@ begin
           from make_room(move.job, v_job.queue, v_priority, v_before.id, v_before.position, v_behind.id, v_behind.position) r;
     end if;
 
-    -- The states are asked for in words that no index knows: the jobs are to be found by their ids.
+    -- The states are compared in a form that no index matches: the jobs have to be found by their ids.
     select array_agg(h.id) into v_locked from (
         select s.id from job_state s
          where s.id = any (v_ids || move.other)
@@ -177,7 +177,8 @@ begin
         update job_state s
            set position = v_above + v_step * w.n,
                priority = case when s.id = move.job then v_priority else s.priority end,
-               -- The ledger tells it from the note, whose rest may still be needed; counted, so that each is told.
+               -- The ledger reads the move from the note, whose other fields may still be needed; numbered, so that each move
+               -- is recorded.
                note = case when s.id <> move.job then s.note else
                    coalesce(s.note, '{}') || jsonb_build_object('moved', jsonb_strip_nulls(jsonb_build_object(
                        'to', v_where, 'other', move.other, 'priority', v_priority, 'reason', nullif(move.reason, ''),

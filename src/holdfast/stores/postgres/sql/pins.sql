@@ -1,22 +1,22 @@
 -- Pins: logins that may act for one tenant only. The rows of `login_pin` are compiled into pinned_tenant(), which scope()
--- asks; so every function and every policy holds a pinned login to its tenant, and nothing else has to know of pins.
+-- calls; so every function and every policy restricts a pinned login to its tenant, and no other code has to know about pins.
 
--- Write the rows into the function. Every name in its body is qualified: it runs with the search path of whoever reads.
+-- Compile the rows into the function. Every name in its body is qualified: it runs with the caller's search path.
 create or replace function compile_pins() returns void language plpgsql set search_path from current as $$
 declare
     v_was  text := current_setting('holdfast.tenant', true);
     v_pins jsonb;
 begin
-    lock table login_pin in share row exclusive mode;   -- two changes at once would each miss the other's row
+    lock table login_pin in share row exclusive mode;   -- two concurrent changes would each miss the other's row
     perform set_config('holdfast.tenant', '*', true);
     if scope() is distinct from '*' then
-        raise exception 'pins can be compiled by the owner of the schema only' using errcode = 'ZH004';
+        raise exception 'only the owner of the schema can compile pins' using errcode = 'ZH004';
     end if;
     select jsonb_object_agg(p.login, p.tenant) into v_pins from login_pin p;
     if v_pins is null then
         create or replace function pinned_tenant() returns text language sql stable return null::text;
     else
-        -- Not inlined, unlike the function without pins: the list is then in the memory of a session once, not once a plan.
+        -- Not inlined, unlike the function without pins: the list is then in a session's memory once, not once per plan.
         execute format('create or replace function pinned_tenant() returns text language plpgsql stable as %L', format(
             'begin return %L::pg_catalog.jsonb operator(pg_catalog.->>) session_user::pg_catalog.text; end', v_pins));
     end if;
@@ -36,7 +36,7 @@ begin
     perform compile_pins();
 end $$;
 
--- Pin a login to a tenant, or to another one than before. It holds from the next statement of its sessions on.
+-- Pin a login to a tenant, or change its pin. It applies from the next statement of its sessions on.
 create or replace function pin_login(login text, to_tenant text, actor text default null) returns setof login_pin
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column
@@ -53,7 +53,7 @@ begin
             using errcode = 'ZH074', hint = 'Create it first: create role … login. A role without LOGIN cannot be pinned.';
     end if;
     if v_role.exempt then
-        raise exception 'login % owns the tables or bypasses row-level security: a pin would not hold it', pin_login.login
+        raise exception 'login % owns the tables or bypasses row-level security: a pin would have no effect', pin_login.login
             using errcode = 'ZH075', hint = 'Use a login that was only granted a Holdfast role.';
     end if;
     return query
@@ -63,7 +63,7 @@ begin
     returning p.*;
 end $$;
 
--- Remove a pin; false if there was none.
+-- Remove a login's pin. Returns false if there was none.
 create or replace function unpin_login(login text, actor text default null) returns boolean
 language plpgsql security definer set search_path from current set lock_timeout = '20s' as $$
 #variable_conflict use_column

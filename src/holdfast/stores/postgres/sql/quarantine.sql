@@ -1,9 +1,9 @@
--- Find the jobs that make a claim or a maintenance task fail, and pass them over for a while.
+-- Find the jobs that make a claim or a maintenance task fail, and skip them for ten minutes. Returns their ids.
 --
--- A statement that moves a batch of jobs fails as a whole when one row breaks a rule (a number out of range, a state that
--- does not fit its other columns). Such a row can only have been written past the functions. This tries each candidate
--- alone, in a subtransaction that is always undone, and notes those that fail. Called after a failure only: the usual
--- path pays for one look at an empty table. The note ends after ten minutes, and the row is tried again.
+-- A statement that moves a batch of jobs fails as a whole when one row breaks a rule (a number out of range, a state that does
+-- not match its other columns). Such a row can only have been written around the functions. This tries each candidate alone,
+-- in a subtransaction that is always rolled back, and records those that fail. It is called only after a failure: the usual
+-- path costs one read of an empty table. After ten minutes the row is tried again.
 create or replace function set_aside(lease uuid, queues text[], kinds text[] default null, want integer default 1000,
                                      for_tenant text default '*')
 returns setof uuid
@@ -60,7 +60,7 @@ begin
             raise exception 'sound' using errcode = 'ZH099';
         exception
             when sqlstate 'ZH099' then null;
-            -- Only what is about the row itself: not a lock, a lost lease or a full disk.
+            -- Only errors about the row itself: not a lock, a lost lease or a full disk.
             when data_exception or check_violation or not_null_violation or sqlstate 'ZH001' or sqlstate 'ZH002' then
                 get stacked diagnostics v_why = message_text;
                 insert into quarantine as q (job_id, tenant, why, at, until)

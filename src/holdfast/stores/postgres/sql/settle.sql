@@ -1,8 +1,8 @@
--- End attempts, each with its settlement (engine/settlement.py decides; nothing is decided here).
--- `outcomes`: succeeded, retry, bury, fail (final), crash, snooze, cancel, and for a handler that waits: pause (for a time
--- or an event) and ask (people). `details`: null, or what goes with it:
---   {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}, "steps": …, "pause": …}
--- Answers with the ids whose attempt was no longer this lease's: nothing was written for those.
+-- End attempts, each with its settlement (engine/settlement.py decides; nothing is decided here). `outcomes`: succeeded,
+-- retry, bury (dead letter), fail (final), crash, snooze, cancel, and for a handler that waits: pause (for a time or an event)
+-- and ask (an approval). `details`: null, or what belongs to it:
+--     {"result": …, "result_ref": …, "delay": seconds, "code": …, "message": …, "note": {…}, "steps": …, "pause": …}
+-- Returns the ids whose attempt this lease no longer holds: nothing was written for those.
 create or replace function settle_many(lease uuid, jobs uuid[], attempts integer[], outcomes text[],
                                        details json[] default null, for_tenant text default null)
 returns setof uuid
@@ -14,7 +14,7 @@ begin
                                             settle_many.details, clock_now());
 end $$;
 
--- The same for whoever acts under that lease already, with the settings of its caller: those of exchange, or those above.
+-- The same for a caller that already acts under that lease, with the caller's settings: those of exchange, or those above.
 create or replace function settle_under(lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
                                         v_now timestamptz)
 returns setof uuid language plpgsql as $$
@@ -26,8 +26,8 @@ declare
     v_details  json[];
     v_anew     uuid[];   -- retried as new jobs
 begin
-    -- Lease and state are compared in a way that no index serves: the index of held jobs looks small to the planner, and
-    -- it would be read from end to end for every settlement. In ascending order of id, as every batch locks.
+    -- Lease and state are compared in a form that no index matches: the index of held jobs looks small to the planner, which
+    -- would scan it completely for every settlement. In ascending id order, in which every batch locks.
     if settle_under.details is null and 'succeeded' = all (settle_under.outcomes) then
         with ended as (
             update job_state s
@@ -41,7 +41,7 @@ begin
         )
         select array_agg(id) into v_jobs from ended;
     else
-        -- Of several settlements of one attempt the first one counts.
+        -- Of several settlements of one attempt the first counts.
         with offered as materialized (
             select distinct on (o.id, o.attempt) o.id, o.attempt, o.outcome, o.detail
               from unnest(settle_under.jobs, settle_under.attempts, settle_under.outcomes, settle_under.details)
@@ -65,7 +65,7 @@ begin
               from offered o
              where s.id = o.id and s.lease is not distinct from settle_under.lease and s.attempt = o.attempt
                and s.state is not distinct from 'in_progress'
-            -- Whether a crash, counted by now, was one too many is the row's to say, as for the reaper.
+            -- Whether a crash, already counted, exceeds the limit is decided from the row, as for the reaper.
             returning s.id, s.tenant, case when o.outcome = 'crash' and s.crashes > s.max_crashes then 'bury' else o.outcome end
                       as outcome, o.detail
         )
@@ -81,7 +81,7 @@ begin
         select o.id, o.tenant, o.detail -> 'result', o.detail ->> 'result_ref'
           from unnest(v_jobs, v_tenants, v_outcomes, v_details) as o(id, tenant, outcome, detail)
          where o.outcome = 'succeeded' and (o.detail -> 'result' is not null or o.detail -> 'result_ref' is not null)
-        on conflict (job_id) do nothing;   -- a job succeeds once; what was put there before is found by `audit verify`
+        on conflict (job_id) do nothing;   -- a job succeeds once; `audit verify` finds rows written before
 
         if v_outcomes && array['retry', 'crash'] then
             v_anew := retry_anew(array_agg(o.id), array_agg(o.outcome), array_agg(coalesce((o.detail ->> 'delay')::float8, 0)), v_now)
@@ -89,14 +89,14 @@ begin
                 where o.outcome in ('retry', 'crash');
         end if;
 
-        -- `failed` passes on at once, in the same transaction.
+        -- `failed` is left at once, in the same transaction.
         update job_state s
            set state = case when o.outcome in ('retry', 'crash') then 'retry_waiting' else 'dead_letter' end::state,
                retries = s.retries + case o.outcome when 'retry' then 1 else 0 end,
                due_at = case when o.outcome in ('retry', 'crash')
                         then v_now + make_interval(secs => coalesce((o.detail ->> 'delay')::float8, 0)) end,
                finished_at = case when o.outcome in ('retry', 'crash') then null else v_now end,
-               -- A dead letter knows its group (features/dead_letters/postgres.sql).
+               -- A dead letter stores its group (features/dead_letters/postgres.sql).
                note = case when o.outcome = 'bury' and o.detail -> 'note' ->> 'fingerprint' is not null
                            then jsonb_strip_nulls(jsonb_build_object('fingerprint', o.detail -> 'note' ->> 'fingerprint',
                                                                      'frame', o.detail -> 'note' ->> 'frame')) end

@@ -1,4 +1,5 @@
--- Save progress under a name (CX-8). The hot row is read, locked against a change of hands, and not rewritten.
+-- Save progress under a name. Returns false if this lease no longer holds the attempt. The job's state row is read and locked
+-- against a change of holder, but not rewritten.
 create or replace function save_checkpoint(job uuid, lease uuid, attempt integer, name text, value json,
                                            for_tenant text default null)
 returns boolean
@@ -28,8 +29,8 @@ begin
     return true;
 end $$;
 
--- An object is about to be stored for a step or a checkpoint. It is on the list of files to delete until it is recorded: a
--- worker that dies in between leaves nothing behind for longer than a day.
+-- Record that a file is about to be stored for a step or a checkpoint. It is on the list of files to delete until the step is
+-- saved: if the worker dies in between, the file is deleted within a day.
 create or replace function note_upload(job uuid, lease uuid, attempt integer, ref text, for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -52,7 +53,7 @@ begin
     return true;
 end $$;
 
--- What a step or a checkpoint no longer names is on that list again: it was saved anew, forgotten or cleaned.
+-- A file that a step or a checkpoint no longer refers to returns to that list: the step was saved again, forgotten or cleaned.
 create or replace function leave_part() returns trigger
 language plpgsql security definer set search_path from current as $$
 begin
@@ -68,7 +69,8 @@ create or replace trigger leave_part after update or delete on checkpoint for ea
 create or replace trigger leave_part after update or delete on step for each row
     when (old.value::text like '{"$holdfast":{%"stored":"artifact:%') execute function leave_part();
 
--- Note a file an attempt has made (SC-5). Late ones are welcome, while the job is still this lease's or has just ended by it.
+-- Record a file that an attempt created. Accepted while this lease holds the job, and shortly after it has ended the attempt.
+-- Returns false otherwise.
 create or replace function add_artifact(job uuid, lease uuid, attempt integer, name text, ref text, meta jsonb default null,
                                         for_tenant text default null)
 returns boolean
@@ -91,16 +93,16 @@ begin
     return true;
 end $$;
 
--- Durable steps: what a handler has done is remembered, so that a later attempt does not do it again (CX-8, HF-6).
+-- Durable steps: the results of a handler's calls are stored, so that a later attempt does not repeat them.
 --
--- A step that is over is one row, written once (save_steps). A handler that sleeps, waits for an event or asks people
--- lets go of its job: that is a settlement, and what it waits for is written with it (suspend, called by settle_many).
--- An event that was sent finds the waits it fulfils by index, and a wait that begins looks for events sent before;
--- a lock on the event's name keeps the two from missing each other.
+-- A finished step is one row, written once (save_steps). A handler that sleeps, waits for an event or requests an approval
+-- suspends its job: that is a settlement, and what the job waits for is written with it (suspend, called by settle_many). A
+-- sent event finds the waits it fulfils by index, and a new wait searches for events sent before; a lock on the event's name
+-- keeps the two from missing each other.
 
--- `entries`: [{"job", "attempt", "n", "name", "kind", "value", "error", "tries", "took"}, …]. Answers only what is out
--- of the ordinary: `stale`, the attempt is no longer this lease's and nothing was written for it; `kept`, the step was
--- over already (an event came after all), and this is what it says.
+-- Save the results of durable calls. `entries`: [{"job", "attempt", "n", "name", "kind", "value", "error", "tries", "took"},
+-- …]. Returns only exceptions: `stale` means that this lease no longer holds the attempt and nothing was written; `kept` means
+-- that the step had already finished (its event did arrive), with the stored value.
 create or replace function save_steps(lease uuid, entries json, for_tenant text default null)
 returns table (job_id uuid, n integer, fate text, value json)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
@@ -118,7 +120,7 @@ begin
                    tries smallint, took double precision)
          order by e.job, e.attempt, e.n
     ), held as materialized (
-        -- Locked against a change of hands, in the order in which every batch locks; not rewritten.
+        -- Locked against a change of holder, in the order in which every batch locks; not rewritten.
         select s.id, s.tenant, s.attempt from job_state s
          where s.id = any (array(select o.job from offered o)) and s.lease is not distinct from save_steps.lease
            and s.state is not distinct from 'in_progress'
@@ -134,7 +136,7 @@ begin
          where t.ended_at is null
         returning t.job_id, t.n
     )
-    -- The table of all steps is never joined, whatever the planner thinks of: what was kept is looked up one by one.
+    -- The table of all steps is never joined, whatever the planner prefers: stored values are looked up one by one.
     select o.job, o.n, case when h.id is null then 'stale' else 'kept' end,
            case when h.id is not null then (select t.value from step t where t.job_id = o.job and t.n = o.n) end
       from offered o
@@ -147,13 +149,12 @@ begin
     end if;
 end $$;
 
--- The names a wait looks at, in one order, as text: waits with the same names have the same shape.
+-- The names that a wait matches on, sorted, as text: waits with the same names have the same shape.
 create or replace function shape_of(wanted jsonb) returns text language sql immutable
 return case when wanted is not null
        then (select coalesce(jsonb_agg(k order by k collate "C"), '[]')::text from jsonb_object_keys(wanted) k) end;
 
--- What of an event a wait looks at: those names with their values, null where there is none. As text, in one spelling:
--- 7.0 is 7.
+-- The part of an event that a wait matches on: those names with their values, null if missing. As canonical text: 7.0 is 7.
 create or replace function projection(data jsonb, shape text) returns text language sql immutable
 return case when shape is not null then
     (select coalesce(jsonb_object_agg(k, case jsonb_typeof(data -> k) when 'number' then to_jsonb(trim_scale((data ->> k)::numeric))
@@ -164,7 +165,7 @@ create or replace function told(e app_event) returns json language sql stable
 return json_build_object('id', e.id, 'name', e.name, 'data', e.data, 'sent_by', e.sent_by,
     'sent_at', to_char(e.sent_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
 
--- The first event that a waiting step is for, if it has been sent.
+-- The first event that fulfils a waiting step, if it has been sent.
 create or replace function event_for(p_job uuid, p_n integer, p_since timestamptz) returns app_event
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -175,13 +176,13 @@ begin
         on e.tenant = t.tenant and e.name = t.name and e.sent_at >= p_since
        and (e.job_id is null or e.job_id = t.job_id) and projection(e.data::jsonb, t.shape) = t.wanted
      where t.job_id = p_job and t.n = p_n
-       -- One that this job has had before is not news.
+       -- An event that this job has already received does not count.
        and not exists (select from step u where u.job_id = p_job and u.kind = 'event' and u.value ->> 'id' = e.id::text)
      order by e.sent_at, e.id limit 1;
     return v_event;
 end $$;
 
--- The oldest transaction that has sent an event and not ended yet; null: there is none.
+-- The oldest open transaction that has sent an event; null if there is none.
 create or replace function oldest_sender() returns bigint language plpgsql set search_path from current as $$
 begin
     return (select min(x::text::bigint) from pg_snapshot_xip(pg_current_snapshot()) x
@@ -192,9 +193,9 @@ begin
                       and r.database = (select d.oid from pg_database d where d.datname = current_database())));
 end $$;
 
--- A job that begins to wait for an event and a transaction that sends it do not see each other before both have committed.
--- Neither waits for the other: the sender's transaction may stay open for hours. Instead the wait is checked again after it
--- was committed, and once more when all senders have ended that may have looked for waits before. Answers how many go on.
+-- A job that starts to wait for an event and a transaction that sends it do not see each other until both have committed.
+-- Neither waits for the other: the sender's transaction may stay open for hours. Instead the wait is checked again after its
+-- commit, and once more when all senders have ended that may have searched for waits before. Returns how many jobs continue.
 create or replace function recheck_waits(p_scope text, p_now timestamptz, p_want integer) returns integer
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -212,7 +213,7 @@ begin
          order by w.check_at limit p_want for update skip locked
     loop
         if not v_asked then
-            -- After the waits were read and before events are: who sends from now on sees the waits.
+            -- After the waits are read and before the events: later senders see the waits.
             v_bound := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
             v_oldest := oldest_sender();
             v_asked := true;
@@ -221,7 +222,7 @@ begin
           into v_job from job_state s left join step t on t.job_id = s.id and t.n = v_wait.n
          where s.id = v_wait.job_id for update of s skip locked;
         if not found and exists (select from job_state s where s.id = v_wait.job_id) then
-            continue;   -- somebody writes to the job just now: the next time
+            continue;   -- another transaction is writing to the job: checked again next time
         end if;
         if v_job.waits is true then
             v_event := event_for(v_wait.job_id, v_wait.n, v_wait.since);
@@ -244,8 +245,8 @@ begin
     return v_count;
 end $$;
 
--- The attempts of these jobs have just ended by waiting for something: write down what for. `details`: {"steps": steps
--- to be remembered with it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "approval"}}.
+-- The attempts of these jobs have just ended in order to wait: record what for. `details`: {"steps": steps to be stored with
+-- it, "pause": {"n", "name", "kind", "until" | "delay", "tries", "error", "wanted", "since", "approval"}}.
 create or replace function suspend(jobs uuid[], tenants text[], details json[], p_now timestamptz) returns void
 language plpgsql set search_path from current
     set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
@@ -261,7 +262,7 @@ begin
       from unnest(suspend.jobs, suspend.tenants, suspend.details) as o(id, tenant, detail)
      cross join lateral json_to_recordset(coalesce(o.detail -> 'steps', '[]')) as e(
                n integer, name text, kind text, value json, error json, tries smallint, took double precision)
-    -- One that was to be tried again: its handler has caught the last failure, and gone on.
+    -- A step that was to be retried: its handler has caught the last failure and continued.
     on conflict (job_id, n) do update
        set value = excluded.value, error = excluded.error, tries = excluded.tries, attempt = excluded.attempt,
            ended_at = excluded.ended_at, name = excluded.name, kind = excluded.kind
@@ -288,7 +289,7 @@ begin
           join job j on j.id = o.id
          where o.detail -> 'pause' ->> 'kind' = 'event'
     loop
-        -- It may have come after the handler had read what it has behind it: then the job does not sleep over it.
+        -- The event may have arrived after the handler read its stored steps: then the job does not sleep.
         if not v_wait.over then
             v_event := event_for(v_wait.job_id, v_wait.n, v_wait.since);
             if v_event.id is null then
@@ -309,8 +310,8 @@ begin
     end if;
 end $$;
 
--- Tell jobs something: every job of the tenant that waits for an event of this name with these values goes on, and those
--- that begin to wait for it later find it.
+-- Send an application event: every job of the tenant that waits for an event of this name with these values continues, and
+-- jobs that wait for it later find it. Sending it again with the same `key` or `event` id returns the existing event.
 create or replace function send_event(name text, data json default '{}', key text default null, job uuid default null,
                                       actor text default null, for_tenant text default null, event uuid default null,
                                       cause uuid default null)
@@ -334,9 +335,9 @@ declare
     v_queues text[];
 begin
     if v_tenant = '*' then
-        raise exception 'an event must be sent in one tenant' using errcode = 'ZH010';
+        raise exception 'an event needs one tenant, not every tenant' using errcode = 'ZH010';
     end if;
-    -- Receivers of webhooks go by the name: nobody but the database tells of jobs, schedules and webhooks.
+    -- Webhook receivers trust the name: only the database may send events about jobs, schedules and webhooks.
     if starts_with(send_event.name, 'job.') or send_event.name in ('schedule.missed', 'webhook.disabled') then
         raise exception 'events named job.…, schedule.missed and webhook.disabled are reserved for Holdfast'
             using errcode = 'ZH010';
@@ -354,13 +355,13 @@ begin
     on conflict do nothing
     returning e.* into v_event;
     if not found then
-        -- Told before under this key; or this very one, by a try whose answer was lost.
+        -- Already sent with this key, or with this id by a call whose response was lost.
         return query select e.id, e.id is not distinct from send_event.event, 0, false, null::text, null::text from app_event e
          where e.tenant = v_tenant
            and (e.id = send_event.event or e.name = send_event.name and e.key = send_event.key);
         return;
     end if;
-    -- Step from shape to shape along the index: there are few of them, however many wait.
+    -- Skips from shape to shape along the index: there are few shapes, however many jobs wait.
     loop
         select t.shape into v_shape from step t
          where t.tenant = v_tenant and t.name = send_event.name and t.kind = 'event' and t.ended_at is null
@@ -377,11 +378,11 @@ begin
     woke := 0;
     if v_jobs is not null then
         perform from job_state s where s.id = any (v_jobs) order by s.id for update;
-        -- The wait of a job that has ended meanwhile is over as well: nobody looks at it again.
+        -- The wait of a job that has ended meanwhile is closed too: it is not read again.
         update step t set value = told(v_event), ended_at = v_now
           from unnest(v_jobs, v_places) as o(job, n)
          where t.job_id = o.job and t.n = o.n and t.ended_at is null;
-        -- Those that were put to sleep for it; others are on their way already, and will find it.
+        -- Jobs that sleep until the event; the others are already running and will find it.
         with woken as (
             update job_state s set state = 'queued', due_at = null, note = jsonb_build_object('event', send_event.name)
              where s.id = any (v_jobs) and s.state = 'retry_waiting'
@@ -397,8 +398,8 @@ begin
     return next;
 end $$;
 
--- Forget what a dead letter has behind it from place `to_place` on, so that its handler does it again when it is redriven.
--- Answers how many were forgotten; null when there is no such dead letter.
+-- Delete the stored steps of a dead letter from position `to_place` on, so that its handler repeats them when it is redriven.
+-- Returns how many were deleted; null if there is no such dead letter.
 create or replace function rewind(job uuid, to_place integer, actor text default null, for_tenant text default null)
 returns integer
 language plpgsql security definer set search_path from current as $$
@@ -422,14 +423,14 @@ end $$;
 create or replace function judge_step() returns trigger language plpgsql set search_path from current as $$
 begin
     if tg_op = 'INSERT' then
-        raise exception 'job %: an approval is over when its approval is decided', new.job_id using errcode = 'ZH002';
+        raise exception 'job %: only the decision of its approval can finish this step', new.job_id using errcode = 'ZH002';
     elsif old.ended_at is not null and sealed_alike(old.value, new.value) and to_jsonb(old) - 'value' = to_jsonb(new) - 'value' then
-        return new;   -- the same result, sealed with another key (features/payloads/postgres.sql)
+        return new;   -- the same result, re-encrypted (features/payloads/postgres.sql)
     elsif old.ended_at is not null or (old.job_id, old.n, old.tenant, old.name, old.kind) <> (new.job_id, new.n, new.tenant, new.name, new.kind) then
-        raise exception 'job %: step % is over, and is not written again', old.job_id, old.n using errcode = 'ZH002';
+        raise exception 'job %: step % has finished and cannot be written again', old.job_id, old.n using errcode = 'ZH002';
     elsif not exists (select from approval g where g.job_id = old.job_id and g.n = old.n and g.tenant = old.tenant
                          and g.id::text = new.value ->> 'approval_id' and g.state = new.value ->> 'state' and g.decided_at = new.ended_at) then
-        raise exception 'job %: an approval is over when its approval is decided', old.job_id using errcode = 'ZH002';
+        raise exception 'job %: only the decision of its approval can finish this step', old.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -442,13 +443,13 @@ create or replace trigger judge_update before update on step for each row
 
 create or replace trigger refuse_update before update on app_event for each statement execute function refuse_change();
 
--- --- leaving ---
+-- --- deletion ---
 
--- With their job, as its ledger does (judge_delete); steps also when somebody has them forgotten (rewind).
+-- Steps and events are deleted with their job, like its ledger (judge_delete); steps also by rewind.
 create or replace function judge_step_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id where s.state not in ('dead_letter', 'cleaned')) then
-        raise exception 'steps are forgotten of dead letters only' using errcode = 'ZH002';
+        raise exception 'only the steps of dead letters can be deleted' using errcode = 'ZH002';
     end if;
     return null;
 end $$;

@@ -1,5 +1,5 @@
--- Row-level security on every table, for the owner too, failing closed (JF-1, JF-2).
--- `scope()` in a sub-select is asked once a statement, not once a row.
+-- Row-level security on every table, for the owner too, failing closed. `scope()` in a sub-select is evaluated once per
+-- statement, not once per row.
 do $$
 declare
     v_table text;
@@ -13,18 +13,18 @@ begin
         if exists (select from pg_attribute a where a.attrelid = v_table::regclass and a.attname = 'tenant') then
             execute format('create policy tenancy on %I using (tenant = (select scope()) or (select scope()) = ''*'')', v_table);
         else
-            execute format('create policy tenancy on %I using (true)', v_table);  -- holds nothing of anybody's
+            execute format('create policy tenancy on %I using (true)', v_table);  -- contains no tenant's data
         end if;
     end loop;
 end $$;
 
--- A worker for every tenant is no tenant's secret: whoever acts for one may see that it is alive (its token is
--- not granted). Without this the judges would take its lease for one that has ended.
+-- A worker for every tenant is visible to each tenant: a caller for one tenant may see that it is alive (its token is not
+-- granted). Otherwise the guards would treat its lease as ended.
 drop policy if exists everybodys on lease;
 create policy everybodys on lease for select using (tenant = '*' and (select scope()) is not null);
 
--- Nor is what everybody is held to: its limits, for how long jobs are kept, what is reserved from all or paused, and how queues are kept. What is counted for it
--- is written by whoever takes and ends jobs, through functions; nobody is granted a look at it.
+-- So are settings that apply to every tenant: limits, retention, reservations, pauses and queue settings. The counts for them
+-- are written by the functions that claim and settle jobs; no role is granted access to them.
 do $$
 declare
     v_table text;
@@ -40,7 +40,7 @@ begin
     end loop;
 end $$;
 
--- Nor is who may execute.
+-- So are the executors.
 drop policy if exists everybodys on executor;
 create policy everybodys on executor for select using (tenant = '*' and (select scope()) is not null);
 
@@ -50,9 +50,10 @@ alter table job alter column enqueued_by set default actor();
 alter table job alter column source_system set default 'sql';
 alter table job alter column created_at set default clock_now();
 
--- A row of the ledger is of the transaction that writes it, and of its time. The triggers see to both; a row that comes in another
--- way, from somebody's own trigger, is refused. It is a policy because it is a part of the plan, which is kept: a trigger or a
--- CHECK would cost a tenth of a job. A clock that tests have stopped is not compared. A superuser is under no policy; `audit verify` finds such rows.
+-- A ledger row carries the id and the time of the transaction that writes it. The triggers ensure both; a row inserted another
+-- way, by a foreign trigger, is refused. This is a policy because it becomes part of the cached plan: a trigger or a CHECK
+-- would cost a tenth of a job. A clock that tests have stopped is not compared. Policies do not apply to a superuser; `audit
+-- verify` finds such rows.
 do $$
 declare
     v_table text;
@@ -65,32 +66,33 @@ begin
     end loop;
 end $$;
 
--- Judges read other tables, and row-level security hides rows of other tenants from them. A statement can change the tenant
--- while it runs (`where … and set_config('holdfast.tenant', …)`), and a judge that looks for a reason to refuse would then find
--- none. So whatever was updated or deleted must belong to the tenant that is set when its judges have finished. This is told
--- from the rows themselves; no setting can make it answer otherwise.
+-- Guards read other tables, and row-level security hides rows of other tenants from them. A statement can change the tenant
+-- while it runs (`where … and set_config('holdfast.tenant', …)`), and a guard that searches for a reason to refuse would then
+-- find none. So every updated or deleted row must belong to the tenant that is set when its guards have finished. This is
+-- derived from the rows themselves; no setting can change the result.
 
--- Whether row-level security hides rows of this tenant at the moment. It never does from a superuser.
+-- Whether row-level security currently hides rows of this tenant. It never does for a superuser.
 create or replace function hidden(p_tenant text, p_table regclass) returns boolean language sql stable
 return scope() is distinct from '*' and scope() is distinct from p_tenant and row_security_active(p_table);
 
 create or replace function judge_scope() returns trigger language plpgsql set search_path from current as $$
 begin
-    if scope() = '*' then   -- nothing is hidden; and a purge of a million rows need not ask for each
+    if scope() = '*' then   -- nothing is hidden; and a purge of a million rows need not check each
         return null;
     end if;
     if exists (select from gone g where hidden(g.tenant, tg_relid)
-                                    -- What is counted for everybody is written in every scope (tenancy.sql).
+                                    -- Counts for every tenant are written in every scope (tenancy.sql).
                                     and not (g.tenant = '*' and tg_table_name in ('occupied_slot', 'rate_meter'))) then
         raise exception '%: the tenant was changed while the statement ran', tg_table_name
-            using errcode = 'ZH002', hint = 'Set holdfast.tenant before the statement, and leave it alone until it has ended.';
+            using errcode = 'ZH002',
+                  hint = 'Set holdfast.tenant before the statement and do not change it until the statement has ended.';
     end if;
     return null;
 end $$;
 
--- For every table of tenants' rows that has a judge, found in the catalogue. Not for updates of job_state, which are on the path
--- of every job: the trigger that writes the ledger looks after them (transition.sql). Nor for updates of api_token:
--- whoever presents a token may have it counted in any scope.
+-- For every tenant table that has a guard, found in the catalogue. Not for updates of job_state, which are on the path of
+-- every job: the trigger that writes the ledger checks them (transition.sql). Nor for updates of api_token: the use of a
+-- presented token may be recorded in any scope.
 do $$
 declare
     v_table text;
@@ -100,7 +102,7 @@ begin
          where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')
            and not c.relispartition   -- partitions refuse statements that name them
            and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant')
-           -- Not those that record actions: in a new database they come later.
+           -- Not the triggers that record actions: in a new database they are created later.
            and exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal and t.tgname not like 'record\_%'
                           or t.tgrelid = c.oid and t.tgname = 'record_transition')
     loop

@@ -1,10 +1,10 @@
--- The ledger: one event per transition, in the same transaction, whoever made it; and the check of every update of a
--- state row (transition_rules.sql), since both read the same rows. The transition tables are visible only in the trigger
--- function itself, and a trigger per feature would read them again. So there is one trigger: it looks at the rows once and
--- calls the hooks that the look asks for (`*_on_transition`, each in the file of its feature) with ids or rows.
+-- The ledger: one event per transition, in the same transaction, for every writer; and the check of every update of a state
+-- row (transition_rules.sql), since both read the same rows. The transition tables are visible only in the trigger function
+-- itself, and a trigger per feature would read them again. So there is one trigger: it reads the rows once and calls the hooks
+-- that apply (`*_on_transition`, each in the file of its feature) with ids or rows.
 --
--- A hash join of old and new rows: a nested loop over a thousand rows each would be a million comparisons, and the
--- operations that update switch the other joins off.
+-- A hash join of old and new rows: a nested loop over a thousand rows each would be a million comparisons, and the operations
+-- that update turn the other joins off.
 create or replace function record_transition() returns trigger language plpgsql
     set search_path from current
     set enable_nestloop = off
@@ -23,8 +23,8 @@ declare
     v_state state;
     v_lease uuid;
 begin
-    -- The plain path: nearly every statement takes jobs, or settles jobs that have succeeded, and nothing about any of its
-    -- rows is special (`plain`, transition_rules.sql). One look at the rows tells, and what is written of each is known.
+    -- The plain path: nearly every statement claims jobs, or settles jobs that have succeeded, and no row is special (`plain`,
+    -- transition_rules.sql). One read of the rows shows that, and what to write for each is known.
     select n.state, n.lease into v_state, v_lease from new_rows n limit 1;
     if v_state in ('in_progress', 'succeeded') then
         select count(*) = count(*) filter (where plain(
@@ -35,9 +35,9 @@ begin
                        and o.executor is not distinct from n.executor, n.retries, n.max_attempts,
                    n.crashes, n.max_crashes, num_nonnulls(n.note, o.agent, n.agent, o.workflow_id, n.workflow_id))) as plain,
                (select not (d.limited or d.capped) from dispatch d) as free, exists (select from watch) as watched,
-               -- Who takes a job shows a live lease.
+               -- A claim has to name a live lease.
                v_lease is null or (select l.ended_at is null and l.name <> 'generator' from lease l where l.id = v_lease) as live,
-               -- As clock_now() says: here without a call.
+               -- clock_now(), inlined.
                (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now
           into v_seen from new_rows n left join old_rows o on o.id = n.id;
         if v_seen.plain and v_seen.free and v_seen.live then
@@ -54,10 +54,10 @@ begin
         end if;
     end if;
 
-    -- What there is to do, in one look. A maintenance task that found nothing comes here too, and must not cost a
-    -- transaction id and a write.
+    -- What has to be done, in one read. A maintenance task that found nothing comes here too, and must not cost a transaction
+    -- id and a write.
     select n.*, o.*, d.limited, d.capped, d.running_counts, exists (select from watch) as watched,
-           -- As clock_now() says: here without a call.
+           -- clock_now(), inlined.
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c) as now into v_seen
       from (select count(*) as rows, bool_or(n.workflow_id is not null) as flowing, bool_or(n.finished_at is not null) as finished,
                    bool_or(n.lease is not null) as held, bool_or(hidden(n.tenant, tg_relid)) as hidden,
@@ -72,11 +72,11 @@ begin
         return null;
     end if;
     v_now := v_seen.now;
-    v_xid := pg_current_xact_id()::text::bigint;   -- once, not by the column's default once a row
+    v_xid := pg_current_xact_id()::text::bigint;   -- once, instead of once per row by the column's default
     insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)
     select v_xid, n.id, n.tenant, n.kind,
-           -- Whoever shows the lease was not lost, whatever its handler calls the error; it may have lost a process
-           -- of its own, which it counts as a crash.
+           -- A worker that shows the lease was not lost, whatever its handler calls the error; it may have lost a process of
+           -- its own, which it counts as a crash.
            event_type(o.state, n.state, case when n.settled_by = o.lease
                                           then case when n.crashes > o.crashes then 'process_died' end
                                           else n.error_code end, n.note),
@@ -84,7 +84,7 @@ begin
            event_meta(o.state, n.state, n.note, n.id, n.error_code, n.error_message, n.due_at)
       from new_rows n left join old_rows o on o.id = n.id
      where case
-        -- Judged where it is read: a row of which any of this is true is refused, and with it the statement.
+        -- Checked where it is read: if any of this is true for a row, the statement is refused.
         when o.id is null or not legal(o.state, n.state)
              or unfenced(o.state, n.state, o.lease, n.settled_by, n.error_code)
              or n.attempt <> o.attempt + (case when n.state = 'in_progress' and o.state <> 'in_progress' then 1 else 0 end)
@@ -99,7 +99,7 @@ begin
                               n.due_at is not null, n.approval_id is not null, n.lease is not null, n.settled_by is not null,
                               n.retries, n.max_attempts, n.crashes, n.max_crashes))
         else o.state <> n.state
-             -- Somebody has given a waiting job another time or another place: no step of its own, but to be told.
+             -- A waiting job got another time or position: not a transition, but it is recorded.
              or (n.state = 'queued' and n.note ? 'rescheduled' and not n.note ? 'moved' and n.note is distinct from o.note)
              or (n.state in ('queued', 'retry_waiting') and n.note ? 'moved'
                  and n.note -> 'moved' is distinct from o.note -> 'moved')
@@ -109,7 +109,8 @@ begin
 
     if v_seen.hidden then
         raise exception 'job_state: the tenant was changed while the statement ran'
-            using errcode = 'ZH002', hint = 'Set holdfast.tenant before the statement, and leave it alone until it has ended.';
+            using errcode = 'ZH002',
+                  hint = 'Set holdfast.tenant before the statement and do not change it until the statement has ended.';
     end if;
     perform refuse_quiet(o, n, coalesce(v_seen.moved and exists (
                 select from old_rows a join new_rows b on b.id = a.id
@@ -141,7 +142,7 @@ begin
               where o.workflow_id is not null and o.due_at = 'infinity' and n.due_at is distinct from 'infinity'
                 and n.state in ('queued', 'retry_waiting');
         end if;
-        -- Not `failed`, which may pass on: see advance_failed.
+        -- Not `failed`, which may be left again: see advance_failed.
         perform workflows_on_transition(w.jobs) from (
             select array_agg(n.id) as jobs from new_rows n join old_rows o on o.id = n.id
              where n.workflow_id is not null and o.state <> n.state

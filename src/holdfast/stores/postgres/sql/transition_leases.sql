@@ -1,6 +1,6 @@
--- A job is taken under a live lease, and a holder is declared lost only if its lease has run out. Called by
--- record_transition with one entry per lease. Each lease is looked up by its key: a join would read them all, and there
--- may be one for every job.
+-- A job is claimed under a live lease, and a holder is declared lost only if its lease has expired. Called by
+-- record_transition with one entry per lease. Each lease is looked up by key: a join would read them all, and there may be one
+-- per job.
 create or replace function check_leases(p_jobs uuid[], p_leases uuid[], p_taken boolean[], p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 declare
@@ -14,7 +14,7 @@ begin
         return;
     end if;
     if v_bad.taken then
-        raise exception 'job % cannot be taken under lease %: there is no such live lease', v_bad.job, v_bad.lease
+        raise exception 'job % cannot be claimed under lease %: it is not a live lease', v_bad.job, v_bad.lease
             using errcode = 'ZH003', hint = 'Open a lease first: select * from open_lease(…).';
     end if;
     raise exception 'job % cannot be declared lost: lease % is still live', v_bad.job, v_bad.lease

@@ -1,4 +1,4 @@
--- What happened, told from the row alone, so that a step taken by hand is named as well as one of ours.
+-- Return the event type of a transition, derived from the row alone, so that hand-written transitions get one too.
 create or replace function event_type(was state, now_is state, error_code text, note jsonb) returns text
 language sql immutable
 return case now_is
@@ -22,20 +22,19 @@ return case now_is
     when 'cleaned' then 'clean'
 end;
 
--- What every row must be, and what an update of a state row may do (CX-1). One expression each, which the statements
--- that write the ledger have as part of their plan. The pairs are those of engine/states.py: a test tries every
--- ordered pair.
+-- Invariants of every row, and the rules for updates of a state row. One expression each, which becomes part of the plan of
+-- the statements that write the ledger. The pairs are those of engine/states.py: a test tries every ordered pair.
 
--- Whether a time is outside of the UTC years 1 to 9999, which is what every client can hold (engine/times.py).
+-- Whether a time is outside of the UTC years 1 to 9999, which every client can represent (engine/times.py).
 create or replace function out_of_time(p_time timestamptz) returns boolean language sql immutable
 return p_time < '0001-01-01 00:00:00+00' or p_time >= '10000-01-01 00:00:00+00';
 
--- The nearest time within them: for sums, which one event that was written by hand must not stop.
+-- The nearest time in that range: for sums, which must not fail because of one hand-written event.
 create or replace function in_time(p_time timestamptz) returns timestamptz language sql immutable
 return case when p_time is not null then least(greatest(p_time, '0001-01-01 00:00:00+00'), '9999-12-31 00:00:00+00') end;
 
--- Seconds as a span of time, of at most a hundred years: a number that is none must not stop what goes by it, nor let
--- anything go early.
+-- Seconds as an interval of at most a hundred years: a malformed number must neither stop its caller nor let anything start
+-- early.
 create or replace function span(p_seconds double precision) returns interval language sql immutable
 return make_interval(secs => case when p_seconds >= 0 and p_seconds < 3162240000 then p_seconds
                                   when p_seconds is not null then 3162240000 end);
@@ -45,8 +44,8 @@ begin
     raise exception '% is out of range', p_what using errcode = 'ZH090', hint = 'Use a time in the years 1 to 9999, in UTC.';
 end $$;
 
--- Whether JSON is nested more than 100 deep, as engine/payload.py counts. Short text, or text with few brackets, is not.
--- What is left of the rest without its strings is brackets; taking away the innermost pairs 100 times leaves what is deeper.
+-- Whether JSON is nested more than 100 levels deep, as engine/payload.py counts. Short text, or text with few brackets, is
+-- not. Otherwise strings are removed, which leaves the brackets; removing the innermost pairs 100 times leaves what is deeper.
 create or replace function too_deep(p_json text) returns boolean language plpgsql immutable as $$
 declare
     v_left text;
@@ -65,17 +64,17 @@ end $$;
 
 create or replace function refuse_deep(p_job uuid) returns void language plpgsql as $$
 begin
-    raise exception 'the payload of job % is nested more than 100 deep', p_job
-        using errcode = 'ZH091', hint = 'Make it flatter, or store it elsewhere and send a reference.';
+    raise exception 'the payload of job % is nested more than 100 levels deep', p_job
+        using errcode = 'ZH091', hint = 'Flatten it, or store it elsewhere and send a reference.';
 end $$;
 
--- The rule that a job's facts break, or null. A name begins with something to see: the space is character 32.
+-- The rule that a job's facts break, or null. A name begins with a visible character: the space is character 32.
 create or replace function broken_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
                                        max_attempts smallint, max_crashes smallint, uses text[], retry_as text, depth smallint,
                                        tags text[] default null, run_at timestamptz default null,
                                        deadline_at timestamptz default null, backoff jsonb default null,
                                        executor text default null)
-returns text language sql stable   -- as array_to_string is: or it would be called, not read
+returns text language sql stable   -- stable like array_to_string: otherwise it would be called instead of inlined
 return case
     when ascii(kind) <= 32 or length(kind) > 100 then 'kind_named'
     when ascii(queue) <= 32 or length(queue) > 100 then 'queue_named'
@@ -94,9 +93,9 @@ return case
     when ascii(executor) <= 32 or length(executor) > 100 or executor = '*' then 'executor_named'
 end;
 
--- Whether one of the first of these rules might be broken. What it asks of a few functions for the names and numbers
--- together takes a third of the time; where it says yes, broken_fact has the word. A name that begins with * or what
--- stands before it (42 and less) is looked at, and so are limits for retries and crashes whose bits together make 101.
+-- Whether one of the first of these rules might be broken. Checking names and numbers together with a few functions takes a
+-- third of the time; if it is true, broken_fact decides. It is true for a name that begins with * or a character before it (42
+-- and less), and for limits of retries and crashes whose bits combine to more than 100.
 create or replace function odd_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
                                     max_attempts smallint, max_crashes smallint)
 returns boolean language sql immutable
@@ -104,8 +103,8 @@ return least(ascii(kind), ascii(queue), ascii(tenant), ascii(enqueued_by), ascii
     or greatest(length(kind), length(queue), length(tenant)) > 100
     or (max_attempts - 1 | max_crashes) < 0 or (max_attempts - 1 | max_crashes) > 100;
 
--- The same of where a job is. What nearly every row is comes first, in as few comparisons as it takes: it breaks none of
--- the rules below (a test compares the two ways).
+-- The same for the state row. The most common case comes first, in as few comparisons as possible: it breaks none of the rules
+-- below (a test compares the two).
 create or replace function broken_state(state state, finished boolean, explained boolean, due boolean, asked boolean,
                                         held boolean, settled boolean, retries smallint, max_attempts smallint,
                                         crashes smallint, max_crashes smallint)
@@ -125,6 +124,7 @@ return case
     when crashes < 0 or max_crashes < 0 or max_crashes > 100 then 'crashes_counted'
 end;
 
+-- Return whether the state machine allows a transition from one state to another.
 create or replace function legal(was state, now_is state) returns boolean language sql immutable
 return was = now_is or case was
     when 'queued' then now_is in ('leased', 'in_progress', 'failed', 'cancelled')
@@ -143,15 +143,15 @@ end;
 create or replace function pends(p_state state, p_running boolean) returns boolean language sql immutable
 return p_state in ('queued', 'retry_waiting') or p_running and p_state in ('leased', 'in_progress');
 
--- An attempt may be ended by whoever shows its lease, cancelled by anyone, or declared lost by the reaper.
+-- An attempt may be ended by a worker that shows its lease, cancelled by anyone, or declared lost by the reaper.
 create or replace function unfenced(was state, now_is state, held_by uuid, shown uuid, error_code text)
 returns boolean language sql immutable
 return was = 'in_progress' and shown is distinct from held_by
     and now_is not in ('in_progress', 'cancelled')
     and (now_is <> 'failed' or error_code is distinct from 'worker_lost');
 
--- Whether a row is one of those that nearly all are: taken from its queue under that lease, or settled as succeeded by
--- whoever held it, with nothing to be told beside and none of the rules above broken (a test tries what breaks them).
+-- Whether a row is one of the common ones: claimed from its queue under that lease, or settled as succeeded by its holder,
+-- with nothing else to record and none of the rules above broken (a test tries what breaks them).
 create or replace function plain(wanted state, was state, now_is state, lease uuid, held_by uuid, taken_by uuid, shown uuid,
                                  finished_at timestamptz, more_attempts integer, same boolean, retries smallint,
                                  max_attempts smallint, crashes smallint, max_crashes smallint, odd integer)
@@ -164,14 +164,14 @@ return now_is = wanted and same and odd = 0
     and retries >= 0 and retries < max_attempts and max_attempts <= 101
     and crashes >= 0 and max_crashes >= 0 and max_crashes <= 100;
 
--- The numbers of a job's events. The event that says a job was cleaned lists them, and a purge is checked against that list.
+-- The numbers of a job's events. The event that records a job's cleaning lists them, and a purge is checked against that list.
 create or replace function events_of(p_job uuid) returns text
 language sql stable set search_path from current set enable_seqscan = off set jit = off as $$
     select string_agg(e.seq::text, ',' order by e.seq) from event e where e.job_id = p_job
 $$;
 
--- What an event says beside its type. Read as part of the statement that writes it, and inlined there: each value by
--- itself, since for a row as a whole a copy would be made of every row that is read.
+-- The details that an event records besides its type. Inlined into the statement that writes it. Each value is its own
+-- argument: passing the whole row would copy every row that is read.
 create or replace function event_meta(was state, now_is state, note jsonb, id uuid, error_code text, error_message text,
                                       due_at timestamptz)
 returns jsonb language sql stable
@@ -186,8 +186,8 @@ return case
     when now_is = 'cleaned' then coalesce(note, '{}') || jsonb_build_object('events', events_of(id))
     else note end;
 
--- Finds the words for what was seen to be wrong. It answers never; the type is for the place where it is called. Each
--- value by itself: for a row as a whole, a copy of it would be made of every row that is read, wrong or not (0034).
+-- Raises the error for a refused transition. It never returns; the result type only serves the expression that calls it. Each
+-- value is its own argument: passing the whole row would copy every row that is read, refused or not (docs/adr/0034).
 create or replace function refuse_transition(id uuid, was state, now_is state, held_by uuid, taken_by uuid, shown uuid,
                                              error_code text, attempts integer, attempt integer, broken text)
 returns boolean language plpgsql set search_path from current as $$
@@ -195,15 +195,15 @@ returns boolean language plpgsql set search_path from current as $$
 begin
     if not legal(was, now_is) then
         raise exception 'job %: illegal transition % -> %', id, was, now_is
-            using errcode = 'ZH001', hint = 'The states and their ways are in docs/reference/states.md.';
+            using errcode = 'ZH001', hint = 'See docs/reference/states.md for the allowed transitions.';
     elsif unfenced(was, now_is, held_by, shown, error_code) then
         raise exception 'job %: % -> % needs the lease token of its holder', id, was, now_is
-            using errcode = 'ZH003', hint = 'Call the SQL function for this step, with the lease you were given.';
+            using errcode = 'ZH003', hint = 'Call the SQL function for this transition with the lease you were given.';
     elsif attempt <> attempts + (case when now_is = 'in_progress' and was <> 'in_progress' then 1 else 0 end) then
-        raise exception 'job %: attempt % -> % is not how attempts are counted', id, attempts, attempt
-            using errcode = 'ZH002', hint = 'Starting a job adds one; nothing else changes it.';
+        raise exception 'job %: attempt cannot change from % to %', id, attempts, attempt
+            using errcode = 'ZH002', hint = 'Only starting a job adds one.';
     elsif taken_by <> held_by then
-        raise exception 'job %: a held job does not change hands', id using errcode = 'ZH003';
+        raise exception 'job %: a held job cannot move to another lease', id using errcode = 'ZH003';
     elsif was is not null and broken is not null then
         perform refuse_row('job_state', broken);
     end if;
@@ -219,13 +219,13 @@ begin
         using errcode = '23514', constraint = p_rule, table = p_table, schema = current_schema();
 end $$;
 
--- --- changes that are no step ---
+-- --- updates that are not transitions ---
 --
--- What decides how a job is run may not change without a row of the ledger that says so. An update that keeps the state writes
--- one only if a job was moved or rescheduled; otherwise nothing but what holds a waiting job back may change. A step has its row,
--- which does not tell the counts: they change as steps change them, and in no other way.
+-- Nothing that decides how a job runs may change without a ledger row that records it. An update that keeps the state writes
+-- one only if a job was moved or rescheduled; otherwise only the fields that hold back a waiting job may change. A transition
+-- has its row, which does not contain the counts: they change as transitions change them, and in no other way.
 
--- Whether there is something in an update that refuse_quiet has to look at.
+-- Whether refuse_quiet has to check an update.
 create or replace function quiet(was state, now_is state, old_note jsonb, new_note jsonb, ranked boolean, placed boolean,
                                  counted boolean, due boolean, started boolean, ended boolean)
 returns boolean language sql immutable
@@ -244,7 +244,7 @@ declare
 begin
     if new.priority <> old.priority and not v_moved then
         v_what := 'priority';
-    elsif new.position <> old.position and not p_moved then   -- those beside the job that is moved make room
+    elsif new.position <> old.position and not p_moved then   -- the neighbours of a moved job make room
         v_what := 'position';
     elsif (new.started_at is distinct from old.started_at) and (v_same or new.state <> 'in_progress') then
         v_what := 'started_at';
@@ -252,11 +252,11 @@ begin
                      is distinct from (new.finished_at, new.settled_by, new.error_code, new.error_message) then
         v_what := 'the end of an attempt';
     elsif v_same and new.due_at is distinct from old.due_at and not v_timed and not coalesce(
-              -- Held back, by something that is named.
+              -- Held back, by a named cause.
               new.note ->> 'held' = 'parents' and new.workflow_id is not null
               or new.note ->> 'held' = 'agent_disabled' and new.agent is not null and isfinite(new.due_at)
               or new.note ->> 'held' = 'limit' and new.held_by = new.note ->> 'by'
-              -- Let go again, or its time has come.
+              -- Released, or due.
               or new.due_at is null and (old.due_at <= p_now or old.held_by is not null or old.note ? 'held')
               or old.note ->> 'held' = 'parents', false) then
         v_what := 'due_at';
@@ -269,7 +269,7 @@ begin
                   and not (new.crashes = old.crashes + 1
                            and (old.state = 'in_progress' and new.state = 'failed'
                                 or old.state = 'failed' and (not v_same or v_anew)))) then
-        -- A retry that is a job of its own goes on with the counts of the one before.
+        -- A retry that is a new job continues the counts of the one before.
         select s.* into v_before from job j join job_state s on s.id = j.retry_of where j.id = new.id;
         if not (v_same and new.state = 'queued' and new.attempt = 0 and coalesce(
                (new.retries, new.crashes, new.max_attempts) = (v_before.retries, v_before.crashes, v_before.max_attempts), false)) then
@@ -277,7 +277,7 @@ begin
         end if;
     end if;
     if v_what is not null then
-        raise exception 'job %: % does not change without a step that says so', new.id, v_what
-            using errcode = 'ZH002', hint = 'Use reschedule(…), move(…) or redrive(…), which are recorded.';
+        raise exception 'job %: % cannot change without a recorded transition', new.id, v_what
+            using errcode = 'ZH002', hint = 'Use reschedule(…), move(…) or redrive(…), which record the change.';
     end if;
 end $$;

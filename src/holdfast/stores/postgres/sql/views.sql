@@ -1,4 +1,4 @@
--- Reading, for people and other tools. Lease tokens are not shown.
+-- Views for people and other tools. Lease tokens are not shown.
 create or replace view jobs as
 select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_attempts, s.max_crashes,
        s.priority, s.position,
@@ -14,8 +14,8 @@ select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        r.source_ref, r.target_ref, r.payload_ref, j.executor
   from job j join job_state s on s.id = j.id left join reference r on r.job_id = j.id;
 
--- An attempt is two rows of the ledger: the one that began it and the first one after. A time of a schedule that was skipped
--- has a job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.
+-- An attempt is two rows of the ledger: the one that started it and the first one after. A skipped time of a schedule has a
+-- job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.
 create or replace view attempts as
 select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started_at, e.at as ended_at,
        case e.type when 'succeed' then 'succeeded' when 'fail' then 'failed' when 'lapse' then 'crashed' when 'crash' then 'crashed'
@@ -30,7 +30,7 @@ select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started
   left join lateral (
        select n.* from event n where n.job_id = b.job_id and n.seq > b.seq and n.from_state = 'in_progress'
         order by n.seq limit 1) e on true
-  -- What one of a restricted kind has said, before it was one, is shown as little as what it was given.
+  -- Messages of a kind that became restricted later are hidden like its payloads.
   left join lateral (select e.meta ->> 'error_message' <> withheld() and hides(b.tenant, b.kind) as not_shown) told on true
   left join lateral (select coalesce(
        e.meta ->> 'log',
@@ -42,8 +42,8 @@ select c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', null, null
   from event c
  where c.type = 'cancel' and c.attempt = 0 and c.meta ->> 'reason' = 'skipped' and c.meta ? 'schedule';
 
--- For autoscalers and dashboards (DP-19): what may be begun now, what is under way, what somebody has to resolve. The
--- columns are part of the interface. They count, so they cost as much as there is: health() is bounded.
+-- For autoscalers and dashboards: jobs that may start now, running jobs, and jobs that need an operator. The columns are part
+-- of the interface. They are counted, so the cost grows with the number of jobs; health() is bounded.
 create or replace view backlog as
 select s.tenant, s.queue, s.kind, count(*) as waiting
   from job_state s where s.state = 'queued' and s.due_at is null group by s.tenant, s.queue, s.kind;
@@ -61,7 +61,7 @@ create or replace view present as select actor() as actor, clock_now() as now;
 
 do $$
 begin
-    -- Before 15 a view reads as its owner, whom forced row-level security binds as well.
+    -- Before version 15 a view reads as its owner, to whom forced row-level security applies too.
     if current_setting('server_version_num')::integer >= 150000 then
         alter view jobs set (security_invoker = true);
         alter view present set (security_invoker = true);

@@ -1,19 +1,19 @@
--- The schema, ordered by feature, under the names it has on every store. Times are microseconds since 1970, UTC; ids are
--- text, so that a person with the sqlite3 shell can use them.
+-- The schema, ordered by feature, with the same names as on PostgreSQL. Times are microseconds since 1970, UTC; ids are text,
+-- so that they can be used in the sqlite3 shell.
 --
---   job         what was asked for. Written once.
---   job_state   where it is now. Shares its number `n` with job.
---   event       the ledger: one row per transition, written by triggers.
---   lease       one row per worker process; a job names the lease that holds it.
+--     job         facts of a job. Written once.
+--     job_state   its current state. Shares its number `n` with job.
+--     event       the ledger: one row per transition, written by triggers.
+--     lease       one row per worker process; a job names the lease that holds it.
 --
--- Rows enter `job` only; triggers make the state row and the first event (job_insert.sql).
--- A name is not blank: trim() alone would take off spaces only, hence the list of white characters.
+-- Clients insert into `job` only; triggers create the state row and the first event (job_insert.sql). A name is not blank:
+-- trim() alone would remove only spaces, hence the list of whitespace characters.
 
 -- --- Jobs, their states and their ledger ---
 
 CREATE TABLE job (
     n                INTEGER PRIMARY KEY CHECK (n > 0),
-    -- A UUIDv7, for rows inserted by hand.
+    -- A UUIDv7, for hand-written inserts.
     id               TEXT    NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
         CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) >> 16,
         CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) & 0xffff,
@@ -42,14 +42,14 @@ CREATE TABLE job (
     created_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
     -- What the job counts against besides its queue and kind, as JSON: ["key:customer-7", "resource:gpu-0"].
     uses             TEXT CONSTRAINT uses_named CHECK (json_array_length(uses) BETWEEN 1 AND 20 AND length(uses) <= 6000),
-    -- A job is retried in place, or with retry_as by a successor that names it in retry_of. `depth` is how many
-    -- subscriptions lie behind it. All three are null for nearly every job, and take next to no space.
+    -- A job is retried in place, or with retry_as by a successor that names it in retry_of. `depth` is the number of
+    -- subscriptions in the chain that led to it. All three are null for nearly every job and take next to no space.
     retry_as         TEXT CHECK (retry_as = 'new_job'),
     retry_of         TEXT,
     depth            INTEGER CHECK (depth BETWEEN 1 AND 1000),
     -- Only workers with this label may run it; null: every worker.
     executor         TEXT CONSTRAINT executor_named CHECK (executor >= '!' AND length(executor) <= 100 AND executor <> '*'),
-    -- A name begins with something to see: '!' is the first character after the space.
+    -- A name begins with a visible character: '!' is the first character after the space.
     CONSTRAINT kind_named          CHECK (kind >= '!' AND length(kind) <= 100),
     CONSTRAINT queue_named         CHECK (queue >= '!' AND length(queue) <= 100),
     CONSTRAINT tenant_named        CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
@@ -61,8 +61,8 @@ CREATE TABLE job (
     CONSTRAINT crashes_bounded     CHECK (max_crashes BETWEEN 0 AND 100)
 ) STRICT;
 CREATE INDEX job_by_external_ref ON job (tenant, external_ref) WHERE external_ref IS NOT NULL;
--- Ascending, though lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index
--- and fill its pages. A scan for the newest runs backwards. All jobs of a tenant are listed by their states.
+-- Ascending, although lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index and
+-- fill its pages. A scan for the newest runs backwards. Lists of all jobs of a tenant use the index by state.
 CREATE INDEX job_by_kind ON job (tenant, kind, id);
 CREATE INDEX job_by_queue ON job (tenant, queue, id);
 CREATE INDEX job_by_agent ON job (tenant, agent, id) WHERE agent IS NOT NULL;
@@ -79,8 +79,8 @@ CREATE TABLE job_tag (
     PRIMARY KEY (tenant, tag, job_id)
 ) STRICT, WITHOUT ROWID;
 
--- The checks and triggers say `a OR b`, never `IN (a, b, …)`: SQLite builds a little table for a list of more than
--- two each time it meets one, which made a batch of inserts take twice as long.
+-- The checks and triggers use `a OR b`, never `IN (a, b, …)`: SQLite builds a temporary table for a list of more than two each
+-- time it evaluates one, which made a batch of inserts take twice as long.
 CREATE TABLE job_state (
     n              INTEGER PRIMARY KEY,
     id             TEXT    NOT NULL UNIQUE,
@@ -106,7 +106,7 @@ CREATE TABLE job_state (
     error_message  TEXT,
     note           TEXT,      -- the context of the last transition, copied into its event
     agent          TEXT,      -- a claim must know it before it reads `job`
-    workflow_id    TEXT,      -- of jobs of workflows: the trigger that sees a job end must know without a look
+    workflow_id    TEXT,      -- of a workflow's job: the trigger that sees a job end needs it without another read
     held_by        TEXT,      -- the full limit that a parked job waits for: [tenant, scope, name] as JSON
     executor       TEXT,      -- of the job: a claim must know it before it reads `job`
     CONSTRAINT finished_iff_terminal CHECK (
@@ -124,19 +124,19 @@ CREATE TABLE job_state (
 ) STRICT;
 CREATE INDEX claimable ON job_state (queue, priority DESC, position) WHERE state = 'queued' AND due_at IS NULL;
 CREATE INDEX not_yet_due ON job_state (due_at) WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
--- Held jobs are few, and found by `held`: to enter and leave by_state too was a sixth of the cost of a job. The
--- predicates speak of states because readers may not see leases.
+-- Few jobs are held, and `held` finds them: entering and leaving by_state too was a sixth of the cost of a job. The predicates
+-- use states because readers may not see leases.
 CREATE INDEX by_state ON job_state (tenant, state, id) WHERE state NOT IN ('leased', 'in_progress');
 CREATE INDEX held ON job_state (lease) WHERE state IN ('leased', 'in_progress');
 CREATE INDEX waiting_by_agent ON job_state (tenant, agent, due_at)
     WHERE agent IS NOT NULL AND state IN ('queued', 'retry_waiting');
--- Health reads which labels waiting jobs name.
+-- Health checks read which labels waiting jobs name.
 CREATE INDEX claimable_by_executor ON job_state (executor, tenant)
     WHERE executor IS NOT NULL AND state = 'queued' AND due_at IS NULL;
 CREATE INDEX past_deadline ON job_state (deadline_at)
     WHERE deadline_at IS NOT NULL AND state IN ('queued', 'retry_waiting', 'waiting_for_approval');
--- The positions of jobs that wait and are not due. Those that are due have theirs in `claimable`; moving a job reads
--- both, and jobs that never wait for a time are not in this one.
+-- The positions of waiting jobs that are not due. Those of due jobs are in `claimable`; moving a job reads both, and jobs that
+-- never wait for a time are not in this index.
 CREATE INDEX postponed ON job_state (queue, priority DESC, position)
     WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
 CREATE INDEX parked ON job_state (held_by, priority DESC, position)
@@ -203,8 +203,8 @@ CREATE TABLE artifact (
     PRIMARY KEY (job_id, attempt, name)
 ) STRICT;
 
--- The log of an attempt, in parts: lines that the handler wrote with ctx.log (sealed where keys are set), or where the output
--- of a program is. Written while the attempt runs.
+-- The log of an attempt, in parts: lines that the handler wrote with ctx.log (encrypted if keys are set), or the reference of
+-- a program's output. Written while the attempt runs.
 CREATE TABLE attempt_log (
     job_id  TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
@@ -219,7 +219,7 @@ CREATE TABLE attempt_log (
     CONSTRAINT number_bounded CHECK (n BETWEEN 1 AND 100000)
 ) STRICT;
 
--- --- Leases, and what claims look at first ---
+-- --- Leases, and what claims read first ---
 
 CREATE TABLE lease (
     id         TEXT    NOT NULL PRIMARY KEY,
@@ -232,12 +232,12 @@ CREATE TABLE lease (
     renewals   INTEGER NOT NULL DEFAULT 0,
     ended_at   INTEGER,
     ended_why  TEXT,
-    swept_at   INTEGER,                    -- nothing names it any more
-    kinds      TEXT,                       -- that the worker has handlers for; null: any
-    queues     TEXT,                       -- that it serves; null: not known
-    slots      INTEGER,                    -- how many jobs it runs at a time; null: not known
-    version    TEXT,                       -- the Holdfast release of the worker; null: not known
-    stop_request      TEXT CHECK (stop_request IN ('drain', 'stop')),   -- an operator asks the worker to end
+    swept_at   INTEGER,                    -- no job refers to it any more
+    kinds      TEXT,                       -- kinds that the worker has handlers for; null: any
+    queues     TEXT,                       -- queues that it serves; null: not known
+    slots      INTEGER,                    -- number of jobs it runs at a time; null: not known
+    version    TEXT,                       -- Holdfast release of the worker; null: not known
+    stop_request      TEXT CHECK (stop_request IN ('drain', 'stop')),   -- an operator has asked the worker to end
     stop_requested_at INTEGER,
     stop_requested_by TEXT,
     CONSTRAINT name_named CHECK (name >= '!'),
@@ -247,25 +247,25 @@ CREATE TABLE lease (
 CREATE INDEX lease_live ON lease (until) WHERE ended_at IS NULL;
 CREATE INDEX lease_unswept ON lease (ended_at) WHERE ended_at IS NOT NULL AND swept_at IS NULL;
 
--- How often a job was taken from under a lease (cancelled): its worker looks here, at one row, not at its jobs.
+-- How often a job was taken from a lease (cancelled): its worker reads this one row instead of its jobs.
 CREATE TABLE recall (
     lease TEXT    NOT NULL PRIMARY KEY,
     times INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What a claim looks at first. One row: nothing is limited or reserved until it says so.
+-- The row that a claim reads first: nothing is limited or reserved until it says so.
 CREATE TABLE dispatch (
     id      INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     limited INTEGER NOT NULL DEFAULT 0,
-    swept   TEXT    NOT NULL DEFAULT '',   -- how far the last look at parked jobs came
-    -- Whether an enqueue has to look at more than its own row: payload rules, caps of tenants, pauses.
+    swept   TEXT    NOT NULL DEFAULT '',   -- position of the last scan of parked jobs
+    -- Whether an enqueue has to check more than its own row: payload rules, tenant caps, pauses.
     ruled      INTEGER NOT NULL DEFAULT 0,
     -- Queues that tenants share fairly, as JSON; ["*"] is all, then "-mail" is all but mail; null is none.
     fair       TEXT,
-    fair_auto  INTEGER NOT NULL DEFAULT 1,     -- nobody has chosen: all are shared once a second tenant has jobs
+    fair_auto  INTEGER NOT NULL DEFAULT 1,     -- not chosen by an operator: all are shared once a second tenant has jobs
     registered INTEGER NOT NULL DEFAULT 0,     -- only registered tenants may have jobs
-    -- Policies of the deployment (features/registry): what becomes of names that nobody registered, who may run jobs while
-    -- no executor is listed, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
+    -- Policies of the deployment (features/registry): how to treat unregistered names, who may run jobs while no executor is
+    -- registered, whether jobs of the tenant `default` are refused, whether running jobs count as pending.
     unknown_kinds   TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_kinds IN ('accept', 'warn', 'refuse')),
     unknown_agents  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_agents IN ('accept', 'warn', 'refuse')),
     unknown_events  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_events IN ('accept', 'warn', 'refuse')),
@@ -275,20 +275,20 @@ CREATE TABLE dispatch (
 ) STRICT;
 INSERT INTO dispatch (id) VALUES (1);
 
--- Jobs whose rows the database refuses to move: claims pass over them until then, so that they hold up no other.
+-- Jobs whose rows the database refuses to move: claims skip them until then, so that they block no other job.
 CREATE TABLE quarantine (
     job_id TEXT    NOT NULL PRIMARY KEY,
     tenant TEXT    NOT NULL,
-    why    TEXT    NOT NULL,   -- what the database said
+    why    TEXT    NOT NULL,   -- error of the database
     at     INTEGER NOT NULL,
-    until  INTEGER NOT NULL    -- then it is tried again
+    until  INTEGER NOT NULL    -- when it is tried again
 ) STRICT, WITHOUT ROWID;
 
 -- --- Steps and application events ---
 
--- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its place in the order of
--- the handler's calls, from 1 (0 is the approval before the handler). Written once; one that is not over yet (a wait, a
--- step to be tried again) has no ended_at, and is finished later by a second write.
+-- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its position among the handler's
+-- calls, from 1 (0 is the approval before the handler). Written once; a call that has not finished (a wait, a step to be
+-- retried) has no ended_at and is finished by a second write.
 CREATE TABLE step (
     job_id     TEXT    NOT NULL,
     n          INTEGER NOT NULL,
@@ -296,11 +296,11 @@ CREATE TABLE step (
     name       TEXT    NOT NULL,
     kind       TEXT    NOT NULL,
     value      TEXT,
-    error      TEXT,                     -- {"type", "message"}: it failed, and its handler went on
+    error      TEXT,                     -- {"type", "message"}: it failed, and its handler continued
     tries      INTEGER NOT NULL DEFAULT 1,
     attempt    INTEGER NOT NULL,
     started_at INTEGER NOT NULL,
-    wake_at    INTEGER,                  -- when a sleep is over, a wait given up, a try made
+    wake_at    INTEGER,                  -- when a sleep ends, a wait is given up, or a step is retried
     ended_at   INTEGER,
     shape      TEXT,                     -- of a wait: the names an event must have, as JSON …
     wanted     TEXT,                     -- … and their values, as canonical JSON
@@ -312,10 +312,10 @@ CREATE TABLE step (
     CONSTRAINT error_is_json CHECK (error IS NULL OR json_valid(error)),
     CONSTRAINT wanted_of_event CHECK (wanted IS NULL OR kind = 'event')
 ) STRICT, WITHOUT ROWID;
--- Who waits for an event of this name, by what it must have: an event finds its waits without reading the others.
+-- Waits for an event of this name, by what they match on: an event finds its waits without reading the others.
 CREATE INDEX waiting ON step (tenant, name, shape, wanted) WHERE kind = 'event' AND ended_at IS NULL;
 
--- Events that applications send, and jobs may wait for. Not the ledger, which is about jobs.
+-- Events that applications send and jobs can wait for. Separate from the ledger, which is about jobs.
 CREATE TABLE app_event (
     id      TEXT    NOT NULL PRIMARY KEY DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
         CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) >> 16,
@@ -325,7 +325,7 @@ CREATE TABLE app_event (
     name    TEXT    NOT NULL,
     data    TEXT    NOT NULL,
     key     TEXT,                        -- sent twice with the same key, it is one event
-    job_id  TEXT,                        -- meant for this job alone
+    job_id  TEXT,                        -- only for this job
     sent_by TEXT    NOT NULL,
     sent_at INTEGER NOT NULL,
     seq     INTEGER,                     -- given by a trigger: events can be read in commit order, as the ledger can
@@ -341,10 +341,9 @@ CREATE INDEX app_event_by_job ON app_event (job_id) WHERE job_id IS NOT NULL;
 
 -- --- The clock, the migrations, locks ---
 
--- The clock, one row. Tests shift or stop it; everywhere else it is the machine's own. The other columns tell the
--- triggers who is writing, at what time, and from which number on jobs are new: an operation fills them in its own
--- transaction and empties them before commit, so that other eyes only ever see them empty and a step made by hand
--- is signed 'sql'.
+-- The clock, one row. Tests shift or stop it; otherwise it is the machine's own. The other columns tell the triggers who is
+-- writing, at what time, and above which number jobs are new. An operation fills them in its own transaction and clears them
+-- before commit, so that other connections only ever see them empty, and a hand-written transition is signed 'sql'.
 CREATE TABLE clock (
     id      INTEGER PRIMARY KEY CHECK (id = 1),
     shift   INTEGER NOT NULL DEFAULT 0,
@@ -365,14 +364,14 @@ CREATE TABLE migration (
 
 CREATE TABLE agent (
     tenant            TEXT    NOT NULL,
-    id                TEXT    NOT NULL,   -- what jobs say
-    name              TEXT    NOT NULL,   -- what people say
+    id                TEXT    NOT NULL,   -- id that jobs use
+    name              TEXT    NOT NULL,   -- display name
     kind              TEXT,               -- the only kind of its jobs; null: any
-    max_attempts      INTEGER,            -- of this and the next two, null is the kind's own
+    max_attempts      INTEGER,            -- null in this and the next two: the kind's own
     max_crashes       INTEGER,
     backoff           TEXT,
     max_payload_bytes INTEGER,
-    max_wait          REAL,               -- seconds that a job may wait to be started, from when it may be
+    max_wait          REAL,               -- maximum seconds from when a job may start until it starts
     requires_approval INTEGER NOT NULL DEFAULT 0,
     disabled_at       INTEGER,
     disabled_by       TEXT,
@@ -430,7 +429,7 @@ CREATE TABLE unregistered_name (
     PRIMARY KEY (tenant, registry, name)
 ) STRICT, WITHOUT ROWID;
 
--- Labels of workers that may take jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
+-- Labels of workers that may claim jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
 CREATE TABLE executor (
     label    TEXT    NOT NULL PRIMARY KEY,
     tenant   TEXT    NOT NULL DEFAULT '*',
@@ -444,7 +443,7 @@ CREATE TABLE executor (
 
 -- --- Approvals ---
 
--- A request for approval. The job that asked waits in waiting_for_approval and names it. Spans are microseconds.
+-- A request for approval. The job that asked waits in waiting_for_approval and names it. Durations are microseconds.
 CREATE TABLE approval (
     id            TEXT    NOT NULL PRIMARY KEY,
     tenant        TEXT    NOT NULL,
@@ -453,8 +452,8 @@ CREATE TABLE approval (
     name          TEXT    NOT NULL,
     summary       TEXT    NOT NULL,
     data          TEXT,
-    form          TEXT,                  -- what an approval must say: a JSON schema
-    approvers     TEXT    NOT NULL DEFAULT '[]',        -- empty: anybody
+    form          TEXT,                  -- JSON schema for the data of a decision
+    approvers     TEXT    NOT NULL DEFAULT '[]',        -- empty: anyone
     quorum        INTEGER NOT NULL DEFAULT 1,
     requester     TEXT    NOT NULL,
     not_requester INTEGER NOT NULL DEFAULT 0,
@@ -468,8 +467,8 @@ CREATE TABLE approval (
     escalate_at   INTEGER,
     escalate_to   TEXT    NOT NULL DEFAULT '[]',
     escalated_at  INTEGER,
-    notify        TEXT,                  -- the kind of job that tells people about it
-    content_hash  TEXT    NOT NULL,      -- of what is asked: what tokens are bound to
+    notify        TEXT,                  -- kind of the job that notifies people
+    content_hash  TEXT    NOT NULL,      -- hash of the request; tokens are bound to it
     state         TEXT    NOT NULL DEFAULT 'open',
     opened_at     INTEGER NOT NULL,
     decided_at    INTEGER,
@@ -487,7 +486,7 @@ CREATE INDEX approval_inbox ON approval (tenant, id) WHERE state = 'open';
 CREATE UNIQUE INDEX asked_once ON approval (job_id) WHERE state = 'open';   -- a job waits for one at a time
 CREATE INDEX approval_by_job ON approval (job_id, id);
 CREATE INDEX approval_by_state ON approval (tenant, state, id);
--- What a duty has to look at next; one that has nothing to wait for is at the end of time.
+-- Approvals that maintenance has to process next; those without a time sort last.
 CREATE INDEX approval_due ON approval (min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),
                                    coalesce(escalate_at, 9223372036854775807))) WHERE state = 'open';
 
@@ -512,7 +511,7 @@ CREATE TABLE approval_token (
     hash       TEXT    NOT NULL PRIMARY KEY,
     tenant     TEXT    NOT NULL,
     approval_id    TEXT    NOT NULL,
-    person     TEXT,                     -- whose it is; null: its holder gives a name
+    person     TEXT,                     -- person it was issued to; null: its holder gives a name
     issued_by  TEXT    NOT NULL,
     issued_at  INTEGER NOT NULL,
     expires_at INTEGER,
@@ -522,14 +521,14 @@ CREATE INDEX approval_token_by_approval ON approval_token (approval_id);
 
 -- --- Connectors ---
 
--- Settings of connectors by tenant: hosts they may reach, headers, and secrets by name only.
+-- Connector settings per tenant: allowed hosts, headers, and secrets by name only.
 CREATE TABLE connector (
-    tenant     TEXT    NOT NULL,   -- one tenant's; there are no settings for all
+    tenant     TEXT    NOT NULL,   -- one tenant; there are no settings for all
     name       TEXT    NOT NULL,   -- the connector: http.request
     enabled    INTEGER NOT NULL DEFAULT 1,
-    hosts      TEXT    NOT NULL DEFAULT '[]',   -- if there are any, the only ones
+    hosts      TEXT    NOT NULL DEFAULT '[]',   -- if not empty, the only ones allowed
     headers    TEXT    NOT NULL DEFAULT '{}',   -- name: text, or {"secret": NAME}
-    secrets    TEXT    NOT NULL DEFAULT '[]',   -- the names that jobs may use
+    secrets    TEXT    NOT NULL DEFAULT '[]',   -- names that jobs may use
     timeout    REAL,                            -- seconds
     max_bytes  INTEGER,
     set_by     TEXT    NOT NULL,
@@ -551,17 +550,17 @@ CREATE TABLE connector (
 
 -- --- Webhooks ---
 
--- Receivers of events over HTTP. Each reads its events through subscriptions of its own, webhook:<name> and
--- webhook:<name>:told. A secret is stored by name only.
+-- Receivers of events over HTTP. Each reads its events through its own subscriptions, webhook:<name> and webhook:<name>:told.
+-- A secret is stored by name only.
 CREATE TABLE webhook (
     id              TEXT    NOT NULL PRIMARY KEY,
     tenant          TEXT    NOT NULL,
     name            TEXT    NOT NULL,
     url             TEXT    NOT NULL,
-    secrets         TEXT    NOT NULL,             -- names, the newest first; a message is signed with each
+    secrets         TEXT    NOT NULL,             -- names, newest first; a message is signed with each
     wants           TEXT    NOT NULL,
-    kind            TEXT,                         -- of the jobs whose events it wants; null: any
-    job_options     TEXT    NOT NULL DEFAULT '{}',   -- queue, priority, retry, … of its deliveries
+    kind            TEXT,                         -- kind of the jobs whose events it receives; null: any
+    job_options     TEXT    NOT NULL DEFAULT '{}',   -- options of its deliveries: queue, priority, retry, …
     disabled_at     INTEGER,
     disabled_by     TEXT,
     disabled_reason TEXT,
@@ -590,10 +589,10 @@ CREATE TABLE webhook_delivery (
     type        TEXT    NOT NULL,
     job_id      TEXT    NOT NULL,
     attempt     INTEGER NOT NULL,
-    status      INTEGER,                          -- null: nobody answered
+    status      INTEGER,                          -- null: no response
     error_code  TEXT,                             -- null: it was delivered
     duration_ms INTEGER NOT NULL,
-    excerpt     TEXT,                             -- of what was answered, redacted
+    excerpt     TEXT,                             -- of the response, redacted
     at          INTEGER NOT NULL,
     CONSTRAINT tenant_named    CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
     CONSTRAINT status_of_http  CHECK (status BETWEEN 100 AND 999),
@@ -605,13 +604,13 @@ CREATE INDEX webhook_delivery_newest ON webhook_delivery (webhook_id, id);
 -- --- Limits, reservations, pauses and settings of queues ---
 
 CREATE TABLE job_limit (
-    tenant      TEXT    NOT NULL,   -- whose jobs are counted; '*': those of every tenant together
+    tenant      TEXT    NOT NULL,   -- tenant whose jobs are counted; '*': those of every tenant together
     scope       TEXT    NOT NULL,
-    name        TEXT    NOT NULL,   -- '*': each name by itself; the scope `all` has no other
-    concurrency INTEGER,            -- at most so many are leased or in progress
-    rate        INTEGER,            -- at most so many are begun
-    per         REAL,               -- in so many seconds
-    burst       INTEGER,            -- and so many at once after a while without any
+    name        TEXT    NOT NULL,   -- '*': each name separately; the only name of the scope `all`
+    concurrency INTEGER,            -- maximum number of leased or running jobs
+    rate        INTEGER,            -- maximum starts per period
+    per         REAL,               -- the period, in seconds
+    burst       INTEGER,            -- maximum starts at once after an idle time
     set_by      TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
@@ -635,7 +634,7 @@ CREATE TABLE occupied_slot (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX occupied_slot_by_job ON occupied_slot (job_id);
 
--- The tokens of a rate limit. A bucket without a row is full. `wake_at`: jobs wait, and then there is a token again.
+-- Tokens of a rate limit. A bucket without a row is full. `wake_at`: when there is a token for the waiting jobs.
 CREATE TABLE rate_meter (
     tenant  TEXT    NOT NULL,
     scope   TEXT    NOT NULL,
@@ -647,10 +646,10 @@ CREATE TABLE rate_meter (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX rate_meter_wake ON rate_meter (wake_at) WHERE wake_at IS NOT NULL;
 
--- An exclusive right to use a queue, a kind or a resource: no job starts in its scope meanwhile.
+-- Exclusive use of a queue, a kind or a resource: no job starts in its scope meanwhile.
 CREATE TABLE reservation (
     id          TEXT    NOT NULL PRIMARY KEY,
-    tenant      TEXT    NOT NULL,   -- whose jobs are kept from it; '*': everybody's
+    tenant      TEXT    NOT NULL,   -- tenant whose jobs are kept out; '*': every tenant's
     scope       TEXT    NOT NULL,
     name        TEXT    NOT NULL,
     state       TEXT    NOT NULL DEFAULT 'waiting',
@@ -662,7 +661,7 @@ CREATE TABLE reservation (
     ended_at    INTEGER,
     ended_by    TEXT,
     ended_why   TEXT,
-    job_id      TEXT,               -- the job that records what its holder ran
+    job_id      TEXT,               -- the job that records its owner's work
     CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT scope_known   CHECK (scope IN ('all', 'queue', 'resource')),
     CONSTRAINT name_named    CHECK (name >= '!' AND length(name) <= 255 AND (scope <> 'all' OR name = '*')),
@@ -672,7 +671,7 @@ CREATE TABLE reservation (
     CONSTRAINT why_iff_ended CHECK ((ended_at IS NULL) = (ended_why IS NULL)),
     CONSTRAINT active_since  CHECK (state <> 'active' OR reserved_at IS NOT NULL)
 ) STRICT;
--- The rule itself: one at a time.
+-- Ensures one active reservation at a time.
 CREATE UNIQUE INDEX reservation_active ON reservation (tenant, scope, name) WHERE state = 'active';
 CREATE INDEX reservation_open ON reservation (asked_at) WHERE state IN ('waiting', 'active');
 CREATE INDEX reservation_by_tenant ON reservation (tenant, asked_at);
@@ -681,7 +680,7 @@ CREATE INDEX reservation_by_tenant ON reservation (tenant, asked_at);
 CREATE TABLE queue_setting (
     tenant     TEXT    NOT NULL,
     queue      TEXT    NOT NULL,
-    aging      REAL    NOT NULL,   -- seconds of waiting for one step
+    aging      REAL    NOT NULL,   -- seconds of waiting per step
     aging_step INTEGER NOT NULL DEFAULT 1,
     aging_most INTEGER NOT NULL DEFAULT 100,   -- no job is raised above this priority
     set_by     TEXT    NOT NULL,
@@ -697,14 +696,14 @@ CREATE TABLE queue_setting (
 -- Pauses: of everything, a queue, a kind or an agent, for every tenant or one, until it is resumed or until a time. Resuming
 -- deletes the row.
 CREATE TABLE pause (
-    tenant         TEXT    NOT NULL,   -- whose jobs; '*': everybody's
+    tenant         TEXT    NOT NULL,   -- tenant whose jobs are paused; '*': every tenant's
     scope          TEXT    NOT NULL,
-    name           TEXT    NOT NULL,   -- the scope `all` has no other than '*'
+    name           TEXT    NOT NULL,   -- the scope `all` has only '*'
     reason         TEXT    NOT NULL,
-    refuse_enqueue INTEGER NOT NULL,   -- whether new jobs are refused as well
+    refuse_enqueue INTEGER NOT NULL,   -- whether new jobs are refused too
     set_by         TEXT    NOT NULL,
     since          INTEGER NOT NULL,
-    until          INTEGER,            -- it comes back by itself
+    until          INTEGER,            -- when it ends by itself
     PRIMARY KEY (tenant, scope, name),
     CONSTRAINT tenant_named CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT scope_known  CHECK (scope IN ('all', 'queue', 'kind', 'agent')),
@@ -724,7 +723,7 @@ CREATE TABLE template (
     version    INTEGER NOT NULL,
     kind       TEXT    NOT NULL,
     payload    TEXT    NOT NULL DEFAULT '{}',   -- defaults
-    options    TEXT    NOT NULL DEFAULT '{}',   -- what a job is given besides: queue, priority, retry, …
+    options    TEXT    NOT NULL DEFAULT '{}',   -- other options of its jobs: queue, priority, retry, …
     removed    INTEGER NOT NULL DEFAULT 0,
     created_by TEXT    NOT NULL,
     created_at INTEGER NOT NULL,
@@ -739,7 +738,7 @@ CREATE TABLE template (
     CONSTRAINT created_by_named  CHECK (created_by >= '!')
 ) STRICT, WITHOUT ROWID;
 
--- Schedules. Python computes their times; the row is advanced together with the jobs it makes.
+-- Schedules. Python computes their times; the row advances in the transaction that creates the jobs.
 CREATE TABLE schedule (
     id             TEXT    NOT NULL PRIMARY KEY,
     tenant         TEXT    NOT NULL,
@@ -754,13 +753,13 @@ CREATE TABLE schedule (
     missed         TEXT    NOT NULL DEFAULT 'once',
     overlap        TEXT    NOT NULL DEFAULT 'allow',
     jitter         REAL    NOT NULL DEFAULT 0,   -- seconds
-    declared_by    TEXT,                         -- the program whose code says it; null: made in the database
-    declared_hash  TEXT,                         -- what that code said last
-    undeclared_at  INTEGER,                      -- since when that code does not say it any more
+    declared_by    TEXT,                         -- program whose code declares it; null: created in the database
+    declared_hash  TEXT,                         -- hash of the last declaration
+    undeclared_at  INTEGER,                      -- since when the code no longer declares it
     revision       INTEGER NOT NULL DEFAULT 1,
-    anchor_at      INTEGER NOT NULL,             -- what an interval counts from
+    anchor_at      INTEGER NOT NULL,             -- start of an interval's count
     next_fire_at   INTEGER,
-    attend_at      INTEGER,                      -- when a worker must look at it next; null: never
+    attend_at      INTEGER,                      -- when a worker must process it next; null: never
     last_fire_at   INTEGER,
     problem        TEXT,
     created_by     TEXT    NOT NULL,
@@ -784,11 +783,11 @@ CREATE INDEX schedule_attend ON schedule (attend_at) WHERE attend_at IS NOT NULL
 CREATE INDEX schedule_held ON schedule (kind) WHERE problem = 'unknown_kind';   -- until a worker knows the kind
 CREATE INDEX schedule_declared ON schedule (tenant, declared_by, name) WHERE declared_by IS NOT NULL;
 
--- The result of each time of a schedule. The key makes it one, however many processes fire it.
+-- The result of each time of a schedule. The key makes it unique, however many processes fire it.
 CREATE TABLE fire (
     schedule_id   TEXT    NOT NULL,
     due_at        INTEGER NOT NULL,
-    manual        INTEGER NOT NULL DEFAULT 0,   -- run by hand
+    manual        INTEGER NOT NULL DEFAULT 0,   -- run on request
     tenant        TEXT    NOT NULL,
     status        TEXT    NOT NULL,
     job_id        TEXT,
@@ -798,7 +797,7 @@ CREATE TABLE fire (
     error_message TEXT,
     actor         TEXT    NOT NULL,
     at            INTEGER NOT NULL,
-    ended         INTEGER NOT NULL DEFAULT 0,   -- its job is known to be over
+    ended         INTEGER NOT NULL DEFAULT 0,   -- its job is known to have ended
     PRIMARY KEY (schedule_id, due_at, manual),
     CONSTRAINT status_known   CHECK (status IN ('fired', 'skipped', 'waiting', 'missed', 'failed')),
     CONSTRAINT job_iff_made   CHECK ((status IN ('fired', 'skipped')) = (job_id IS NOT NULL)),
@@ -809,7 +808,7 @@ CREATE TABLE fire (
 CREATE INDEX fire_running ON fire (schedule_id) WHERE status = 'fired' AND NOT ended;
 CREATE INDEX fire_waiting ON fire (schedule_id, due_at) WHERE status = 'waiting';
 
--- What a job was made from: a version of a template, a time of a schedule.
+-- Origin of a job: a template version, a time of a schedule.
 CREATE TABLE made_from (
     job_id           TEXT    NOT NULL PRIMARY KEY,
     tenant           TEXT    NOT NULL,
@@ -834,23 +833,23 @@ CREATE TABLE consumer (
     PRIMARY KEY (tenant, name)
 ) STRICT, WITHOUT ROWID;
 
--- Which events make which jobs. Each row keeps its cursor, as a consumer does.
+-- Which events create which jobs. Each row stores its cursor, like a consumer.
 CREATE TABLE subscription (
     id            TEXT    NOT NULL PRIMARY KEY,
-    tenant        TEXT    NOT NULL,           -- whose events; '*' is every tenant's, and the job is the event's tenant's
+    tenant        TEXT    NOT NULL,           -- tenant of the events; '*': every tenant's, with jobs in the event's tenant
     name          TEXT    NOT NULL,
-    pattern       TEXT    NOT NULL,           -- job.<type>, or the name of an application event; * is anything
-    kind          TEXT,                       -- of the job whose event it is
+    pattern       TEXT    NOT NULL,           -- job.<type>, or the name of an application event; * matches anything
+    kind          TEXT,                       -- kind of the event's job
     match         TEXT,                       -- values that the event must have
     job_kind      TEXT    NOT NULL,
-    job_options   TEXT    NOT NULL DEFAULT '{}',   -- queue, priority, payload, … of the jobs made
+    job_options   TEXT    NOT NULL DEFAULT '{}',   -- options of the created jobs: queue, priority, payload, …
     max_depth     INTEGER NOT NULL,
     cursor        TEXT,                       -- null: at the beginning
-    declared      INTEGER NOT NULL,           -- in a program, which sees to it
+    declared      INTEGER NOT NULL,           -- declared by a program, which maintains it
     paused_at     INTEGER,
     paused_by     TEXT,
     paused_reason TEXT,
-    failure       TEXT,                       -- why the last look came to nothing
+    failure       TEXT,                       -- why processing last failed
     failed_at     INTEGER,
     made          INTEGER NOT NULL DEFAULT 0,
     refused       INTEGER NOT NULL DEFAULT 0,
@@ -869,7 +868,7 @@ CREATE TABLE subscription (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX subscription_named ON subscription (tenant, name);
 
--- The result of an event that a subscription wanted: a job or a refusal. The key keeps it to one.
+-- The result of an event that matched a subscription: a job or a refusal. The key makes it unique.
 CREATE TABLE delivery (
     subscription_id TEXT    NOT NULL,
     event           TEXT    NOT NULL,         -- its number in the ledger, or the id of an application event
@@ -883,18 +882,18 @@ CREATE TABLE delivery (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX delivery_newest ON delivery (subscription_id, at, event);
 CREATE INDEX delivery_refused ON delivery (subscription_id, at, event) WHERE refusal IS NOT NULL;
--- A job that is purged takes along the record that an event made it.
+-- A purged job also deletes the record that an event created it.
 CREATE INDEX delivery_by_job ON delivery (job_id) WHERE job_id IS NOT NULL;
 
 -- --- Tenants ---
 
--- Registered tenants: how many of their jobs may wait, and their share where queues are shared fairly. How many may run,
--- and how often, are limits of the scope `tenant`.
+-- Registered tenants: the maximum number of their waiting jobs, and their share of fairly shared queues. Maximum running jobs
+-- and rate are limits of the scope `tenant`.
 CREATE TABLE tenant (
     tenant      TEXT    NOT NULL PRIMARY KEY,
     title       TEXT,
-    max_pending INTEGER,            -- at most so many jobs wait; more are refused
-    weight      INTEGER,            -- its share against others; null is 1
+    max_pending INTEGER,            -- maximum number of waiting jobs; more are refused
+    weight      INTEGER,            -- share relative to others; null is 1
     set_by      TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
@@ -904,19 +903,19 @@ CREATE TABLE tenant (
     CONSTRAINT weight_bounded  CHECK (weight BETWEEN 1 AND 1000)
 ) STRICT, WITHOUT ROWID;
 
--- How many jobs of a tenant with a cap waited at a place in the ledger. What has changed since is told by the ledger.
+-- Number of waiting jobs of a tenant with a cap at a position in the ledger. The ledger has the changes since.
 CREATE TABLE tenant_load (
     tenant     TEXT    NOT NULL PRIMARY KEY,
     pending    INTEGER NOT NULL,
     seq        INTEGER NOT NULL,
-    counted_at INTEGER NOT NULL   -- when they were last counted one by one
+    counted_at INTEGER NOT NULL   -- when the jobs were last counted one by one
 ) STRICT, WITHOUT ROWID;
 
 -- The tenant served last in a queue that is shared fairly, and how much of its share was left.
 CREATE TABLE fair_place (
     tenant    TEXT    NOT NULL DEFAULT '*',
     queue     TEXT    NOT NULL,
-    kinds     TEXT    NOT NULL,   -- whom it is kept for: those who take these kinds; '' is any
+    kinds     TEXT    NOT NULL,   -- kinds of the workers it is for; '': any
     last      TEXT    NOT NULL,
     left_over INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant, queue, kinds)
@@ -924,15 +923,15 @@ CREATE TABLE fair_place (
 
 -- --- API tokens ---
 
--- API tokens and the sessions opened with them. Kept for good: the ledger names them.
+-- API tokens and the sessions opened with them. Kept for 90 days after they end; the ledger names them.
 CREATE TABLE api_token (
     id           TEXT    PRIMARY KEY,
-    tenant       TEXT    NOT NULL,   -- whose it acts for; '*': everybody's
-    name         TEXT    NOT NULL,   -- whom the ledger names
+    tenant       TEXT    NOT NULL,   -- tenant it acts for; '*': every tenant
+    name         TEXT    NOT NULL,   -- actor in the ledger
     roles        TEXT    NOT NULL,
-    scopes       TEXT    NOT NULL,   -- of what the roles allow no more than these; empty: all of it
-    hash         TEXT    NOT NULL,   -- SHA-256 of the token, which is nowhere
-    prefix       TEXT    NOT NULL,   -- how it begins, to recognise it by
+    scopes       TEXT    NOT NULL,   -- restricts what the roles allow; empty: no restriction
+    hash         TEXT    NOT NULL,   -- SHA-256 of the token, which is not stored
+    prefix       TEXT    NOT NULL,   -- first characters, to recognise it by
     parent_id    TEXT,               -- of a session: the token that it was opened with
     created_at   INTEGER NOT NULL,
     created_by   TEXT    NOT NULL,
@@ -958,14 +957,14 @@ CREATE INDEX api_token_sessions ON api_token (parent_id) WHERE parent_id IS NOT 
 
 -- --- Workflows ---
 
--- Every change of a node keeps the counts, so that the status is read from one row, however many jobs there are.
+-- Every change of a node updates the counts, so that the status is read from one row, however many jobs there are.
 CREATE TABLE workflow (
     id             TEXT    NOT NULL PRIMARY KEY,
     tenant         TEXT    NOT NULL,
     kind           TEXT    NOT NULL,
-    generator      TEXT    NOT NULL,             -- who planned it, and runs none of it
+    generator      TEXT    NOT NULL,             -- who planned it; executes none of it
     on_failure     TEXT    NOT NULL DEFAULT 'skip',
-    key            TEXT,                         -- started twice with the same key, it is one
+    key            TEXT,                         -- started twice with the same key, it is one workflow
     plan_hash      TEXT    NOT NULL DEFAULT '',
     correlation_id TEXT,
     parent_id      TEXT,                         -- the job that started it
@@ -974,7 +973,7 @@ CREATE TABLE workflow (
     created_at     INTEGER NOT NULL,
     finished_at    INTEGER,
     cancelled_at   INTEGER,
-    stopped        INTEGER NOT NULL DEFAULT 0,   -- a failure holds back all that waits
+    stopped        INTEGER NOT NULL DEFAULT 0,   -- a failure holds back all waiting jobs
     total          INTEGER NOT NULL DEFAULT 0,
     open           INTEGER NOT NULL DEFAULT 0,
     succeeded      INTEGER NOT NULL DEFAULT 0,
@@ -999,12 +998,12 @@ CREATE TABLE node (
     job_id      TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     workflow_id TEXT    NOT NULL,
-    name        TEXT,                            -- null: joined by being a child of one of its jobs
-    part        TEXT,                            -- the group or sub-workflow it is in: images, or images.large
+    name        TEXT,                            -- null: joined as a child of one of its jobs
+    part        TEXT,                            -- its group or sub-workflow: images, or images.large
     standing    TEXT    NOT NULL DEFAULT 'open',
     unmet       INTEGER NOT NULL DEFAULT 0,
     fatal       INTEGER NOT NULL DEFAULT 0,      -- its failure stops the workflow
-    stops       INTEGER NOT NULL DEFAULT 0,      -- and has
+    stops       INTEGER NOT NULL DEFAULT 0,      -- and it has failed
     CONSTRAINT standing_known CHECK (standing = 'open' OR standing = 'succeeded' OR standing = 'failed'
         OR standing = 'dead' OR standing = 'cancelled' OR standing = 'skipped'),
     CONSTRAINT unmet_counted  CHECK (unmet >= 0)
@@ -1024,17 +1023,17 @@ CREATE TABLE dependency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dependency_by_parent ON dependency (parent, child);
 
--- A job that is made when a workflow, or one of its jobs, ends well or badly: once, however often that happens.
+-- A job that is created when a workflow, or one of its jobs, succeeds or fails: once, however often that happens.
 CREATE TABLE callback (
     job_id        TEXT    NOT NULL PRIMARY KEY,  -- the id that the job will have
     tenant        TEXT    NOT NULL,
     workflow_id   TEXT    NOT NULL,
-    step_id       TEXT,                          -- the job whose end it is about; null: the workflow's
+    step_id       TEXT,                          -- the job whose end triggers it; null: the end of the workflow
     fires         TEXT    NOT NULL,
-    document      TEXT,                          -- as a JSON document; null once the job is made
-    due_at        INTEGER,                       -- the end has come: the job is to be made
+    document      TEXT,                          -- as a JSON document; null once the job is created
+    due_at        INTEGER,                       -- the end has come: the job has to be created
     fired_at      INTEGER,
-    failed_job    TEXT,                          -- of a failure: which job, and its error at that time
+    failed_job    TEXT,                          -- of a failure: the job, and its error at that time
     error_code    TEXT,
     error_message TEXT,
     CONSTRAINT fires_known     CHECK (fires = 'success' OR fires = 'failure'),
@@ -1045,8 +1044,8 @@ CREATE TABLE callback (
 CREATE INDEX callback_by_workflow ON callback (workflow_id);
 CREATE INDEX callback_due ON callback (due_at) WHERE due_at IS NOT NULL AND fired_at IS NULL;
 
--- Scratch tables, empty but for the moment in which an operation signs off: the jobs of workflows that changed their state
--- in it, the jobs that may be released for that, and a row whose insert works it out (features/workflows/sqlite.sql).
+-- Scratch tables, empty except while an operation finishes: the workflow jobs that changed state in it, the jobs that may be
+-- released by that, and a row whose insert processes them (features/workflows/sqlite.sql).
 CREATE TABLE moved (
     job_id TEXT NOT NULL PRIMARY KEY,
     was    TEXT,
@@ -1055,24 +1054,24 @@ CREATE TABLE moved (
 
 CREATE TABLE ready (
     job_id TEXT    NOT NULL PRIMARY KEY,
-    times  INTEGER NOT NULL DEFAULT 0   -- parents that have just ended
+    times  INTEGER NOT NULL DEFAULT 0   -- number of parents that have just ended
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE round (id INTEGER PRIMARY KEY CHECK (id = 1)) STRICT;
 
 -- --- The audit trail ---
 
--- One row per change of the configuration, whoever made it: the ledger of everything that is not a job.
+-- One row per configuration change, whoever made it: the ledger of everything that is not a job.
 CREATE TABLE action (
     seq       INTEGER PRIMARY KEY,   -- never used twice: no row is ever deleted
     tenant    TEXT    NOT NULL,
     at        INTEGER NOT NULL,
     actor     TEXT    NOT NULL,
     type      TEXT    NOT NULL,
-    subject   TEXT    NOT NULL,      -- what kind of thing: limit, agent, schedule, …
-    name      TEXT    NOT NULL,      -- which
+    subject   TEXT    NOT NULL,      -- type of the changed object: limit, agent, schedule, …
+    name      TEXT    NOT NULL,      -- its name
     changed   TEXT,                  -- {"column": value}, or [before, after]
-    first_seq INTEGER,               -- of a purge: the smallest and the greatest number of the events that went
+    first_seq INTEGER,               -- of a purge: the smallest and the greatest number of the deleted events
     last_seq  INTEGER,
     CONSTRAINT range_of_purge CHECK ((type = 'purge') = (first_seq IS NOT NULL) AND (first_seq IS NULL) = (last_seq IS NULL))
 ) STRICT;
@@ -1081,12 +1080,12 @@ CREATE INDEX action_of_purge ON action (last_seq, first_seq) WHERE first_seq IS 
 -- Re-encryptions are found by their job.
 CREATE INDEX action_of_reseal ON action (name) WHERE type = 'reseal';
 
--- A block of events and actions, hashed together with the block before. What is sealed so far: every event up to `floor`,
--- every action up to `action_floor`. One writer at a time needs no snapshots.
+-- A block of events and actions, hashed together with the previous block. Sealed so far: every event up to `floor`, every
+-- action up to `action_floor`. With one writer at a time, no snapshots are needed.
 CREATE TABLE seal (
     number       INTEGER PRIMARY KEY,
     tenant       TEXT    NOT NULL DEFAULT '*',
-    previous     TEXT    NOT NULL,   -- the digest of the one before; of the first: zeros
+    previous     TEXT    NOT NULL,   -- digest of the previous seal; zeros for the first
     digest       TEXT    NOT NULL,
     events       BLOB    NOT NULL,   -- for each event its number in 8 bytes and its digest in 32
     actions      BLOB    NOT NULL,
@@ -1099,7 +1098,7 @@ CREATE TABLE seal (
     base         INTEGER NOT NULL DEFAULT 0,
     snapshot     TEXT,
     sealed_at    INTEGER NOT NULL,
-    version      TEXT    NOT NULL,   -- of the library that sealed
+    version      TEXT    NOT NULL,   -- release of the library that sealed it
     xid          INTEGER,
     contents     BLOB,               -- digests of payloads and results, by the event that brought them
     cut          INTEGER,            -- whether there was more to seal
@@ -1114,23 +1113,23 @@ CREATE INDEX seal_by_seq ON seal (last_seq);
 
 -- --- Dead letters and operations on many jobs ---
 
--- Failures of the same kind, by fingerprint (engine/settlement.py). Triggers keep the counts.
+-- Failures of the same kind, by fingerprint (engine/settlement.py). Triggers maintain the counts.
 CREATE TABLE dead_letter_group (
     tenant        TEXT    NOT NULL,
     fingerprint   TEXT    NOT NULL,
     kind          TEXT    NOT NULL,
     error_code    TEXT    NOT NULL,
     error_message TEXT    NOT NULL,   -- of the sample; '[purged]' when that is purged
-    frame         TEXT,               -- where in the user's code: module:function
-    sample_job    TEXT    NOT NULL,   -- the one that was buried last
+    frame         TEXT,               -- position in the user's code: module:function
+    sample_job    TEXT    NOT NULL,   -- the latest dead letter
     first_at      INTEGER NOT NULL,
     last_at       INTEGER NOT NULL,
-    times         INTEGER NOT NULL,   -- how often a job was buried for it
-    open          INTEGER NOT NULL,   -- how many of them nobody has resolved
+    times         INTEGER NOT NULL,   -- how often a job became a dead letter for it
+    open          INTEGER NOT NULL,   -- how many of them are unresolved
     note          TEXT,
     noted_by      TEXT,
     noted_at      INTEGER,
-    last_job      TEXT    NOT NULL,   -- the one that changed the counts last
+    last_job      TEXT    NOT NULL,   -- the job that changed the counts last
     PRIMARY KEY (tenant, fingerprint),
     CONSTRAINT counted    CHECK (open BETWEEN 0 AND times),
     CONSTRAINT note_whole CHECK ((note IS NULL) = (noted_by IS NULL) AND (note IS NULL) = (noted_at IS NULL)),
@@ -1153,23 +1152,23 @@ CREATE TABLE dead_letter (
 CREATE INDEX dead_letter_by_group ON dead_letter (tenant, fingerprint, job_id DESC);
 CREATE INDEX dead_letter_by_queue ON dead_letter (tenant, queue, fingerprint);
 
--- Operations of people on many jobs. Workers carry them out in small batches; a batch and its progress are one transaction.
+-- Operators' actions on many jobs. Workers execute them in small batches; a batch and its progress are one transaction.
 CREATE TABLE operation (
     id           TEXT    NOT NULL PRIMARY KEY,
     tenant       TEXT    NOT NULL,            -- '*': of every tenant
     action       TEXT    NOT NULL,
-    wanted       TEXT    NOT NULL,            -- which jobs, as JSON
+    wanted       TEXT    NOT NULL,            -- filter for the jobs, as JSON
     reason       TEXT,
     max_attempts INTEGER,
-    rate         REAL,                        -- at most so many jobs a second
+    rate         REAL,                        -- maximum number of jobs per second
     state        TEXT    NOT NULL DEFAULT 'running',
-    total        INTEGER NOT NULL,            -- as counted when it began
+    total        INTEGER NOT NULL,            -- as counted at the start
     capped       INTEGER NOT NULL,            -- there were more than were counted
     done         INTEGER NOT NULL DEFAULT 0,
     refused      INTEGER NOT NULL DEFAULT 0,
     refusals     TEXT    NOT NULL DEFAULT '{}',
-    place        TEXT,                        -- the last job that was looked at; they go by id, newest first
-    next_at      INTEGER NOT NULL,            -- no batch before
+    place        TEXT,                        -- the last job processed; in id order, newest first
+    next_at      INTEGER NOT NULL,            -- no batch before this time
     created_by   TEXT    NOT NULL,
     created_at   INTEGER NOT NULL,
     updated_at   INTEGER NOT NULL,
@@ -1204,15 +1203,15 @@ CREATE TABLE redriven_as (
 CREATE TABLE payload_rule (
     tenant           TEXT    NOT NULL,   -- '*': of every tenant
     kind             TEXT    NOT NULL,   -- '*': each kind
-    declared_by      TEXT    NOT NULL DEFAULT '',   -- the program that has it in its code; '': an operator's
+    declared_by      TEXT    NOT NULL DEFAULT '',   -- program that declares it; '': an operator's
     signal_only      INTEGER NOT NULL DEFAULT 0,
     forbidden        TEXT    NOT NULL DEFAULT
         '["body","content","raw","vector","embedding","secret","token","password","ssn","personal_data"]',   -- in lower case
     classification   TEXT    NOT NULL DEFAULT 'safe_metadata',
     max_bytes        INTEGER,
     max_result_bytes INTEGER,
-    store            INTEGER,            -- what is larger goes to the artifact store; null: nothing is said of it
-    replaceable      INTEGER,            -- the payload of a waiting job may be replaced; null: nothing is said of it
+    store            INTEGER,            -- larger values go to the artifact store; null: not set
+    replaceable      INTEGER,            -- the payload of a waiting job may be replaced; null: not set
     set_by           TEXT    NOT NULL,
     created_at       INTEGER NOT NULL,
     updated_at       INTEGER NOT NULL,
@@ -1239,11 +1238,11 @@ CREATE TABLE reference (
     CONSTRAINT refs_bounded CHECK (length(source_ref) <= 4000 AND length(target_ref) <= 4000 AND length(payload_ref) <= 4000)
 ) STRICT, WITHOUT ROWID;
 
--- Payloads sealed with another key: the one change of `job` that is allowed. Written before it; each row admits one.
+-- Re-encrypted payloads: the one change of `job` that is allowed. Written before the change; each row allows one.
 CREATE TABLE resealed (
     job_id   TEXT    NOT NULL,
     tenant   TEXT    NOT NULL,
-    n        INTEGER NOT NULL,   -- 1, 2, 3, … of the job
+    n        INTEGER NOT NULL,   -- 1, 2, 3, … per job
     from_key TEXT    NOT NULL,
     to_key   TEXT    NOT NULL,
     actor    TEXT    NOT NULL,
@@ -1254,14 +1253,14 @@ CREATE TABLE resealed (
 
 -- --- Retention and usage ---
 
--- The most specific rule decides alone (features/retention/model.py). Seconds after the end of a job; null is for ever.
+-- The most specific policy decides alone (features/retention/model.py). Seconds after the end of a job; null is for ever.
 CREATE TABLE retention (
     tenant      TEXT    NOT NULL,   -- '*': every tenant's jobs
     kind        TEXT    NOT NULL,   -- '*': any
-    state       TEXT    NOT NULL,   -- '*': any but dead letters, which are named or stay
+    state       TEXT    NOT NULL,   -- '*': any except dead letters, which must be named or are kept
     clean_after REAL,
     purge_after REAL,
-    declared    INTEGER NOT NULL DEFAULT 0,   -- in a program; what an operator sets stands before it
+    declared    INTEGER NOT NULL DEFAULT 0,   -- declared by a program; an operator's policy takes precedence
     set_by      TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
@@ -1274,18 +1273,18 @@ CREATE TABLE retention (
     CONSTRAINT set_by_named  CHECK (set_by >= '!')
 ) STRICT, WITHOUT ROWID;
 
--- A pass walks jobs in the order of their ids, which is that of creation, a slice at a time; `reached` is how far it has
--- come. The pass with the earliest `again_at` is next.
+-- A pass walks jobs in id order, which is creation order, one slice at a time; `reached` is its position. The pass with the
+-- earliest `again_at` is next.
 CREATE TABLE retention_pass (
     tenant   TEXT    NOT NULL,
     kind     TEXT    NOT NULL,
     state    TEXT    NOT NULL,
     action   TEXT    NOT NULL,
     reached  TEXT    NOT NULL DEFAULT '',
-    looked   INTEGER NOT NULL DEFAULT 0,   -- since it began at the first job
+    looked   INTEGER NOT NULL DEFAULT 0,   -- since it started at the first job
     again_at INTEGER NOT NULL,
-    restart_at INTEGER,                    -- when it begins at the first job again: some end long after they were made
-    held     INTEGER NOT NULL DEFAULT 0,   -- since it began: due, and their ledger not read by all who read it
+    restart_at INTEGER,                    -- when it restarts at the first job: some jobs end long after they were created
+    held     INTEGER NOT NULL DEFAULT 0,   -- since it started: due, but not read by every reader of the ledger
     held_by  TEXT,
     PRIMARY KEY (tenant, kind, state, action),
     CONSTRAINT action_known CHECK (action IN ('clean', 'purge'))
@@ -1299,7 +1298,7 @@ CREATE TABLE upkeep (
 ) STRICT;
 INSERT INTO upkeep (id, prune_at) VALUES (1, 0);
 
--- Sums by day, UTC, in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs go.
+-- Sums per UTC day in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs are deleted.
 CREATE TABLE usage (
     tenant    TEXT    NOT NULL,
     day       TEXT    NOT NULL,
@@ -1318,7 +1317,7 @@ CREATE TABLE usage (
     PRIMARY KEY (tenant, day, kind)
 ) STRICT, WITHOUT ROWID;
 
--- How far the ledger has been counted. No row: usage was never asked for, and nothing is counted.
+-- Position up to which the ledger has been counted. No row: usage was never requested, and nothing is counted.
 CREATE TABLE usage_place (
     id         INTEGER PRIMARY KEY CHECK (id = 1),
     cursor     TEXT,
@@ -1330,9 +1329,9 @@ CREATE TABLE usage_place (
 CREATE TABLE leftover (
     tenant   TEXT    NOT NULL,
     ref      TEXT    NOT NULL,
-    job_id   TEXT    NOT NULL,   -- whose it was; it is part of the reference
+    job_id   TEXT    NOT NULL,   -- the job it belonged to; part of the reference
     at       INTEGER NOT NULL,
-    again_at INTEGER NOT NULL,   -- nobody tries before
+    again_at INTEGER NOT NULL,   -- not tried before this time
     PRIMARY KEY (tenant, ref),
     CONSTRAINT tenant_named CHECK (tenant >= '!' AND length(tenant) <= 100 AND tenant <> '*'),
     CONSTRAINT ref_of_job   CHECK ((ref LIKE 'artifact://%/' || job_id || '/%' OR ref LIKE 'file://%/' || job_id || '/')

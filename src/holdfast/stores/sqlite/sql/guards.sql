@@ -1,15 +1,15 @@
--- What may not be done to the tables at all, whoever asks (CX-3, CX-4, SC-5).
+-- Guards: changes that the tables refuse from every writer.
 
 DROP TRIGGER IF EXISTS judge_artifact_insert;
 CREATE TRIGGER judge_artifact_insert BEFORE INSERT ON artifact
 WHEN EXISTS (SELECT 1 FROM artifact a WHERE a.job_id = NEW.job_id AND a.attempt = NEW.attempt AND a.name = NEW.name)
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: there is an artifact of this name');
+    SELECT RAISE(ABORT, 'already exists: there is an artifact with this name');
 END;
 
--- A state row is born with its job and only then. REPLACE deletes what is in its way without asking the delete
--- triggers (an `INSERT OR REPLACE INTO job` hands that on to this insert), so a row in its way is looked for first.
--- One that says whose retry it is takes over from a failed job that wants it, and names it (SC-6).
+-- A state row is created with its job and only then. REPLACE deletes conflicting rows without firing the delete triggers (an
+-- `INSERT OR REPLACE INTO job` passes that on to this insert), so conflicting rows are checked first. A job with retry_of is
+-- the successor of a failed job whose kind retries as a new job.
 DROP TRIGGER IF EXISTS judge_state_insert;
 CREATE TRIGGER judge_state_insert BEFORE INSERT ON job_state
 WHEN NEW.state <> 'queued' OR NEW.attempt <> 0
@@ -26,14 +26,14 @@ BEGIN
         WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.n = NEW.n) OR EXISTS (SELECT 1 FROM event e WHERE e.job_id = NEW.id)
             THEN RAISE(ABORT, 'already exists: there is a job with this id')
         WHEN EXISTS (SELECT 1 FROM job j WHERE j.n = NEW.n AND j.id = NEW.id AND j.retry_of IS NOT NULL)
-            THEN RAISE(ABORT, 'immutable: a job cannot be a retry of one that is no failed job of its kind and tenant that is retried so')
+            THEN RAISE(ABORT, 'immutable: retry_of must name a failed job of the same kind and tenant with retry_as = new_job')
         ELSE RAISE(ABORT, 'immutable: job_state is written by triggers only; insert into job')
     END;
 END;
 
--- An event continues its job's ledger and leads to where the job is now, so nobody can write one that did not happen.
--- One that leads nowhere says that a waiting job was rescheduled or moved: it says what the job's note says, and is the
--- first to, unless an operation is at work: what it put off meanwhile may be given the same time again.
+-- An event continues its job's ledger and leads to the job's current state, so nobody can write one that did not happen. An
+-- event that keeps the state records that a waiting job was rescheduled or moved: it must match the job's note and be the
+-- first to do so, unless an operation is running: a job that it postponed meanwhile may get the same time again.
 DROP TRIGGER IF EXISTS judge_event_insert;
 CREATE TRIGGER judge_event_insert BEFORE INSERT ON event
 WHEN (NEW.from_state IS NEW.to_state
@@ -64,18 +64,18 @@ DROP TRIGGER IF EXISTS judge_event_delete;
 CREATE TRIGGER judge_event_delete BEFORE DELETE ON event
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id) OR OLD.seq = (SELECT max(seq) FROM event)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, nor the newest of all');
+    SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, and the newest row never is');
 END;
 
--- A job's facts are fixed; retention may empty the payload of a cleaned one, a payload that is sealed may be sealed with
--- another key, as was written down before (features/payloads/sqlite.sql), and an operator may replace that of a waiting job,
--- as the newest event says. Nothing else.
+-- A job's facts never change, with three exceptions: retention empties the payload of a cleaned job, an encrypted payload may
+-- be re-encrypted as announced (features/payloads/sqlite.sql), and an operator may replace the payload of a waiting job as its
+-- newest event records.
 DROP TRIGGER IF EXISTS refuse_job_update;
 CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, run_at, deadline_at, max_attempts,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
     external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor ON job
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what was asked for never changes');
+    SELECT RAISE(ABORT, 'immutable: the facts of a job never change');
 END;
 
 DROP TRIGGER IF EXISTS judge_payload_update;
@@ -95,7 +95,7 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the payload never changes');
 END;
 
--- A job leaves whole or not at all: first its state (cleaned only), then its facts, then its ledger.
+-- A job is deleted completely or not at all: first its state (cleaned only), then its facts, then its ledger.
 DROP TRIGGER IF EXISTS judge_state_delete;
 CREATE TRIGGER judge_state_delete BEFORE DELETE ON job_state WHEN OLD.state <> 'cleaned'
 BEGIN
@@ -112,34 +112,34 @@ END;
 DROP TRIGGER IF EXISTS refuse_artifact_update;
 CREATE TRIGGER refuse_artifact_update BEFORE UPDATE ON artifact
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: artifacts are added, never changed');
+    SELECT RAISE(ABORT, 'immutable: artifacts are never changed');
 END;
 
 DROP TRIGGER IF EXISTS refuse_artifact_delete;
 CREATE TRIGGER refuse_artifact_delete BEFORE DELETE ON artifact
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: artifacts are added, never removed');
+    SELECT RAISE(ABORT, 'immutable: artifacts are deleted only after their job is cleaned');
 END;
 
--- New jobs get their state when an operation signs off, so the clock is signed only as an operation does it: with the number
--- from which on jobs are new.
+-- New jobs get their state when an operation finishes, so the clock row can be signed only as an operation does it: with the
+-- number above which jobs are new.
 DROP TRIGGER IF EXISTS judge_signing;
 CREATE TRIGGER judge_signing BEFORE UPDATE OF now, floor ON clock
 WHEN NEW.now IS NOT NULL AND NEW.floor IS NOT (SELECT coalesce(max(n), 0) FROM job_state)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: the clock is signed by types only');
+    SELECT RAISE(ABORT, 'immutable: only operations sign the clock');
 END;
 
--- The triggers read the time and the writer from the clock: without its one row they would record nothing.
+-- The triggers read the time and the actor from the clock row: without it they would record nothing.
 DROP TRIGGER IF EXISTS refuse_clock_delete;
 CREATE TRIGGER refuse_clock_delete BEFORE DELETE ON clock
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: the clock has one row');
+    SELECT RAISE(ABORT, 'immutable: the clock must keep its one row');
 END;
 
--- A result is written once, when its job succeeds. Retention takes it from a cleaned job; one that is encrypted may be encrypted
--- with another key. Nothing else.
+-- A result is written once, when its job succeeds. Retention deletes that of a cleaned job; an encrypted one may be
+-- re-encrypted. Nothing else is allowed.
 DROP TRIGGER IF EXISTS judge_result_insert;
 CREATE TRIGGER judge_result_insert BEFORE INSERT ON result
 WHEN NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.state = 'succeeded')
@@ -165,11 +165,11 @@ DROP TRIGGER IF EXISTS judge_result_delete;
 CREATE TRIGGER judge_result_delete BEFORE DELETE ON result
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: only retention takes results away, from cleaned jobs');
+    SELECT RAISE(ABORT, 'immutable: only retention deletes results, and only of cleaned jobs');
 END;
 
--- A lease is renewed, ended once and swept when no job names it. What it was opened as never changes; one that has ended
--- stays ended; and it is not taken away under the jobs it holds.
+-- A lease is renewed, ended once, and marked as swept when no job refers to it. The values it was opened with never change, an
+-- ended lease stays ended, and a lease that holds jobs cannot be deleted.
 DROP TRIGGER IF EXISTS judge_lease_replace;
 CREATE TRIGGER judge_lease_replace BEFORE INSERT ON lease WHEN EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.id)
 BEGIN
@@ -185,18 +185,19 @@ WHEN NEW.id IS NOT OLD.id OR NEW.tenant IS NOT OLD.tenant OR NEW.holder IS NOT O
      OR (OLD.swept_at IS NOT NULL AND NEW.swept_at IS NOT OLD.swept_at)
      OR (NEW.swept_at IS NOT NULL AND OLD.swept_at IS NULL AND EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: what a lease was opened as and its end never change');
+    SELECT RAISE(ABORT, 'immutable: the initial values and the end of a lease cannot change');
 END;
 
 DROP TRIGGER IF EXISTS judge_lease_delete;
 CREATE TRIGGER judge_lease_delete BEFORE DELETE ON lease WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id)
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: jobs are held under this lease');
+    SELECT RAISE(ABORT, 'immutable: a lease that holds jobs cannot be deleted');
 END;
 
--- What decides how a job is run does not change without a row of the ledger that says so. Operations are trusted, and are
--- recorded as what they are; this is for SQL by hand. An update that keeps the state writes a row only if a job was moved or
--- rescheduled; otherwise nothing but what holds a waiting job back may change. A step changes the counts as steps do.
+-- Nothing that decides how a job runs may change without a ledger row that records it. Operations are trusted and recorded as
+-- what they are; this is for hand-written SQL. An update that keeps the state writes a row only if a job was moved or
+-- rescheduled; otherwise only the fields that hold back a waiting job may change. Transitions change the counts in defined
+-- ways only.
 DROP TRIGGER IF EXISTS judge_quiet;
 CREATE TRIGGER judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_attempts, due_at, deadline_at, started_at,
     finished_at, settled_by, error_code, error_message ON job_state
@@ -222,5 +223,5 @@ WHEN (SELECT now FROM clock) IS NULL AND (
          OR (NEW.crashes <> OLD.crashes AND NOT (NEW.crashes = OLD.crashes + 1 AND NEW.state <> OLD.state
              AND (OLD.state = 'failed' OR (OLD.state = 'in_progress' AND NEW.state = 'failed')))))))
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: limits, counts, times and places of a job do not change without a step that says so');
+    SELECT RAISE(ABORT, 'immutable: limits, counts, times and positions of a job cannot change without a recorded transition');
 END;

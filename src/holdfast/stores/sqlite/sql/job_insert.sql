@@ -1,11 +1,11 @@
--- Jobs' facts have been written: give each its state and the first row of its ledger.
--- An operation's batch gets them all at once when it signs off: one program for the batch instead of one a row, which
--- SQLite would have to set up and take down each time. Without an operation it happens at once, row by row.
+-- After the facts of jobs are written: give each job its state and the first row of its ledger. A batch of an operation gets
+-- them all at once when the operation finishes: one trigger program per batch instead of one per row, which SQLite would have
+-- to set up each time. Without an operation it happens at once, row by row.
 DROP TRIGGER IF EXISTS on_job_insert;
 CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
 BEGIN
-    -- What Python refuses before it comes here: times outside of the UTC years 1 to 9999, lists and objects that are none,
-    -- documents nested more than 100 deep (each level is opened by a bracket; SQLite itself reads no more than 1,000).
+    -- What Python refuses before the insert: times outside of the UTC years 1 to 9999, malformed lists and objects, and
+    -- documents nested more than 100 levels deep (a bracket opens each level; SQLite itself reads no more than 1,000).
     SELECT CASE
         WHEN NEW.run_at NOT BETWEEN -62135596800000000 AND 253402300799999999
              OR NEW.deadline_at NOT BETWEEN -62135596800000000 AND 253402300799999999
@@ -13,34 +13,34 @@ BEGIN
         THEN RAISE(ABORT, 'time out of range: use the years 1 to 9999, in UTC')
         WHEN NEW.tags <> '[]' AND (NOT json_valid(NEW.tags) OR json_type(NEW.tags) <> 'array')
              OR NEW.backoff IS NOT NULL AND (NOT json_valid(NEW.backoff) OR json_type(NEW.backoff) <> 'object')
-        THEN RAISE(ABORT, 'CHECK constraint failed: tags are a list of texts, a backoff is an object')
+        THEN RAISE(ABORT, 'CHECK constraint failed: tags must be a list of texts, backoff an object')
         WHEN NEW.tags <> '[]' AND EXISTS (SELECT 1 FROM json_each(NEW.tags) WHERE type <> 'text')
-        THEN RAISE(ABORT, 'CHECK constraint failed: tags are a list of texts')
+        THEN RAISE(ABORT, 'CHECK constraint failed: tags must be a list of texts')
         WHEN length(NEW.payload) > 200 AND length(NEW.payload) - length(replace(replace(NEW.payload, '[', ''), '{', '')) > 100
              AND EXISTS (WITH RECURSIVE level(value, depth) AS (
                      SELECT NEW.payload, 1 UNION ALL
                      SELECT e.value, level.depth + 1 FROM level, json_each(level.value) e
                       WHERE e.type IN ('object', 'array') AND level.depth <= 100)
                  SELECT 1 FROM level WHERE depth > 100)
-        THEN RAISE(ABORT, 'payload too deep: it is nested more than 100 deep')
+        THEN RAISE(ABORT, 'payload too deep: it is nested more than 100 levels deep')
     END;
-    -- The operation has looked, and answers with the words; this is for whoever inserts by hand.
-    SELECT RAISE(ABORT, 'paused: no job of this kind is accepted now')
+    -- Operations check this first and return a message; this is for hand-written inserts.
+    SELECT RAISE(ABORT, 'paused: no jobs of this kind are accepted while the pause lasts')
      WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND NEW.retry_of IS NULL
        AND EXISTS (SELECT 1 FROM pause w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM present))
                       AND (w.tenant = '*' OR w.tenant = NEW.tenant)
                       AND CASE w.scope WHEN 'all' THEN 1 WHEN 'queue' THEN w.name = NEW.queue WHEN 'kind' THEN w.name = NEW.kind
                                        ELSE w.name IS NEW.agent END);
-    -- What may be in a payload (DP-4), where any rule is: the operation has asked before and says where the key stands; this is for
-    -- whoever writes by hand. RAISE takes only a literal before SQLite 3.47. A retry was accepted with its first try.
-    -- So is who may have jobs at all (JF-12); people are told of a question by whoever asks it.
+    -- Payload rules, if there are any. Operations check them first and report the path of the key; this is for hand-written
+    -- inserts. RAISE takes only a literal before SQLite 3.47. A retry was accepted with its first attempt. The same holds for
+    -- unregistered tenants; a notice of an approval belongs to the job that asks.
     SELECT CASE
         WHEN d.registered AND NEW.retry_of IS NULL AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant)
              AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
                  SELECT 1 FROM approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
-        THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
         WHEN d.tenant_required AND NEW.tenant = 'default' AND NEW.retry_of IS NULL
-        THEN RAISE(ABORT, 'tenant required: the tenant `default` stands for none')
+        THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
         WHEN d.unknown_kinds = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'kind')
         THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
         WHEN d.unknown_agents = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'agent')
@@ -59,14 +59,14 @@ BEGIN
     SELECT u.tenant, u.registry, u.name, (SELECT now FROM present) FROM unregistered_job u
      WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND u.n = NEW.n
        AND (SELECT count(*) FROM unregistered_name k WHERE k.tenant = u.tenant AND k.registry = u.registry) < 1000;
-    -- The operations ask before (operations/pending.py), from a number that is kept; here they are counted.
-    SELECT RAISE(ABORT, 'tenant full: as many of its jobs wait as may')
+    -- Operations check this first, using a stored count (operations/pending.py); here the jobs are counted.
+    SELECT RAISE(ABORT, 'tenant full: it has its maximum number of waiting jobs')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
                <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
                       AND s.state NOT IN ('leased', 'in_progress'))
                   + (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('leased', 'in_progress')
                         AND (SELECT running_counts FROM dispatch WHERE id = 1)));
-    SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
+    SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
     INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
     SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
@@ -91,12 +91,12 @@ BEGIN
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
 END;
 
--- Whatever carries the id of a workflow joins it. Those that were planned have their node already, and are counted.
+-- A job with a workflow id joins that workflow. Planned jobs already have their node and are counted.
 DROP TRIGGER IF EXISTS on_workflow_job;
 CREATE TRIGGER on_workflow_job AFTER INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM clock) IS NOT NULL
      AND NOT EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id)
 BEGIN
-    SELECT RAISE(ABORT, 'workflow over: all its jobs have ended')
+    SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
      WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
     INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
     SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
@@ -107,8 +107,8 @@ BEGIN
       FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
 END;
 
--- Whatever has facts and no state above the highest number that had one when the operation began. One that has a ledger
--- is being purged: it is left alone.
+-- Every job without a state whose number is above the highest one when the operation began. A job that has a ledger is being
+-- purged and is left alone.
 DROP TRIGGER IF EXISTS on_sign_off;
 CREATE TRIGGER on_sign_off AFTER UPDATE OF now ON clock
 WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.n > OLD.floor)
@@ -119,10 +119,10 @@ BEGIN
                AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = j.tenant)
                AND NOT (j.source_system = 'holdfast' AND EXISTS (
                    SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
-        THEN RAISE(ABORT, 'tenant unregistered: only registered ones may have jobs')
+        THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
         WHEN d.tenant_required AND EXISTS (
             SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
-        THEN RAISE(ABORT, 'tenant required: the tenant `default` stands for none')
+        THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
         WHEN d.unknown_kinds = 'refuse' AND EXISTS (
             SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'kind')
         THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
@@ -164,5 +164,5 @@ DROP TRIGGER IF EXISTS on_job_tags;
 CREATE TRIGGER on_job_tags AFTER INSERT ON job WHEN NEW.tags <> '[]'
 BEGIN
     INSERT OR IGNORE INTO job_tag (tenant, tag, job_id) SELECT NEW.tenant, value, NEW.id FROM json_each(NEW.tags)
-     WHERE value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';  -- nobody looks for them (docs/adr/0030)
+     WHERE value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';  -- never searched for (docs/adr/0030)
 END;

@@ -1,19 +1,19 @@
 -- --- steps and events ---
 
--- Who finishes a wait updates it; an insert that meets a row that is over would be a REPLACE.
+-- A wait is finished by an update; an insert that conflicts with a finished row would be a REPLACE.
 DROP TRIGGER IF EXISTS judge_step_insert;
 CREATE TRIGGER judge_step_insert BEFORE INSERT ON step
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a step that is over is not written again')
+    SELECT RAISE(ABORT, 'immutable: a finished step cannot be written again')
       FROM step t WHERE t.job_id = NEW.job_id AND t.n = NEW.n
        AND (t.ended_at IS NOT NULL OR t.name <> NEW.name OR t.kind <> NEW.kind OR t.tenant <> NEW.tenant);
-    SELECT RAISE(ABORT, 'immutable: a step belongs to a job')
+    SELECT RAISE(ABORT, 'immutable: a step must belong to an existing job')
      WHERE NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant);
-    SELECT RAISE(ABORT, 'immutable: an approval is over when its approval is decided')
+    SELECT RAISE(ABORT, 'immutable: only the decision of its approval can finish this step')
      WHERE NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL;
 END;
 
--- The same result, sealed with another key, is no other: of the seal nothing can be judged here but its form and its length.
+-- Re-encrypting the same result is allowed: of the ciphertext only the form and the length can be checked here.
 DROP TRIGGER IF EXISTS judge_step_update;
 CREATE TRIGGER judge_step_update BEFORE UPDATE ON step
 WHEN OLD.ended_at IS NOT NULL AND NOT coalesce(
@@ -23,7 +23,7 @@ WHEN OLD.ended_at IS NOT NULL AND NOT coalesce(
          AND (length(json_extract(OLD.value, '$."$holdfast".sealed')) = length(json_extract(NEW.value, '$."$holdfast".sealed'))
               AND NEW.value = json_object('$holdfast', json_object('key', json_extract(NEW.value, '$."$holdfast".key'),
                                                                    'sealed', json_extract(NEW.value, '$."$holdfast".sealed')))
-              -- Stored by a handler: the references differ in nothing but the digest.
+              -- Stored by a handler: the references differ only in the digest.
               OR substr(json_extract(OLD.value, '$."$holdfast".stored'), 1, length(json_extract(OLD.value, '$."$holdfast".stored')) - 64)
                  = substr(json_extract(NEW.value, '$."$holdfast".stored'), 1, length(json_extract(NEW.value, '$."$holdfast".stored')) - 64)
               AND NEW.value = json_object('$holdfast', json_object('key', json_extract(NEW.value, '$."$holdfast".key'),
@@ -32,7 +32,7 @@ WHEN OLD.ended_at IS NOT NULL AND NOT coalesce(
      OR OLD.job_id <> NEW.job_id OR OLD.n <> NEW.n OR OLD.tenant <> NEW.tenant
      OR OLD.name <> NEW.name OR OLD.kind <> NEW.kind
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: a step that is over is not written again');
+    SELECT RAISE(ABORT, 'immutable: a finished step cannot be written again');
 END;
 
 DROP TRIGGER IF EXISTS judge_app_event_insert;
@@ -41,20 +41,20 @@ WHEN EXISTS (SELECT 1 FROM app_event e WHERE e.id = NEW.id)
      OR (NEW.key IS NOT NULL
          AND EXISTS (SELECT 1 FROM app_event e WHERE e.tenant = NEW.tenant AND e.name = NEW.name AND e.key = NEW.key))
 BEGIN
-    SELECT RAISE(ABORT, 'already exists: this was told before');
+    SELECT RAISE(ABORT, 'already exists: this event was sent before');
 END;
 
--- --- leaving ---
+-- --- deletion ---
 
--- With their job, as its ledger does; steps also when somebody has them forgotten (rewind).
+-- Steps and events are deleted with their job, like its ledger; steps also by rewind.
 DROP TRIGGER IF EXISTS judge_step_delete;
 CREATE TRIGGER judge_step_delete BEFORE DELETE ON step
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'dead_letter' AND s.state <> 'cleaned')
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: steps are forgotten of dead letters only');
+    SELECT RAISE(ABORT, 'immutable: only the steps of dead letters can be deleted');
 END;
 
--- What a step or a checkpoint no longer names is a file to delete: it was saved anew, forgotten or cleaned.
+-- A file that a step or a checkpoint no longer refers to has to be deleted: the step was saved again, forgotten or cleaned.
 DROP TRIGGER IF EXISTS leave_checkpoint_update;
 CREATE TRIGGER leave_checkpoint_update AFTER UPDATE OF value ON checkpoint
 WHEN OLD.value LIKE '{"$holdfast":{%"stored":"artifact:%'

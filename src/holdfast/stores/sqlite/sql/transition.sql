@@ -1,10 +1,10 @@
--- The ledger: one event a transition, in the same transaction, whoever made it (CX-4). What happened is told from
--- the row alone, so that a step taken by hand is named as well as one of ours. VALUES, not SELECT: as the ledger has
--- a guard of its own, what is selected would be put into a table first, at twice the cost of all the rest.
+-- The ledger: one event per transition, in the same transaction, for every writer. The event type is derived from the row
+-- alone, so that hand-written transitions get one too. VALUES instead of SELECT: because the ledger has an insert guard,
+-- SQLite would first put selected rows into a temporary table, at twice the cost of all the rest.
 DROP TRIGGER IF EXISTS record_transition;
 CREATE TRIGGER record_transition AFTER UPDATE OF state, note ON job_state
 WHEN OLD.state <> NEW.state
-    -- Somebody has given a waiting job another time or another place: no step of its own, but to be told.
+    -- A waiting job got another time or position: not a transition, but it is recorded.
     OR (NEW.state = 'queued' AND NEW.note IS NOT OLD.note AND json_extract(NEW.note, '$.rescheduled') IS NOT NULL
         AND json_extract(NEW.note, '$.moved') IS NULL)
     OR ((NEW.state = 'queued' OR NEW.state = 'retry_waiting') AND NEW.note IS NOT OLD.note
@@ -21,10 +21,10 @@ BEGIN
                WHEN 'succeeded' THEN 'succeed'
                WHEN 'leased' THEN 'claim'
                WHEN 'failed' THEN CASE OLD.state
-                   -- Whoever shows the lease was not lost, whatever its handler calls the error.
+                   -- A worker that shows the lease was not lost, whatever its handler calls the error.
                    WHEN 'in_progress' THEN
                        CASE WHEN NEW.settled_by IS NOT OLD.lease THEN CASE NEW.error_code WHEN 'worker_lost' THEN 'lapse' ELSE 'fail' END
-                            -- Its own process is gone, says whoever shows the lease, and counts it as a crash.
+                            -- The worker that shows the lease reports that its own process died, and counts it as a crash.
                             WHEN NEW.crashes > OLD.crashes THEN 'crash'
                             ELSE 'fail' END
                    WHEN 'waiting_for_approval' THEN
@@ -60,12 +60,12 @@ BEGIN
                 ELSE NEW.note END);
 END;
 
--- The judge of every update of a state row (CX-1). The pairs are those of engine/states.py: a test tries every
--- ordered pair. RAISE takes only a literal before SQLite 3.47, so each refusal that names two states is spelt out.
--- One trigger for all of it, because each costs by being there: a step that is not in the table; an attempt ended
--- without its lease (only a cancel, or a reaper that is right about a lost lease, may do that); a job taken under a
--- lease that is not live, or out of somebody's hands; attempts that are not counted one by one; a job that asked people
--- and goes on, or fails, without their decision.
+-- Checks every update of a state row. The pairs are those of engine/states.py: a test tries every ordered pair. RAISE takes
+-- only a literal before SQLite 3.47, so each refusal that names two states is spelled out. One trigger for all checks, because
+-- each trigger adds cost: transitions that are not in the table; an attempt ended without its lease (only a cancellation, or a
+-- reaper that is right about a lost lease, may do that); a job claimed under a lease that is not live, or claimed from another
+-- worker; attempts that are not counted one by one; a job that waits for an approval and continues, or fails, without a
+-- decision.
 DROP TRIGGER IF EXISTS judge_transition;
 CREATE TRIGGER judge_transition BEFORE UPDATE OF state, lease, attempt ON job_state
 WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
@@ -165,21 +165,21 @@ BEGIN
     END;
     SELECT CASE
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease AND OLD.lease IS NOT NULL
-            THEN RAISE(ABORT, 'stale lease: a held job does not change hands')
+            THEN RAISE(ABORT, 'stale lease: a held job cannot move to another lease')
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
              AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)
-            THEN RAISE(ABORT, 'stale lease: a job can only be taken under a live lease')
+            THEN RAISE(ABORT, 'stale lease: a job can only be claimed under a live lease')
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
              AND EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.name = 'generator')
-            THEN RAISE(ABORT, 'generator only: whoever plans work takes none')
+            THEN RAISE(ABORT, 'generator only: a generator plans work and cannot claim jobs')
         WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
-            THEN RAISE(ABORT, 'immutable: starting a job adds one to its attempts; nothing else changes them')
+            THEN RAISE(ABORT, 'immutable: attempt cannot change; only starting a job adds one')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.approval_id IS NOT NULL
-            THEN RAISE(ABORT, 'immutable: a job that leaves its approval names it no more')
+            THEN RAISE(ABORT, 'immutable: approval_id must be cleared when the job leaves waiting_for_approval')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'queued'
-            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> queued: its approval was not decided so')
+            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> queued: its approval has no such decision')
         WHEN OLD.state = 'waiting_for_approval' AND NEW.state = 'failed'
-            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> failed: its approval was not decided so')
+            THEN RAISE(ABORT, 'illegal transition waiting_for_approval -> failed: its approval has no such decision')
         WHEN OLD.state = 'in_progress' AND NEW.state = 'failed' AND NEW.error_code IS 'worker_lost'
             THEN RAISE(ABORT, 'stale lease: a job cannot be declared lost while its lease is live')
         WHEN OLD.state = 'in_progress'

@@ -1,4 +1,4 @@
--- The present: who writes and when, with the clock's own time where no operation has said.
+-- The current actor and time; the clock's own time if no operation has set one.
 DROP VIEW IF EXISTS present;
 CREATE VIEW present AS
 SELECT coalesce(actor, 'sql') AS actor,
@@ -13,7 +13,7 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = j.tenant OR r.tenant = '*')
                    AND (r.kind = j.kind OR r.kind = '*')) THEN '[restricted]' ELSE s.error_message END AS error_message,
        j.created_at, j.run_at, j.deadline_at,
-       -- Nothing of it where a rule says that it is restricted; what a worker is handed comes from the table.
+       -- Hidden if a rule restricts it; workers read payloads from the table.
        CASE WHEN (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = j.tenant OR r.tenant = '*')
                    AND (r.kind = j.kind OR r.kind = '*')) THEN '"[restricted]"' ELSE j.payload END AS payload, j.backoff, j.idempotency_key, j.content_key, j.tags,
@@ -26,8 +26,8 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        f.source_ref, f.target_ref, f.payload_ref, j.executor
   FROM job j JOIN job_state s ON s.n = j.n LEFT JOIN reference f ON f.job_id = j.id;
 
--- For dashboards (DP-19): what may be begun now, what is under way, what somebody has to resolve. The columns are part of
--- the interface; times are microseconds since 1970.
+-- For dashboards: jobs that may start now, running jobs, and jobs that need an operator. The columns are part of the
+-- interface; times are microseconds since 1970.
 DROP VIEW IF EXISTS backlog;
 CREATE VIEW backlog AS
 SELECT s.tenant, s.queue, s.kind, count(*) AS waiting
@@ -44,15 +44,15 @@ SELECT s.tenant, s.queue, s.kind, s.error_code, count(*) AS dead, min(s.finished
   FROM job_state s WHERE s.state = 'dead_letter' AND s.state NOT IN ('leased', 'in_progress')
  GROUP BY s.tenant, s.queue, s.kind, s.error_code;
 
--- An attempt is two rows of the ledger: the one that began it and the first one after. A time of a schedule that was skipped
--- has a job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.
+-- An attempt is two rows of the ledger: the one that started it and the first one after. A skipped time of a schedule has a
+-- job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.
 DROP VIEW IF EXISTS attempts;
 CREATE VIEW attempts AS
 SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started_at, e.at AS ended_at,
        CASE e.type WHEN 'succeed' THEN 'succeeded' WHEN 'fail' THEN 'failed' WHEN 'lapse' THEN 'crashed' WHEN 'crash' THEN 'crashed'
                    WHEN 'ask' THEN 'suspended' WHEN 'snooze' THEN 'suspended' WHEN 'cancel' THEN 'cancelled' END AS outcome,
        json_extract(e.meta, '$.error_code') AS error_code,
-       -- What one of a restricted kind has said, before it was one, is shown as little as what it was given.
+       -- Messages of a kind that became restricted later are hidden like its payloads.
        CASE WHEN (json_extract(e.meta, '$.error_message') <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
                    AND (r.kind = b.kind OR r.kind = '*'))) THEN '[restricted]' ELSE json_extract(e.meta, '$.error_message') END AS error_message,
