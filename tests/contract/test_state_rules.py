@@ -66,7 +66,7 @@ def test_every_combination_is_judged_by_the_rules(postgres_url: str) -> None:
     assert not wrong, wrong[:5]
 
 
-# Whether the CHECK or the trigger refuses it: with replica, every trigger is off but those that always fire.
+# With replica, every trigger is off but those that always fire.
 BROKEN = {
     "finished_iff_terminal": "state = 'in_progress', finished_at = now()",
     "error_when_failed": "state = 'failed', finished_at = now(), settled_by = lease, lease = null, error_code = null",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from jinja2 import TemplateSyntaxError
+from jinja2 import TemplateSyntaxError, nodes
 from starlette.requests import Request
 
 from holdfast import App
@@ -88,6 +88,17 @@ async def test_what_fails_in_the_last_row_is_a_whole_page_of_an_error(
         assert "mail.send" not in answer.text, "a part of the list was sent"
         assert answer.text.rstrip().endswith("</html>")
         assert answer.text.count("<html") == 1
+
+
+def test_every_filter_of_the_templates_exists(app: App) -> None:
+    pages = rendering.Renderer(app).pages
+    used = {
+        (name, node.name)
+        for name in pages.list_templates()
+        for node in pages.parse(pages.loader.get_source(pages, name)[0]).find_all(nodes.Filter)  # type: ignore[union-attr]
+    }
+    assert len(used) > 50
+    assert {each for each in used if each[1] not in pages.filters} == set()
 
 
 def test_around_a_part_stands_what_a_call_would_put_there(app: App) -> None:

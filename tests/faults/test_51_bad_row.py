@@ -26,7 +26,7 @@ pytestmark = pytest.mark.req("CX-1", "CX-15", "DP-8", "DP-15")
 # A row with another key is another row, or nobody's: nothing is asked of it but that it stops no other.
 IDENTITY = {"id", "n", "tenant"}
 # It is for whoever asks for that kind or queue, is held by whoever has that lease, or is due never.
-ELSEWHERE = {"kind", "queue", "state", "lease", "due_at"}
+ELSEWHERE = {"kind", "queue", "state", "lease", "due_at", "executor"}
 # The engine's own registers, one row each: what time it is, what is switched on. There is no other row to go on with.
 REGISTERS = {"clock", "dispatch", "migration", "upkeep", "usage_place", "round", "moved", "ready"}
 # Have a test of their own below.

@@ -196,6 +196,7 @@ def fill_postgres(url: str) -> None:
             run(f"drop index {name}")
         for statement in POSTGRES:
             run(statement)
+        run("update dispatch set fair_auto = false")  # or the first promotion would build the index over tenants
         for table, name, definition in keys:
             run(f"alter table {table} add constraint {name} {definition}")
         for _, definition in indexes:
@@ -222,6 +223,7 @@ def fill_sqlite(path: Path) -> None:
             connection.execute(f"drop {kind} {name}")
         for statement in SQLITE:
             connection.execute(statement)
+        connection.execute("update dispatch set fair_auto = 0")
         # First the indexes, which come first in the list; the triggers are as they were.
         for _, _, definition in sorted(made):
             connection.execute(definition)

@@ -21,10 +21,10 @@ create domain state as text collate "C" constraint state_known check (value in (
 create sequence position_seq;
 create sequence event_seq;
 
--- Most rules for rows of job and job_state are checked by triggers that read the rows of each statement anyway, with cached
--- plans (job_insert.sql, transition.sql). PostgreSQL parses the text of a CHECK, and of a row trigger's WHEN, for every
--- statement. Only `finished_iff_terminal` is worth that; docs/adr/0024 has the cost of each rule. The trigger on updates of
--- job_state also fires where others are off (session_replication_role = replica).
+-- The rules for rows of job and job_state are checked by the triggers that read the rows of each statement anyway, with plans
+-- that are kept (job_insert.sql, transition.sql). PostgreSQL parses the text of a CHECK, and of a row trigger's WHEN, for every
+-- statement; docs/adr/0024 has the cost of each rule. The trigger on updates of job_state also fires where others are off
+-- (session_replication_role = replica).
 create table job (
     id               uuid        not null primary key,
     tenant           text        not null,
@@ -107,9 +107,7 @@ create table job_state (
     agent          text,         -- a claim must know it before it reads `job`; null takes no space
     workflow_id    uuid,         -- of a workflow's job: the trigger that sees a job end needs it without another read
     held_by        text,         -- the full limit that a parked job waits for: see `bucket`
-    executor       text,         -- of the job: a claim must know it before it reads `job`
-    constraint finished_iff_terminal check (
-        (finished_at is not null) = (state in ('succeeded', 'failed', 'dead_letter', 'cancelled', 'cleaned')))
+    executor       text          -- of the job: a claim must know it before it reads `job`
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index claimable on job_state (queue, priority desc, position, id) where state = 'queued' and due_at is null;
 create index not_yet_due on job_state (due_at) where due_at is not null and state in ('queued', 'retry_waiting');
