@@ -33,7 +33,8 @@ ADMINISTERS = {
         "revoke_token",
         "list_tokens",
     ),
-    *("set_connector", "remove_connector"),
+    *("set_connector", "remove_connector", "list_pins", "pin_login", "unpin_login"),
+    *("set_kind", "remove_kind", "set_event_type", "remove_event_type", "set_policies"),
     *("add_webhook", "change_webhook", "remove_webhook", "rotate_secret", "disable_webhook", "enable_webhook"),
 }
 WORKS = {"tick", "open_lease", "renew_lease", "end_lease", "claim", "checkpoint", "settle", "release"}

@@ -17,7 +17,7 @@ from datetime import datetime
 import holdfast
 from holdfast import Context, Handle, SyncContext
 from holdfast.testing import Kit
-from holdfast.features.workflows.plan import Planned
+from holdfast.features.workflows.parts import Planned
 
 app = holdfast.App("sqlite:///:memory:")
 
@@ -117,7 +117,7 @@ WRONG = {
     'planned: Planned[int] = app.workflow("w").add(send, "a")': "",
     'app.workflow("w").add(send.prepare(7))': "arg-type",
     "given: list[str] = (await ctx.results()).of(count)": "",
-    'app.workflow("w", on_failure="explode")': "arg-type",
+    'app.workflow("w", on_failure="explode")': "call-overload",
     "ctx.progress(0.5)": "unused-coroutine",
     "bare.enqueue(7)": "arg-type",
     'abare.enqueue("x")': "arg-type",

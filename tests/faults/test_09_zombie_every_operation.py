@@ -20,6 +20,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import HoldfastError, StaleLease
 from holdfast.features.assembly import Store, open_store
+from holdfast.features.attempts.model import LogPart
 from holdfast.stores.requests import ClaimRequest
 from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
 from tests.support.operations import operation, operations
@@ -73,6 +74,7 @@ def arguments(store: Store, name: str, zombie: Claim) -> dict[str, Any] | None:
         "ref": "file:x",
         "settlements": settlements,
         "entries": [(zombie.id, zombie.attempt, StepEntry(1, "charge", "step", "1"))],
+        "parts": [LogPart(zombie.id, zombie.attempt, 1, "a line")],
         "request": request,
         "queues": ("default",),
     }
@@ -110,7 +112,7 @@ def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
         assert by_hand.contents() == before, name
         tried.append(name)
     assert {f"leases.{each}" for each in ("claim", "settle", "renew", "end", "start", "release")} <= set(tried)
-    assert {"leases.exchange", "steps.save", "steps.save_checkpoint"} <= set(tried)
+    assert {"leases.exchange", "steps.save", "steps.save_checkpoint", "attempts.append_log"} <= set(tried)
 
 
 # -- in SQL, PostgreSQL ----------------------------------------------------------------------------------------

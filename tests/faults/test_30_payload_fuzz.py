@@ -145,7 +145,13 @@ def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, ho
     for name, handle in bad.items():
         found = handle.get()
         assert found.state is State.DEAD_LETTER, name
-        assert found.error_code == "RuntimeError" if how == "raised" else str(found.error_code).startswith("payload_")
+        code = str(found.error_code)
+        if how == "raised":
+            assert code == "RuntimeError", name
+        elif (how, name) == ("saved", "two megabytes") and app._store.url.startswith("postgres"):
+            assert code == "no_artifact_store"  # an embedded database has one, and there the result is too large
+        else:
+            assert code.startswith("payload_"), name
         assert found.error_message
         assert len(found.error_message) <= 2_000
         assert handle.history()[-1].type == "bury"

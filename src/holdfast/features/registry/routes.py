@@ -15,7 +15,7 @@ from holdfast.features.registry.model import (
     UnregisteredName,
 )
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Body, Fields, Text
+from holdfast.server.bodies import Body, Text
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import NamePath, Page, TheApp, Word, allowed, allowed_whole
 
@@ -30,7 +30,7 @@ class SetKind(Body):
     description: Description | None = None
 
 
-class SetEventType(Fields):
+class SetEventType(Body):
     """An event type. What is not named is removed."""
 
     model_config = ConfigDict(
