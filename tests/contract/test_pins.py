@@ -40,6 +40,7 @@ WITHOUT_TENANT = {
     *("actor", "caller", "clock_now", "event_type", "every_tenant", "legal", "scope", "pinned_tenant", "uuid7"),
     *("fingerprint", "shape", "backoff_delay", "refusal_reason", "withheld", "hides", "shown_payload", "retention_for"),
     *("fair_queues", "halted", "payload_indexes", "registered_only", "signal_key", "lock_waits", "lock_holders"),
+    "policies",
     *("token_of", "token_used", "open_session", "end_session"),
 }
 # Functions that act for every tenant, or on one as their subject.

@@ -22,7 +22,16 @@ CAP: Final = 10_000
 
 
 CODES: Final = (
-    *("no_worker", "oldest_waits", "backlog", "unserved_kinds", "dead_letters", "paused", "limits_hold_many"),
+    *(
+        "no_worker",
+        "oldest_waits",
+        "backlog",
+        "unserved_kinds",
+        "unserved_executors",
+        "dead_letters",
+        "paused",
+        "limits_hold_many",
+    ),
     *("approvals_overdue", "schedules_late", "consumers_behind", "weak_durability", "old_transaction", "wal_large"),
     *("disk_full", "clock_skew", "role_too_powerful"),
 )
