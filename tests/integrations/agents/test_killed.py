@@ -24,7 +24,7 @@ NOTES = {"lookup call-a": "lookup 7", "lookup call-b": "lookup 8", "refund call-
 def lives(url: str, folder: Path, numbers: Iterable[int], framework: str = "pydantic") -> list[dict[str, Any]]:
     process = start_call(kill_everywhere, url, str(folder), numbers, framework)
     try:
-        process.join(280)
+        process.join(600)
         assert process.exitcode == 0
     finally:
         process.kill()
@@ -63,6 +63,7 @@ def test_a_run_killed_between_two_parallel_tools_repeats_nothing_that_was_record
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # twenty-five lives of several processes each
+@pytest.mark.turns(4)  # one framework on one store with each seed
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 @pytest.mark.parametrize("framework", ["pydantic", "openai"])
 def test_a_run_killed_at_every_step_boundary_in_turn_ends_the_same(
