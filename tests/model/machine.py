@@ -234,7 +234,7 @@ class StoresMachine(Governed):
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         ids = [UNKNOWN, self.any_job(data, rather=dead).id, self.any_job(data).id]
-        limit = data.draw(st.sampled_from([None, None, 0, 5]), label="limit") if operation == "redrive" else None
+        limit = data.draw(st.sampled_from([None, None, 1, 6]), label="limit") if operation == "redrive" else None
         self.play(lambda side: side.operate(operation, ids, reason, "an operator", scope, limit))
 
     def reschedule(self, data: st.DataObject) -> None:
