@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -73,6 +73,18 @@ def test_every_fact_comes_back_as_it_was_given(store: Store) -> None:
     assert (found.payload, found.idempotency_key, found.backoff) == (EVERYTHING, "r-1", GENTLE.to_json())
     assert (found.max_attempts, found.max_crashes, found.created_at) == (8, 1, now)
     assert (found.state, found.attempt, found.due_at) == (State.QUEUED, 0, asked.run_at)
+
+
+@pytest.mark.req("CX-17", "DP-9")
+def test_a_plain_first_job_does_not_hide_the_facts_of_later_jobs(store: Store) -> None:
+    now = forward(store)
+    later = now + timedelta(hours=1)
+    plain, tagged, delayed, late = spec(), spec(tags=("blue",)), spec(run_at=later), spec(deadline_at=later)
+    put(store, plain, tagged, delayed, late)
+    assert [job(store, each.id).due_at for each in (plain, tagged, delayed, late)] == [None, None, later, None]
+    assert job(store, late.id).deadline_at == later
+    listed = store.run(store.jobs.list(JobFilter(tenant="default", tag="blue")))
+    assert [each.id for each in listed] == [tagged.id]
 
 
 @pytest.mark.req("SC-2", "CX-2")

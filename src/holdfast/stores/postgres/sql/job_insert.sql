@@ -1,9 +1,18 @@
 -- Give each new job its state and the first event of its ledger.
 --
 -- Usually it is one plain job. Then the cost is not the row but each statement, aggregate and function call, which the server
--- prepares every time. So the first query only checks whether anything else has to be done (docs/adr/0033). Rules of features
--- are hooks (`*_on_insert`), called with the ids of the new jobs, whose rows are already in `job`. Their order decides which
--- refusal is reported.
+-- prepares every time. So the first query reads only the first row, without an aggregate, and checks whether anything else has
+-- to be done (docs/adr/0033). Rules of features are hooks (`*_on_insert`), called with the ids of the new jobs, whose rows are
+-- already in `job`. Their order decides which refusal is reported.
+
+-- Whether a job has facts that need more than its state row and its first event. One call that counts the nulls takes fewer
+-- steps than ten comparisons.
+create or replace function special_facts(tags text[], uses text[], retry_as text, depth smallint, agent text, workflow_id uuid,
+                                         retry_of uuid, run_at timestamptz, deadline_at timestamptz, backoff jsonb,
+                                         executor text)
+returns boolean language sql immutable
+return tags <> '{}' or num_nonnulls(uses, retry_as, depth, agent, workflow_id, retry_of, run_at, deadline_at, backoff, executor) > 0;
+
 create or replace function on_job_insert() returns trigger language plpgsql set search_path from current as $$
 declare
     v_now timestamptz;
@@ -17,22 +26,29 @@ declare
     v_broken boolean;
     v_later  boolean;
     v_long   boolean;
+    v_many   boolean;   -- more than one row
     v_count  bigint;
     v_queue  text;
-    v_told   text;
+    v_void   text;
     v_key    text;
 begin
-    select (select d.ruled from dispatch d), (select d.signal_key from dispatch d),
+    -- SELECT INTO takes the first row.
+    select exists (select from added offset 1), (select d.ruled from dispatch d), (select d.signal_key from dispatch d),
            (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- clock_now(), inlined
-           bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes)
-                   or a.uses is not null or a.retry_as is not null or a.depth is not null
-                   or a.tags <> '{}' or a.agent is not null or a.workflow_id is not null
-                   or a.retry_of is not null or a.run_at is not null or a.deadline_at is not null or a.backoff is not null
-                   or a.executor is not null),
-           min(a.queue), bool_or(length(a.payload::text) > 200)
-      into v_ruled, v_key, v_now, v_special, v_queue, v_long from added a;
+           odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes)
+           or special_facts(a.tags, a.uses, a.retry_as, a.depth, a.agent, a.workflow_id, a.retry_of, a.run_at, a.deadline_at,
+                            a.backoff, a.executor),
+           a.queue, octet_length(a.payload::text) > 200
+      into v_many, v_ruled, v_key, v_now, v_special, v_queue, v_long from added a;
+    if v_many then
+        select bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes)
+                       or special_facts(a.tags, a.uses, a.retry_as, a.depth, a.agent, a.workflow_id, a.retry_of, a.run_at,
+                                        a.deadline_at, a.backoff, a.executor)),
+               bool_or(octet_length(a.payload::text) > 200)
+          into v_special, v_long from added a;
+    end if;
     if v_long then   -- shorter ones cannot be deep
-        perform refuse_deep(a.id) from added a where length(a.payload::text) > 200 and too_deep(a.payload::text);
+        perform refuse_deep(a.id) from added a where octet_length(a.payload::text) > 200 and too_deep(a.payload::text);
     end if;
     if v_ruled then
         perform registration_on_insert(array(select a.id from added a));
@@ -87,7 +103,8 @@ begin
         perform notify_listeners(q.queue) from (select distinct a.queue from added a
                                       where a.run_at is null or a.run_at <= v_now) q;
     elsif v_count = 1 and current_setting('holdfast.notify', true) is distinct from 'off' then
-        v_told := pg_notify(current_schema(), signal_of(v_key, v_queue))::text;   -- notify_listeners(v_queue), inlined
+        -- notify_listeners(v_queue), inlined
+        v_void := pg_notify(current_schema(), left(encode(sha256(convert_to(v_key || v_queue, 'UTF8')), 'hex'), 32))::text;
     end if;
     return null;
 end $$;
