@@ -36,6 +36,18 @@ ROWS = [
         " max_crashes) select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
         says=_TWICE[0],
     ),
+    only_sqlite(
+        "give a finished job a new state through the view of hand-written jobs",
+        "insert into hand_written_job select * from job where id = :succeeded",
+        says=_TWICE[0],
+    ),
+    only_sqlite(
+        "give a state to a missing job through the view of hand-written jobs",
+        "insert into hand_written_job (n, id, tenant, kind, queue, payload, priority, max_attempts, max_crashes, tags,"
+        " enqueued_by, source_system, created_at)"
+        " values (999999, :unknown, 'default', 'k', 'default', '{}', 0, 4, 3, '[]', 'sql', 'sql', 0)",
+        says=_BORN[0],
+    ),
     only_postgres(
         "upsert a state",
         "insert into job_state select * from job_state where id = :succeeded"
