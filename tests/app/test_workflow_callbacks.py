@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from holdfast import App, Retry, WorkflowFailure
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound
+from holdfast.stores.vault import new_key
+from tests.app.conftest import NewApp
+from tests.support.by_hand import open_by_hand
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("DP-14", "SC-17")
@@ -234,3 +239,38 @@ def test_a_job_after_a_sequence_gets_all_results(app: App) -> None:
     run = flow.start()
     work_off(app)
     assert run[last].result() == 6
+
+
+@pytest.mark.req("DP-4")
+def test_encrypted_values_reach_mapped_jobs_and_callbacks(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_KEYS", f"current:{new_key()}")
+    app = new_app()
+    secret = "diagnosis-4711"
+    received: list[Any] = []
+
+    @app.job()
+    def read(prefix: str) -> list[str]:
+        return [f"{prefix}-{number}" for number in range(2)]
+
+    @app.job()
+    def upper(text: str) -> str:
+        return text.upper()
+
+    @app.job()
+    def report(values: Any, channel: str) -> None:
+        received.append((channel, values))
+
+    flow = app.workflow("patients")
+    mapped = flow.map(upper, flow.add(read, secret))
+    flow.add(report, mapped, channel=secret, name="collected")
+    flow.on_success(report, secret)
+    run = flow.start()
+    work_off(app)
+    work_off(app)
+    assert run.status() == "succeeded"
+    values = [f"{secret}-0".upper(), f"{secret}-1".upper()]
+    assert received == [(secret, values), (secret, {"collected": None})]
+    with closing(open_by_hand(app._store.url)) as by_hand:
+        stored = by_hand.execute("select payload from job") + by_hand.execute("select value from result")
+        stored += by_hand.execute("select meta from event")
+    assert secret not in json.dumps(stored, default=str).lower(), "nothing is stored in plain text"
