@@ -1,4 +1,4 @@
-"""What can be wrong with a PostgreSQL deployment without anything failing yet."""
+"""Checks of ``holdfast doctor`` and of health: problems of a PostgreSQL deployment before anything fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.features.health.model import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.postgres.roles import judged, logins
+from holdfast.stores.postgres.roles import check_logins, logins
 from holdfast.stores.requests import Finding, SchemaStatus
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_
 def diagnose(
     connection: Connection[Any], settings: dict[str, Any], schema: str, status: SchemaStatus, most: int
 ) -> list[Finding]:
-    """``settings`` are those for another connection, and ``most`` is how many of them one process may open."""
+    """Run all checks. ``settings`` are those of a second connection; ``most`` is how many one process may open."""
 
     def one(query: str, *params: Any) -> Any:
         row = connection.execute(query, params).fetchone()
@@ -69,7 +69,7 @@ def diagnose(
         )
     )
     findings.append(_tenancy(one(BYPASSES), one(OWNS, schema)))
-    findings += judged(logins(connection, schema))
+    findings += check_logins(logins(connection, schema))
     findings.append(_connections(connection, most))
     findings.append(_pooler(connection, settings))
     if status.current:
@@ -87,8 +87,8 @@ def diagnose(
     return findings
 
 
-# Settings that slow workers down or make statements fail: a name, which values are harmless, the effect of others.
-HURTFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
+# Settings that slow workers down or make statements fail: the name, a test for harmless values, the effect of others.
+HARMFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
     ("autovacuum", "on".__eq__, "nobody removes dead rows, and claims get slower and slower"),
     ("track_counts", "on".__eq__, "autovacuum does not run, and claims get slower and slower"),
     ("default_transaction_read_only", "off".__eq__, "no job can be enqueued or taken"),
@@ -102,20 +102,20 @@ SETTINGS = "select name, setting, current_setting(name) from pg_settings where n
 
 
 def _settings(connection: Connection[Any]) -> list[Finding]:
-    """One finding for each setting that hurts, or one that there is none."""
-    rows = connection.execute(SETTINGS, ([name for name, _, _ in HURTFUL],)).fetchall()
+    """One finding per harmful setting, or a single positive one."""
+    rows = connection.execute(SETTINGS, ([name for name, _, _ in HARMFUL],)).fetchall()
     values = {name: (setting, shown) for name, setting, shown in rows}
     fix = "Change it for the server, or for this database: alter database … set …"
-    found = [
+    findings = [
         Finding(name, False, f"{name} = {values[name][1]}: {effect}", fix)
-        for name, harmless, effect in HURTFUL
+        for name, harmless, effect in HARMFUL
         if name in values and not harmless(values[name][0])
     ]
-    return found or [Finding("settings", True, "none that slows workers down")]
+    return findings or [Finding("settings", True, "none that slows workers down")]
 
 
-# Planner settings of a function (enable_seqscan = off) put a penalty on a plan's cost that exceeds jit_above_cost: with
-# JIT such a plan would be compiled at every call, for tens of milliseconds. So each of these functions turns JIT off.
+# Planner settings of a function (enable_seqscan = off) add a penalty to the cost of a plan that exceeds jit_above_cost.
+# JIT would compile such a plan at every call, for tens of milliseconds. So each of these functions turns JIT off.
 JIT = """
     select pg_jit_available(), current_setting('jit'), count(*) from pg_proc p
      where p.pronamespace = to_regnamespace(%s) and p.proconfig::text like '%%enable_%%'
@@ -137,7 +137,8 @@ def _jit(available: bool, setting: str, unguarded: int) -> Finding:
     )
 
 
-# What the server, the database and this role may have, and how many there are: each is as scarce as the scarcest.
+# The connection limits of the server, the database and this role, each with the number in use. The smallest rest
+# counts.
 CONNECTIONS = """
     select current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
                - coalesce(current_setting('reserved_connections', true), '0')::integer,
@@ -151,25 +152,25 @@ CONNECTIONS = """
 def _connections(connection: Connection[Any], most: int) -> Finding:
     row = connection.execute(CONNECTIONS).fetchone()
     assert row is not None
-    places = zip(("server", "database", "role"), row[::2], row[1::2], strict=True)
-    free, where, limit = min((limit - used, where, limit) for where, limit, used in places if limit >= 0)
-    room = free + 1 >= most  # this one ends with the question
+    limits = zip(("server", "database", "role"), row[::2], row[1::2], strict=True)
+    free, scope, limit = min((limit - used, scope, limit) for scope, limit, used in limits if limit >= 0)
+    enough = free + 1 >= most  # this connection is closed after the check
     return Finding(
         "connections",
-        room,
-        f"{free} of {limit} are free ({where}); a worker process opens {most} at most",
+        enough,
+        f"{free} of {limit} are free ({scope}); a worker process opens {most} at most",
         None
-        if room
+        if enough
         else "Raise max_connections (or the limit of the database or role), run fewer processes, or use a pooler.",
     )
 
 
 def _pooler(connection: Connection[Any], settings: dict[str, Any]) -> Finding:
-    from holdfast.stores.postgres.pipeline import brings_notices, is_direct
+    from holdfast.stores.postgres.pipeline import is_direct, receives_notifications
 
     if is_direct(connection):
         return Finding("pooler", True, "none is between this and the server")
-    if brings_notices(connection, settings):
+    if receives_notifications(connection, settings):
         return Finding("pooler", True, "one is between, and keeps a connection to the server for each of its clients")
     return Finding(
         "pooler",
@@ -185,7 +186,7 @@ HOLDERS = 'select locked, transaction, pid, role, application from "{schema}".lo
 
 
 def _locks(connection: Connection[Any], schema: str) -> Finding:
-    """Locks that somebody waits for, and those that stay with one transaction for a second."""
+    """Locks that other transactions wait for, and locks that one transaction holds for a second."""
     waits = connection.execute(BLOCKERS.format(schema=schema)).fetchall()
     says = [_waited(*row) for row in waits]
     if held := connection.execute(HOLDERS.format(schema=schema)).fetchall():
@@ -207,7 +208,7 @@ PARTITIONS = """
 
 
 def _partitions(connection: Connection[Any], schema: str) -> Finding:
-    """The partitions of the ledger. Without one for new jobs nothing fails; their events are purged by rows."""
+    """The partitions of the ledger. Without one for new jobs nothing fails, but their events are purged row by row."""
     row = connection.execute(PARTITIONS.format(schema=schema).encode()).fetchone()
     count, high, now = row or (0, None, 0)
     ready = high is not None and int(str(high).replace("-", "")[:12], 16) > now
@@ -229,7 +230,7 @@ def _waited(locked: str, seconds: float, *who: Any) -> str:
 
 
 def blockers(connection: Connection[Any], schema: str) -> list[str]:
-    """Who holds the locks that are being waited for, in words."""
+    """Descriptions of the locks that are waited for, with their holders."""
     rows = connection.execute(BLOCKERS.format(schema=schema)).fetchall()
     return list(dict.fromkeys(_waited(*row) for row in rows))
 
@@ -245,29 +246,29 @@ OWNS = (
     "select exists (select from pg_class where relnamespace = to_regnamespace(%s) and relowner = current_user::regrole)"
 )
 WATCHED = ("fsync", "full_page_writes", "synchronous_commit")
-# One by one: the view of all settings makes a row of each of four hundred.
+# Individually: the view pg_settings builds a row for each of four hundred settings.
 _VALUES = ", ".join(f"current_setting('{name}')" for name in WATCHED)
 CONDITIONS = f"select array[{_VALUES}], extract(epoch from clock_timestamp()), ({OLDEST}), ({BYPASSES}), ({OWNS})"
 
 
 @flow(writes=False, single=True)
 def conditions(schema: str, when: Thresholds) -> Steps[list[Concern]]:
-    """The part of it that can be asked for every few seconds."""
+    """The cheap checks, which health runs every few seconds."""
     before = time.time()
     rows = yield Statement(CONDITIONS, (schema,))
     after = time.time()
     settings, clock, oldest, bypasses, owns = rows[0]
     server, role = float(clock), _tenancy(bypasses, owns)
     weak = [name for name, value in zip(WATCHED, settings, strict=True) if value == "off"]
-    found: list[Concern | None] = [
+    concerns: list[Concern | None] = [
         weak_setting(f"{name} = off", corrupts=name != "synchronous_commit") for name in weak
     ]
-    found += [
+    concerns += [
         old_transaction(float(oldest or 0), when),
         clock_skew(min(server - before, server - after, key=abs) if not before <= server <= after else 0.0, when),
         None if role.ok else powerful_role(role.says),
     ]
-    return [concern for concern in found if concern is not None]
+    return [concern for concern in concerns if concern is not None]
 
 
 def _tenancy(bypasses: Any, owns: Any) -> Finding:
