@@ -159,7 +159,7 @@ async def test_whoever_breaks_off_leaves_no_answer_for_the_next(store: PostgresS
 
 def test_a_connection_that_is_left_in_the_middle_is_nobodys_any_more(postgres_url: str) -> None:
     with StoreConnection.connect(postgres_url, autocommit=True) as connection:
-        asked = connection._pipelined_reads.ask([Statement("select 'not for you', pg_sleep(0.1)")])
+        asked = connection._pipelined_reads.fetch([Statement("select 'not for you', pg_sleep(0.1)")])
         next(asked)
         asked.close()
         assert connection.closed
