@@ -99,6 +99,14 @@ class SchemaStatus:
         return not self.pending and not self.unknown
 
     @property
+    def finding(self) -> Finding:
+        """The schema as a check of ``holdfast doctor``."""
+        if self.current:
+            return Finding("schema", True, "up to date")
+        pending, unknown = (", ".join(names) or "none" for names in (self.pending, self.unknown))
+        return Finding("schema", False, f"pending: {pending}; not of this release: {unknown}", "Run: holdfast migrate")
+
+    @property
     def unsupported(self) -> bool:
         """Whether a development version created the database. A newer release has every migration of this one."""
         return bool(self.unknown) and any(name != "code" for name in self.pending)

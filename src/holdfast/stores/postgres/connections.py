@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -98,21 +99,27 @@ for _cls, _dumper in DUMPERS.items():
     adapters.register_dumper(_cls, _dumper)
 
 
+@contextlib.contextmanager
+def _reported(outage: Outage | None) -> Iterator[None]:
+    """Report whether an attempt to connect fails."""
+    try:
+        yield
+    except Error as error:
+        if outage is not None:
+            outage.failed(error)
+        raise
+    if outage is not None:
+        outage.answered()
+
+
 class StoreConnection(Connection[Any]):
     _reusable_cursor: Cursor[Any] | None = None
 
     @classmethod
     @override
     def connect(cls, conninfo: str = "", *, outage: Outage | None = None, **settings: Any) -> Self:  # type: ignore[override]
-        try:
-            connection = super().connect(conninfo, **settings)
-        except Error as error:
-            if outage is not None:
-                outage.failed(error)
-            raise
-        if outage is not None:
-            outage.answered()
-        return connection
+        with _reported(outage):
+            return super().connect(conninfo, **settings)
 
     @cached_property
     def _pipelined_reads(self) -> PipelinedReads:
@@ -148,15 +155,8 @@ class AsyncStoreConnection(AsyncConnection[Any]):
     @classmethod
     @override
     async def connect(cls, conninfo: str = "", *, outage: Outage | None = None, **settings: Any) -> Self:  # type: ignore[override]
-        try:
-            connection = await super().connect(conninfo, **settings)
-        except Error as error:
-            if outage is not None:
-                outage.failed(error)
-            raise
-        if outage is not None:
-            outage.answered()
-        return connection
+        with _reported(outage):
+            return await super().connect(conninfo, **settings)
 
     @cached_property
     def _pipelined_reads(self) -> PipelinedReads:

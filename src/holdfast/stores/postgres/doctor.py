@@ -34,15 +34,7 @@ def diagnose(
             f"PostgreSQL {version}",
             None if version >= 14 else "Upgrade to 14 or newer.",
         ),
-        Finding(
-            "schema",
-            status.current,
-            "up to date"
-            if status.current
-            else f"pending: {', '.join(status.pending) or 'none'}; "
-            f"not of this release: {', '.join(status.unknown) or 'none'}",
-            None if status.current else "Run: holdfast migrate",
-        ),
+        status.finding,
     ]
     for name in ("fsync", "synchronous_commit", "full_page_writes"):
         value = one("select current_setting(%s)", name)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from holdfast.engine.ids import IdMaker
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.payload import canonical, decode
 from holdfast.engine.states import ACTIVE, State, state_of
 from holdfast.features.agents.model import objection, under
 from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps
+from holdfast.stores.ids import new_id
 from holdfast.stores.sqlite.codec import insert_jobs
 from holdfast.stores.sqlite.insert_checks import agents_of, check_cap, check_payloads, is_ruled, refuse_paused
 from holdfast.stores.sqlite.registry_checks import refuse_unregistered
@@ -133,8 +131,6 @@ def _state(value: str | None) -> State:
     return state_of(value) if value else State.QUEUED
 
 
-_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
-
 _NOTE = (
     "UPDATE job_state SET retries = retries + :retried, crashes = min(crashes, 32766) + :lost, note = :note"
     " WHERE id = :old AND state = 'failed'"
@@ -170,7 +166,7 @@ def retry_as_new(job_id: str, now: int, due: int | None, *, retried: int = 0, lo
     """Create the job that retries a failed one, within a signed write that has just ended the attempt as failed.
     ``retried`` and ``lost`` add to the counters of retries and crashes. A unique key and a trigger ensure that a job
     has only one successor."""
-    new = _new_id()
+    new = new_id()
     names = {"old": job_id, "new": new}
     note = json.dumps({"retried_as": new})
     yield Statement(_NOTE, {"old": job_id, "retried": retried, "lost": lost, "note": note})

@@ -54,15 +54,7 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
     synchronous = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}.get(int(str(pragma("synchronous"))), "?")
     findings = [
         Finding("library", True, f"SQLite {sqlite3.sqlite_version}"),
-        Finding(
-            "schema",
-            status.current,
-            "up to date"
-            if status.current
-            else f"pending: {', '.join(status.pending) or 'none'}; "
-            f"not of this release: {', '.join(status.unknown) or 'none'}",
-            None if status.current else "Run: holdfast migrate",
-        ),
+        status.finding,
     ]
     if path == ":memory:":
         return [
