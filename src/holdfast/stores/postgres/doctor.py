@@ -73,7 +73,7 @@ def diagnose(
             "old transactions",
             age < 300,
             f"the oldest open transaction is {age:.0f} s old",
-            None if age < 300 else "It keeps dead rows from being cleaned up; look for it in pg_stat_activity.",
+            None if age < 300 else "It keeps dead rows from being cleaned up; find it in pg_stat_activity.",
         )
     )
     return findings
@@ -81,14 +81,14 @@ def diagnose(
 
 # Settings that slow workers down or make statements fail: the name, a test for harmless values, the effect of others.
 HARMFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-    ("autovacuum", "on".__eq__, "nobody removes dead rows, and claims get slower and slower"),
-    ("track_counts", "on".__eq__, "autovacuum does not run, and claims get slower and slower"),
-    ("default_transaction_read_only", "off".__eq__, "no job can be enqueued or taken"),
+    ("autovacuum", "on".__eq__, "dead rows are not removed, and claims become slower and slower"),
+    ("track_counts", "on".__eq__, "autovacuum does not run, and claims become slower and slower"),
+    ("default_transaction_read_only", "off".__eq__, "no job can be enqueued or claimed"),
     ("default_transaction_isolation", "read committed".__eq__, "transactions fail and are repeated"),
-    ("enable_indexscan", "on".__eq__, "every read goes through whole tables"),
+    ("enable_indexscan", "on".__eq__, "every query reads whole tables"),
     ("enable_nestloop", "on".__eq__, "claims read whole tables"),
     ("statement_timeout", lambda ms: not 0 < int(ms) < 5_000, "long batches are cut off and repeated"),
-    ("idle_session_timeout", lambda ms: not 0 < int(ms) < 60_000, "resting connections are closed again and again"),
+    ("idle_session_timeout", lambda ms: not 0 < int(ms) < 60_000, "idle connections are closed again and again"),
 )
 SETTINGS = "select name, setting, current_setting(name) from pg_settings where name = any (%s)"
 
@@ -103,7 +103,7 @@ def _settings(connection: Connection[Any]) -> list[Finding]:
         for name, harmless, effect in HARMFUL
         if name in values and not harmless(values[name][0])
     ]
-    return findings or [Finding("settings", True, "none that slows workers down")]
+    return findings or [Finding("settings", True, "none of them slows workers down")]
 
 
 # Planner settings of a function (enable_seqscan = off) add a penalty to the cost of a plan that exceeds jit_above_cost.
@@ -161,13 +161,13 @@ def _pooler(connection: Connection[Any], settings: dict[str, Any]) -> Finding:
     from holdfast.stores.postgres.pipeline import is_direct, receives_notifications
 
     if is_direct(connection):
-        return Finding("pooler", True, "none is between this and the server")
+        return Finding("pooler", True, "none: the connection is direct")
     if receives_notifications(connection, settings):
-        return Finding("pooler", True, "one is between, and keeps a connection to the server for each of its clients")
+        return Finding("pooler", True, "a pooler with one server connection per client (session mode)")
     return Finding(
         "pooler",
         False,
-        "one is between, and hands connections on between transactions: workers are not told of new jobs, they poll",
+        "a pooler in transaction mode: workers receive no notifications of new jobs, and poll",
         "Start workers with --no-notify, or give them a direct connection; see the guide on poolers.",
     )
 
@@ -184,7 +184,7 @@ def _locks(connection: Connection[Any], schema: str) -> Finding:
     if held := connection.execute(HOLDERS.format(schema=schema)).fetchall():
         time.sleep(HELD_FOR)
         still = set(connection.execute(HOLDERS.format(schema=schema)).fetchall())
-        says += [f"{holder(*row[2:])} keeps {row[0]} locked" for row in held if row in still]
+        says += [f"{holder(*row[2:])} holds a lock on {row[0]}" for row in held if row in still]
     return Finding(
         "locks",
         not says,
@@ -218,7 +218,7 @@ def holder(pid: int | None, role: str | None, application: str | None) -> str:
 
 
 def _waited(locked: str, seconds: float, *who: Any) -> str:
-    return f"a lock on {locked} has been waited for for {seconds:.0f} s; {holder(*who)} holds it"
+    return f"transactions have waited {seconds:.0f} s for a lock on {locked}; {holder(*who)} holds it"
 
 
 def blockers(connection: Connection[Any], schema: str) -> list[str]:
@@ -267,7 +267,7 @@ def _tenancy(bypasses: Any, owns: Any) -> Finding:
     if bypasses:
         says = "this role bypasses row-level security: tenants are kept apart by Holdfast's own conditions only"
     elif owns:
-        says = "this role owns the tables and could switch row-level security off"
+        says = "this role owns the tables and could disable row-level security"
     else:
         says = "this role owns nothing and bypasses nothing"
     return Finding(

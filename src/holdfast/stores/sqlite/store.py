@@ -91,7 +91,7 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
             "disk",
             free > DISK_ALARM,
             f"{free / 1e9:.1f} GB free",
-            None if free > DISK_ALARM else "Make room soon.",
+            None if free > DISK_ALARM else "Free disk space soon.",
         )
     )
     return findings
@@ -109,7 +109,9 @@ def _readers(path: str) -> Finding:
             f"chmod o= {' '.join(open_to_all)}",
         )
     shared = any(mode & 0o070 for mode in modes.values())
-    return Finding("file mode", True, "its owner and its group can use the file" if shared else "its owner alone")
+    return Finding(
+        "file mode", True, "only its owner and group can read it" if shared else "only its owner can read it"
+    )
 
 
 T = TypeVar("T")
