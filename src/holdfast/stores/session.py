@@ -146,29 +146,30 @@ class Session:
     def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         """Enqueue a batch, on a pooled connection or in the transaction that is open on the caller's connection."""
         if self.hooks is None or not self.hooks.wraps_enqueue:
-            return self._observed(specs, tenant, connection)
+            return self._add_observed(specs, tenant, connection)
         with self.hooks.enqueuing(specs, tenant) as stored:
-            answers = self._observed(specs, tenant, connection)
-            stored(answers)
-        return answers
+            results = self._add_observed(specs, tenant, connection)
+            stored(results)
+        return results
 
-    def _observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    def _add_observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if observers.quiet():
-            return self._store(specs, tenant, connection)
+            return self._add_storing_payloads(specs, tenant, connection)
         with observers.sending(specs, tenant):
-            return self._store(specs, tenant, connection)
+            return self._add_storing_payloads(specs, tenant, connection)
 
-    def _store(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    def _add_storing_payloads(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         try:
-            answers = self._add(specs, tenant, connection)
+            results = self._add(specs, tenant, connection)
         except Refused as refused:
-            self._may_store(refused, specs, tenant)
+            self._check_storable(refused, specs, tenant)
             rules = self.run(self.store.payload_rules.list(tenant))
             store_payloads(specs, tenant, rules, self.vault, refused)
-            answers = self._add(specs, tenant, connection)
+            results = self._add(specs, tenant, connection)
         if self.vault.artifacts is not None:
-            self._drop([spec for spec, answer in zip(specs, answers, strict=True) if not answer.created], tenant)
-        return answers
+            unused = [spec for spec, result in zip(specs, results, strict=True) if not result.created]
+            self._drop_payloads(unused, tenant)
+        return results
 
     def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
@@ -177,66 +178,68 @@ class Session:
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         if self.hooks is None or not self.hooks.wraps_enqueue:
-            return await self._aobserved(specs, tenant, connection)
+            return await self._aadd_observed(specs, tenant, connection)
         async with self.hooks.aenqueuing(specs, tenant) as stored:
-            answers = await self._aobserved(specs, tenant, connection)
-            stored(answers)
-        return answers
+            results = await self._aadd_observed(specs, tenant, connection)
+            stored(results)
+        return results
 
-    async def _aobserved(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    async def _aadd_observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if observers.quiet():
-            return await self._astore(specs, tenant, connection)
+            return await self._aadd_storing_payloads(specs, tenant, connection)
         with observers.sending(specs, tenant):
-            return await self._astore(specs, tenant, connection)
+            return await self._aadd_storing_payloads(specs, tenant, connection)
 
-    async def _astore(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    async def _aadd_storing_payloads(
+        self, specs: Sequence[JobSpec], tenant: str, connection: object | None
+    ) -> list[Enqueued]:
         try:
-            answers = await self._aadd(specs, tenant, connection)
+            results = await self._aadd(specs, tenant, connection)
         except Refused as refused:
-            self._may_store(refused, specs, tenant)
+            self._check_storable(refused, specs, tenant)
             rules = await self.arun(self.store.payload_rules.list(tenant))
             await asyncio.to_thread(store_payloads, specs, tenant, rules, self.vault, refused)
-            answers = await self._aadd(specs, tenant, connection)
+            results = await self._aadd(specs, tenant, connection)
         if self.vault.artifacts is not None:
-            unused = [spec for spec, answer in zip(specs, answers, strict=True) if not answer.created]
+            unused = [spec for spec, result in zip(specs, results, strict=True) if not result.created]
             if unused:
-                await asyncio.to_thread(self._drop, unused, tenant)
-        return answers
+                await asyncio.to_thread(self._drop_payloads, unused, tenant)
+        return results
 
     async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return await self.arun(self.store.jobs.enqueue(specs, tenant))
         return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
-    def _may_store(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
+    def _check_storable(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
         """Raise the refusal unless it is about a large payload that the artifact store can take. A payload rule that
         exists only in the database is discovered by its refusal; the batch is then stored again."""
         if refused.code != "payload_over_limit" or self.vault.artifacts is None:
-            self._drop(specs, tenant)
+            self._drop_payloads(specs, tenant)
             raise refused
 
-    def _drop(self, specs: Sequence[JobSpec], tenant: str) -> None:
+    def _drop_payloads(self, specs: Sequence[JobSpec], tenant: str) -> None:
         """Delete the stored payloads of jobs that were not created. One that cannot be deleted now stays, harmless."""
         for spec in specs:
             with suppress(HoldfastError):
                 self.vault.drop(spec.payload, tenant=tenant)
 
-    def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode, answer.detail)
+    def handle(self, result: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+        return Handle(result.id or "", tenant, result.created, result.reason, self, decode, result.detail)
 
-    def accepted(self, answers: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        answer = answers[0]
-        if answer.reason == "idempotency_conflict":
+    def accepted(self, results: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+        result = results[0]
+        if result.reason == "idempotency_conflict":
             raise Conflict(
-                f"job {answer.id} was enqueued under this key with another payload",
+                f"job {result.id} was enqueued under this key with another payload",
                 code="idempotency_conflict",
                 fix="Use another key, or the same arguments.",
             )
-        if answer.reason == "parent_not_found":
+        if result.reason == "parent_not_found":
             raise NotFound("the parent job does not exist in this tenant", code="parent_not_found")
-        if answer.id is None:
-            raise Refused(answer.detail or "the job was refused", code=answer.reason)
-        return self.handle(answer, tenant, decode)
+        if result.id is None:
+            raise Refused(result.detail or "the job was refused", code=result.reason)
+        return self.handle(result, tenant, decode)
 
 
 def store_payloads(
