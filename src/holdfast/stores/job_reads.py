@@ -30,19 +30,19 @@ from holdfast.stores.requests import Counted, JobFilter
 MOST = 1000
 HELD_MOST = 100_000
 
-JOB_COLUMNS_FILTERED = frozenset({"kind", "queue", "agent", "executor", "correlation_id", "parent_id"})
+JOB_FILTERS = frozenset({"kind", "queue", "agent", "executor", "correlation_id", "parent_id"})
 # The filters that each leading table can answer from its own columns.
 FILTERS_OF = {
-    "job": JOB_COLUMNS_FILTERED,
+    "job": JOB_FILTERS,
     "job_state": frozenset({"state", "kind", "queue"}),
     "job_tag": frozenset({"tag"}),
     "dead_letter": frozenset({"fingerprint", "kind", "queue"}),
 }
 
 
-def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
+def page(columns: str, job_filter: JobFilter) -> tuple[str, dict[str, Any]]:
     """The query of a page and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
-    id_query, params = ids(wanted)
+    id_query, params = ids(job_filter)
     text = (
         f"select {columns} from ({id_query}) page"
         f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
@@ -50,44 +50,45 @@ def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
     return text, params
 
 
-def ids(wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
+def ids(job_filter: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
     """The query of the ids of a page, and its parameters."""
-    equal = _equal(wanted)
-    if not equal and wanted.tenant != EVERY_TENANT:
-        return _of_every_state(wanted, most)
+    equal = _equal(job_filter)
+    if not equal and job_filter.tenant != EVERY_TENANT:
+        return _of_every_state(job_filter, most)
     lead = _lead(equal)
     id_ = "p.id" if lead in ("job", "job_state") else "p.job_id"
-    conditions = [within(wanted.tenant, "p.tenant")]
+    conditions = [within(job_filter.tenant, "p.tenant")]
     conditions += [f"p.{name} = :{name}" for name in equal if name in FILTERS_OF[lead]]
     if lead == "job_state":
         # There are two partial indexes, one of held jobs and one of the rest. This condition selects the index.
-        conditions.append(f"p.state {'in' if wanted.state in HELD else 'not in'} ('leased', 'in_progress')")
+        conditions.append(f"p.state {'in' if job_filter.state in HELD else 'not in'} ('leased', 'in_progress')")
     elsewhere = [name for name in equal if name not in FILTERS_OF[lead]]
-    if lead == "dead_letter" and wanted.state is State.DEAD_LETTER:
+    if lead == "dead_letter" and job_filter.state is State.DEAD_LETTER:
         elsewhere.remove("state")  # the table has no other jobs
     if "tag" in elsewhere:
         conditions.append(
             f"exists (select 1 from {{job_tag}} x where x.tenant = p.tenant and x.tag = :tag and x.job_id = {id_})"
         )
     for table in ("job", "job_state"):
-        columns = [name for name in elsewhere if name in (JOB_COLUMNS_FILTERED if table == "job" else ("state",))]
+        columns = [name for name in elsewhere if name in (JOB_FILTERS if table == "job" else ("state",))]
         if columns:
             matches = " and ".join(f"x.{name} = :{name}" for name in columns)
             conditions.append(f"(select 1 from {{{table}}} x where x.id = {id_} and {matches}) = 1")
-    bounds = _bounds(wanted)
+    bounds = _bounds(job_filter)
     conditions += [f"{id_} {sign} :{name}" for name, (sign, _) in bounds.items()]
     text = (
         f"select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
-        f" order by {id_} desc limit {max(1, min(wanted.limit, most)):d}"
+        f" order by {id_} desc limit {max(1, min(job_filter.limit, most)):d}"
     )
     return text, equal | {name: value for name, (_, value) in bounds.items()}
 
 
-def _of_every_state(wanted: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
+def _of_every_state(job_filter: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
     """The ids of a tenant's jobs in any state: the newest of each state, and of these the newest. A dedicated index
     would make every enqueue one twelfth slower. Held jobs are all read: there are only as many as the workers run."""
-    bounds = _bounds(wanted)
-    own, newest = within(wanted.tenant, "p.tenant"), f"order by id desc limit {max(1, min(wanted.limit, most)):d}"
+    bounds = _bounds(job_filter)
+    own = within(job_filter.tenant, "p.tenant")
+    newest = f"order by id desc limit {max(1, min(job_filter.limit, most)):d}"
     spans = [f"id {sign} :{name}" for name, (sign, _) in bounds.items()]
     matches = " and ".join([own, *(f"p.{span}" for span in spans)])
     # The limit keeps both planners from walking all jobs by id in search of the few held ones.
@@ -103,17 +104,17 @@ def _of_every_state(wanted: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
     return text, {name: value for name, (_, value) in bounds.items()}
 
 
-def _equal(wanted: JobFilter) -> dict[str, Any]:
+def _equal(job_filter: JobFilter) -> dict[str, Any]:
     filters = {
-        "state": None if wanted.state is None else wanted.state.value,
-        "kind": wanted.kind,
-        "queue": wanted.queue,
-        "agent": wanted.agent,
-        "executor": wanted.executor,
-        "correlation_id": wanted.correlation_id,
-        "parent_id": None if wanted.parent_id is None else parse_id(wanted.parent_id),
-        "tag": wanted.tag,
-        "fingerprint": wanted.fingerprint,
+        "state": None if job_filter.state is None else job_filter.state.value,
+        "kind": job_filter.kind,
+        "queue": job_filter.queue,
+        "agent": job_filter.agent,
+        "executor": job_filter.executor,
+        "correlation_id": job_filter.correlation_id,
+        "parent_id": None if job_filter.parent_id is None else parse_id(job_filter.parent_id),
+        "tag": job_filter.tag,
+        "fingerprint": job_filter.fingerprint,
     }
     return {name: value for name, value in filters.items() if value is not None}
 
@@ -129,15 +130,15 @@ def _lead(equal: dict[str, Any]) -> str:
     return "job"
 
 
-def _bounds(wanted: JobFilter) -> dict[str, tuple[str, str]]:
+def _bounds(job_filter: JobFilter) -> dict[str, tuple[str, str]]:
     """Ids sort by creation time, so a range of times is a range of ids and needs no index."""
     bounds = {}
-    if wanted.before is not None:
-        bounds["before"] = ("<", parse_id(wanted.before))
-    if wanted.since is not None:
-        bounds["since"] = (">=", _first_id(wanted.since))
-    if wanted.until is not None:
-        bounds["until"] = ("<", _first_id(wanted.until))
+    if job_filter.before is not None:
+        bounds["before"] = ("<", parse_id(job_filter.before))
+    if job_filter.since is not None:
+        bounds["since"] = (">=", _first_id(job_filter.since))
+    if job_filter.until is not None:
+        bounds["until"] = ("<", _first_id(job_filter.until))
     return bounds
 
 
@@ -226,9 +227,9 @@ class JobReads(Reader):
         return [self.dialect.codec.id(row[0]) for row in rows]
 
     @flow(writes=False)
-    def notes(self, wanted: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
-        text, params = page("s.id, s.note", wanted)
-        rows = yield from self._ask(wanted.tenant, text, **params)
+    def notes(self, job_filter: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
+        text, params = page("s.id, s.note", job_filter)
+        rows = yield from self._ask(job_filter.tenant, text, **params)
         codec = self.dialect.codec
         return {codec.id(job_id): codec.json(note) for job_id, note in rows if note is not None}
 
@@ -299,30 +300,30 @@ class JobReads(Reader):
         return {state_of(state): count for state, count in rows}
 
     @flow(writes=False)
-    def capped_counts(self, wanted: JobFilter, most: int) -> Steps[Counted]:
+    def capped_counts(self, job_filter: JobFilter, most: int) -> Steps[Counted]:
         """Reads an index, and at most the cap of rows per state, so that the cost does not grow with the table."""
-        every = dataclasses.replace(wanted, state=None, before=None, payloads=True)
-        if every == JobFilter(tenant=wanted.tenant, limit=wanted.limit):
+        every = dataclasses.replace(job_filter, state=None, before=None, payloads=True)
+        if every == JobFilter(tenant=job_filter.tenant, limit=job_filter.limit):
             parts, params = [], {}
             for state in State:
-                id_query, given = ids(JobFilter(tenant=wanted.tenant, state=state, limit=most), most)
+                id_query, given = ids(JobFilter(tenant=job_filter.tenant, state=state, limit=most), most)
                 name = f"state_{state}"
                 parts.append(f"select '{state}', count(*) from ({id_query.replace(':state', f':{name}')}) {name}")
                 params[name] = given["state"]
-            rows = yield from self._ask(wanted.tenant, " union all ".join(parts), **params)
+            rows = yield from self._ask(job_filter.tenant, " union all ".join(parts), **params)
             counts = {state_of(state): int(count) for state, count in rows}
             return Counted(counts, most, None)
         id_query, params = ids(dataclasses.replace(every, limit=WINDOW), WINDOW)
         text = f"select s.state, count(*) from ({id_query}) c join {{job_state}} s on s.id = c.id group by s.state"
-        rows = yield from self._ask(wanted.tenant, text, **params)
+        rows = yield from self._ask(job_filter.tenant, text, **params)
         in_window = {state_of(state): int(count) for state, count in rows}
         counts = {state: min(most, in_window.get(state, 0)) for state in State}
         return Counted(counts, most, WINDOW if sum(in_window.values()) >= WINDOW else None)
 
     @flow(writes=False)
-    def list(self, wanted: JobFilter) -> Steps[list[Job]]:
-        text, params = page(f"{LISTED_COLUMNS if wanted.payloads else BARE_COLUMNS}, {_WHY}", wanted)
-        rows = yield from self._ask(wanted.tenant, text, **params)
+    def list(self, job_filter: JobFilter) -> Steps[list[Job]]:
+        text, params = page(f"{LISTED_COLUMNS if job_filter.payloads else BARE_COLUMNS}, {_WHY}", job_filter)
+        rows = yield from self._ask(job_filter.tenant, text, **params)
         return [self._job_of(row) for row in rows]
 
 

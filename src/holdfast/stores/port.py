@@ -211,7 +211,7 @@ class JobStore(Protocol):
         """Ids from ``low`` to ``high``, to resolve an id from its first characters."""
         ...
 
-    def notes(self, wanted: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
+    def notes(self, job_filter: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
         """The notes of the jobs of a page, by id: details of the last transition, for jobs that have any."""
         ...
 
@@ -247,7 +247,7 @@ class JobStore(Protocol):
 
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
 
-    def capped_counts(self, wanted: JobFilter, most: int) -> Flow[Counted]:
+    def capped_counts(self, job_filter: JobFilter, most: int) -> Flow[Counted]:
         """The number of matching jobs in each state; the filter's own ``state`` is ignored."""
         ...
 
@@ -255,7 +255,7 @@ class JobStore(Protocol):
 
     def references(self, job_id: str, tenant: str) -> Flow[References]: ...
 
-    def list(self, wanted: JobFilter) -> Flow[list[Job]]: ...
+    def list(self, job_filter: JobFilter) -> Flow[list[Job]]: ...
 
     def by_payload(
         self, path: Sequence[str], value: str, tenant: str, before: str | None, most: int
