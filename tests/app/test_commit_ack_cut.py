@@ -106,7 +106,7 @@ def test_a_first_try_that_is_still_on_its_way(app: App, proxy: Proxy, postgres_u
 
 
 def test_a_pool_full_of_dead_connections_is_gone_through(app: App, proxy: Proxy) -> None:
-    pool = app._store._pools.of_threads()  # type: ignore[attr-defined]
+    pool = app._store._pools.thread_pool()  # type: ignore[attr-defined]
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(pool.connection())
@@ -115,7 +115,7 @@ def test_a_pool_full_of_dead_connections_is_gone_through(app: App, proxy: Proxy)
 
 
 def test_and_by_whoever_only_looks(app: App, proxy: Proxy) -> None:
-    pool = app._store._pools.of_threads()  # type: ignore[attr-defined]
+    pool = app._store._pools.thread_pool()  # type: ignore[attr-defined]
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(pool.connection())
@@ -124,7 +124,7 @@ def test_and_by_whoever_only_looks(app: App, proxy: Proxy) -> None:
 
 
 async def test_and_so_in_async_code(app: App, proxy: Proxy) -> None:
-    connections = await app._store._pools.of_loop()  # type: ignore[attr-defined]
+    connections = await app._store._pools.loop_pool()  # type: ignore[attr-defined]
     taken = [await connections.take(10.0) for _ in range(8)]
     for connection in taken:
         await connections.give_back(connection)

@@ -57,8 +57,7 @@ def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool's own pauses double: after an outage of four minutes it would sleep for four more."""
-    for module in (pools, pools):
-        monkeypatch.setattr(module, "ASK_ANEW", 0.1)
+    monkeypatch.setattr(pools, "RECONNECT_AFTER", 0.1)
     away = PostgresStore(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
     asked = away.health.get("default")
 
@@ -73,8 +72,8 @@ def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
 
 
 def _failures(away: Any) -> int:
-    of_loops = [each._pool for lanes in away._pools._of_loops.values() for each in lanes.values()]
-    there = [pool for pool in (away._pools._of_threads, *of_loops) if pool is not None]
+    of_loops = [each._pool for lanes in away._pools._loop_pools.values() for each in lanes.values()]
+    there = [pool for pool in (away._pools._thread_pool, *of_loops) if pool is not None]
     return sum(pool.get_stats().get("connections_errors", 0) for pool in there)
 
 

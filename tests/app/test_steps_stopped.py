@@ -258,7 +258,7 @@ def test_a_thread_that_outlives_its_worker_does_not_keep_the_loop(
     async def leave_loop() -> None:
         await leave()
         held.go.set()
-        loops = elsewhere._store._pools._of_loops  # type: ignore[attr-defined]
+        loops = elsewhere._store._pools._loop_pools  # type: ignore[attr-defined]
         for _ in range(30):  # as long as a busy machine may take over it, or until there is another pool
             await asyncio.sleep(0.01 if not loops else 0)
 

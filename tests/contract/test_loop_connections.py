@@ -75,7 +75,7 @@ async def test_one_that_was_cut_is_replaced_and_the_last_is_closed_with_the_loop
         other.execute("select pg_terminate_backend(%s, 10000)", (first,))
     second = await store.arun(WHO)
     assert second != first
-    ((connections,),) = (lanes.values() for lanes in store._pools._of_loops.values())
+    ((connections,),) = (lanes.values() for lanes in store._pools._loop_pools.values())
     kept = connections._kept
     await store.leave_loop()
     assert kept is not None
@@ -89,7 +89,7 @@ async def test_what_nobody_uses_goes_back_to_the_pool_which_closes_what_is_idle(
 ) -> None:
     monkeypatch.setattr(pools, "KEPT_FOR", 0.02)
     first = await store.arun(WHO)
-    ((connections,),) = (lanes.values() for lanes in store._pools._of_loops.values())
+    ((connections,),) = (lanes.values() for lanes in store._pools._loop_pools.values())
     await asyncio.to_thread(until, lambda: connections._pool.get_stats()["pool_available"] == 1, "it is back")
     assert await store.arun(WHO) == first
 

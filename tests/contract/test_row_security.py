@@ -313,7 +313,7 @@ def test_tenants_interleaved_on_one_connection_leak_nothing(owned_postgres_url: 
 
 
 def _left_behind(store: PostgresStore) -> str | None:
-    with store._pools.of_threads().connection() as connection:
+    with store._pools.thread_pool().connection() as connection:
         row = connection.execute("select current_setting('holdfast.tenant', true)").fetchone()
     assert row is not None
     value: str | None = row[0]

@@ -20,7 +20,7 @@ from holdfast.errors import InvalidInput, StoreError
 from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps, read_together
 from holdfast.stores.postgres import connections, pipeline
-from holdfast.stores.postgres.connections import OurAsyncConnection, OurConnection
+from holdfast.stores.postgres.connections import AsyncStoreConnection, StoreConnection
 from holdfast.stores.postgres.pipeline import PREPARE_AFTER
 from tests.support.waiting import until
 
@@ -52,8 +52,8 @@ def _alone() -> Steps[Any]:
 ALONE = Flow(_alone, writes=False, single=True)
 
 
-def kept(store: PostgresStore) -> OurAsyncConnection:
-    ((lane,),) = (lanes.values() for lanes in store._pools._of_loops.values())
+def kept(store: PostgresStore) -> AsyncStoreConnection:
+    ((lane,),) = (lanes.values() for lanes in store._pools._loop_pools.values())
     assert lane._kept is not None
     return lane._kept
 
@@ -158,8 +158,8 @@ async def test_whoever_breaks_off_leaves_no_answer_for_the_next(store: PostgresS
 
 
 def test_a_connection_that_is_left_in_the_middle_is_nobodys_any_more(postgres_url: str) -> None:
-    with OurConnection.connect(postgres_url, autocommit=True) as connection:
-        asked = connection._together.ask([Statement("select 'not for you', pg_sleep(0.1)")])
+    with StoreConnection.connect(postgres_url, autocommit=True) as connection:
+        asked = connection._pipelined_reads.fetch([Statement("select 'not for you', pg_sleep(0.1)")])
         next(asked)
         asked.close()
         assert connection.closed

@@ -266,7 +266,7 @@ def test_a_worker_leaves_nothing(single: Pooler) -> None:
 def test_a_worker_that_would_listen_says_that_it_cannot_and_polls(
     single: Pooler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(between, "HEARD_WITHIN", 0.3)  # what never comes need not be waited for in full
+    monkeypatch.setattr(between, "NOTIFIED_WITHIN", 0.3)  # what never comes need not be waited for in full
     clean = _left(single.url())
     with closing(App(single.url(), name="tests", enqueued_by="tester")) as app, caplog.at_level(logging.WARNING):
 
@@ -305,7 +305,7 @@ def test_a_pooler_that_keeps_connections_tells_of_new_jobs(postgres_url: str, ca
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_the_doctor_names_it(postgres_url: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(between, "HEARD_WITHIN", {"transaction": 0.3, "session": 30.0}[mode])
+    monkeypatch.setattr(between, "NOTIFIED_WITHIN", {"transaction": 0.3, "session": 30.0}[mode])
     with closing(open_store(postgres_url)) as store:
         (direct,) = [each for each in store.diagnose() if each.name == "pooler"]
     assert (direct.ok, "none" in direct.says) == (True, True)

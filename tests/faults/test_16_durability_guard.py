@@ -96,7 +96,7 @@ def test_every_connection_of_ours_is_safe(tmp_path: Path) -> None:
     path.chmod(0o600)
     with closing(SqliteStore(f"sqlite:///{path}?synchronous=OFF")) as store:
         store.migrate()
-        with store._connections.borrow() as one, store._connections.borrow() as two:
+        with store._connections.take() as one, store._connections.take() as two:
             for connection in (one, two):
                 assert connection.execute("pragma synchronous").fetchone() == (2,)
                 assert connection.execute("pragma journal_mode").fetchone() == ("wal",)

@@ -25,7 +25,7 @@ from holdfast import App
 from holdfast.cli.commands import app as commands
 from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
-from holdfast.stores.sqlite.connections import OurConnection
+from holdfast.stores.sqlite.connections import StoreConnection
 from tests.app.notes import prepare_notes
 from tests.faults.chores import Household
 from tests.faults.errands_on_a_file import ON_A_FILE
@@ -115,7 +115,7 @@ def _explained(name: str, fate: Fate | None, error: Exception | None) -> None:
         assert name.startswith("borrowed"), repr(error)  # of a statement of its own
 
 
-def _is_in_a_transaction(connection: OurConnection) -> bool:
+def _is_in_a_transaction(connection: StoreConnection) -> bool:
     try:
         return connection.in_transaction
     except sqlite3.ProgrammingError:

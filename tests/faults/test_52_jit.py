@@ -176,7 +176,7 @@ def test_the_doctor_warns_of_functions_that_would_be_compiled(stock_url: str) ->
     ("setting", "value", "says"),
     [
         ("statement_timeout", "'2s'", "statement_timeout = 2s: long batches are cut off"),
-        ("idle_session_timeout", "'5s'", "resting connections are closed"),
+        ("idle_session_timeout", "'5s'", "idle connections are closed"),
         ("default_transaction_read_only", "on", "no job can be enqueued"),
         ("default_transaction_isolation", "serializable", "transactions fail and are repeated"),
         ("enable_indexscan", "off", "whole tables"),

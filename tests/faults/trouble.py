@@ -29,7 +29,7 @@ from typing import Any, Literal, Self, get_args
 from weakref import WeakSet
 
 from holdfast.stores.sqlite import connections
-from holdfast.stores.sqlite.connections import OurConnection
+from holdfast.stores.sqlite.connections import StoreConnection
 
 Fate = Literal["held", "short", "written", "full", "broken", "handles", "killed"]
 Trouble = tuple[int, Fate] | tuple[int, Fate, str]
@@ -63,7 +63,7 @@ class Watch:
     def __init__(self, path: str, folder: Path | None = None) -> None:
         """With ``folder`` each statement is noted there, and it is looked there for a trouble to come."""
         self.asked = 0
-        self.connections: WeakSet[OurConnection] = WeakSet()
+        self.connections: WeakSet[StoreConnection] = WeakSet()
         """Those that are used: none is to be left in a transaction."""
         self._path = path
         self._folder = folder
@@ -188,21 +188,21 @@ def watching(url: str, folder: Path | None = None) -> Iterator[Watch]:
     global _watch
     watch = _watch = Watch(url.removeprefix("sqlite:///"), folder)
 
-    def execute(self: OurConnection, sql: str, *given: Any) -> sqlite3.Cursor:
+    def execute(self: StoreConnection, sql: str, *given: Any) -> sqlite3.Cursor:
         watch.connections.add(self)
         watch.passing(sql)
         return sqlite3.Connection.execute(self, sql, *given)
 
-    def executemany(self: OurConnection, sql: str, *given: Any) -> sqlite3.Cursor:
+    def executemany(self: StoreConnection, sql: str, *given: Any) -> sqlite3.Cursor:
         watch.passing(sql)
         return sqlite3.Connection.executemany(self, sql, *given)
 
-    OurConnection.execute, OurConnection.executemany = execute, executemany  # type: ignore[method-assign,assignment]
+    StoreConnection.execute, StoreConnection.executemany = execute, executemany  # type: ignore[method-assign,assignment]
     try:
         yield watch
     finally:
         _watch = None
-        del OurConnection.execute, OurConnection.executemany
+        del StoreConnection.execute, StoreConnection.executemany
         watch.close()
 
 

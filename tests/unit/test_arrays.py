@@ -28,7 +28,7 @@ def test_the_server_reads_what_was_meant(postgres_url: str) -> None:
 
     connection: Connection[TupleRow]
     with psycopg.connect(postgres_url) as connection:
-        assert issubclass(connections.OurConnection, Connection)
+        assert issubclass(connections.StoreConnection, Connection)
         assert list(map(str, read(ids(SOME), "uuid"))) == SOME
         assert read(numbers([1, 0, -5, 2**31 - 1]), "int") == [1, 0, -5, 2**31 - 1]
         assert read(words(["a", 'ß{},"\\', "", "a"]), "text") == ["a", 'ß{},"\\', "", "a"]

@@ -168,7 +168,7 @@ def test_a_forked_child_uses_connections_of_its_own(store: SqliteStore, path: Pa
         store.close()  # must not close what is the parent's
         return seen
 
-    with store._connections.borrow() as held:  # and one at work
+    with store._connections.take() as held:  # and one at work
         assert held.execute("select count(*) from job").fetchone() == (1,)
         assert in_a_fork(child) == 2
         assert held.execute("select count(*) from job").fetchone() == (2,)

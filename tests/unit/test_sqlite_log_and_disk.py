@@ -116,17 +116,17 @@ def test_only_one_process_moves_the_log(small_log: SqliteStore, path: Path) -> N
 @pytest.mark.req("DP-22")
 def test_a_full_disk_is_named_and_nothing_is_half_written(store: SqliteStore) -> None:
     kept = put_one(store)
-    with store._connections.borrow() as connection:  # the one that the next write will use
+    with store._connections.take() as connection:  # the one that the next write will use
         pages = connection.execute("pragma page_count").fetchone()[0]
         connection.execute(f"pragma max_page_count = {pages + 2}")
     with pytest.raises(StoreUnavailable) as refused:
         put(store, *(spec(payload={"text": "x" * 4000}) for _ in range(50)))
     assert refused.value.code == "disk_full"
-    with store._connections.borrow() as connection:
+    with store._connections.take() as connection:
         assert not connection.in_transaction
         connection.execute("pragma max_page_count = 1000000")
     whole = "select (select count(*) from job), (select count(*) from job_state), (select count(*) from event)"
-    with store._connections.borrow() as connection:
+    with store._connections.take() as connection:
         jobs, states, events = connection.execute(whole).fetchone()
     assert jobs == states == events
     assert store.run(store.jobs.get(kept, "default")) is not None
@@ -134,7 +134,7 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(store: SqliteStore) ->
 
 
 def test_a_database_that_cannot_be_written_is_named(store: SqliteStore) -> None:
-    with store._connections.borrow() as connection:
+    with store._connections.take() as connection:
         connection.execute("pragma query_only = on")
     with pytest.raises(StoreUnavailable, match="readonly"):
         put_one(store)

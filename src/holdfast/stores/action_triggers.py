@@ -1,7 +1,7 @@
-"""Which tables of the configuration are recorded in ``action``, and how: one line a table, for both stores.
+"""Triggers that record changes of configuration tables in ``action``: one line per table, for both stores.
 
-The database writes the record, in the transaction of the change, whoever makes it and by whatever way (CX-4). A new
-table that people set something in gets a line here; ``tests/contract/test_actions.py`` names those that have none.
+The database writes the record in the transaction of the change, whichever client makes it. Every new table of settings
+gets a line here; ``tests/contract/test_actions.py`` names tables without one.
 """
 
 from __future__ import annotations
@@ -10,34 +10,35 @@ import functools
 from dataclasses import dataclass
 
 RETENTION = "retention"
-"""As whom the sweep acts."""
+"""The actor name of the retention sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Rows of ``table`` are called ``subject`` and named by the columns in ``name``. A change of a column in ``told``
-    is recorded with its values, one in ``seen`` without them: what may be secret or long. Other columns are not looked
-    at. Columns that end in ``_at`` only say what was done (``disabled_at``: disable), not what changed."""
+    """Rows of ``table`` are recorded as ``subject`` and named by the columns in ``name``. Changes of columns in
+    ``values`` are recorded with the old and new value; changes of columns in ``marks`` without them, because they may
+    be secret or long. Other columns are ignored. Columns ending in ``_at`` determine the event type (``disabled_at``:
+    disable) and are not listed as changes."""
 
     table: str
     subject: str
     name: str
-    told: str = ""
-    seen: str = ""
+    values: str = ""
+    marks: str = ""
     by_hand: bool = True
-    """Its rows are added and removed by people; else by what happens to jobs, and only changes are recorded."""
+    """People add and remove rows. If False, the life of jobs does, and only updates are recorded."""
     ends: bool = False
-    """Retention forgets its rows when they were over for long, which the guards judge: that is told in one line for all
-    of a batch, since a line for each would be kept longer than the row itself."""
+    """Retention deletes old rows that have ended, as the guards allow. It records one action per batch: an action per
+    row would be kept longer than the row."""
 
     postgres_only: bool = False
     """SQLite has no such table."""
     trimmed: bool = False
-    """Rows go when newer ones have taken their place, and in no other way: that somebody added one is what was done."""
+    """Rows are deleted only when newer versions replace them, so only inserts are recorded."""
 
     @property
     def watched(self) -> list[str]:
-        return [*self.told.split(), *self.seen.split()]
+        return [*self.values.split(), *self.marks.split()]
 
 
 RECORDED = (
@@ -89,10 +90,10 @@ RECORDED = (
 
 @functools.cache
 def postgres_triggers() -> str:
-    """As a script. A trigger for updates looks at the watched columns alone, so that others cost nothing."""
+    """The script for PostgreSQL. Update triggers fire for watched columns only, so that other updates cost nothing."""
     parts = []
     for each in RECORDED:
-        call = f"record_action('{each.subject}', '{each.name}', '{each.told}', '{each.seen}')"
+        call = f"record_action('{each.subject}', '{each.name}', '{each.values}', '{each.marks}')"
         if each.by_hand:
             when = "insert" if each.ends or each.trimmed else "insert or delete"
             parts.append(
@@ -138,16 +139,16 @@ def _removed(each: Recorded) -> str:
 def _changed(each: Recorded) -> str:
     pairs = [
         f"'{c}', json(CASE WHEN OLD.{c} IS NOT NEW.{c} THEN json_array(OLD.{c}, NEW.{c}) END)"
-        for c in each.told.split()
+        for c in each.values.split()
         if not c.endswith("_at")
     ]
     pairs += [
         f"'{c}', CASE WHEN OLD.{c} IS NOT NEW.{c} THEN 'changed' END"
-        for c in each.seen.split()
+        for c in each.marks.split()
         if not c.endswith("_at")
     ]
     event_type = ""
-    for column, did, undid in (
+    for column, set_type, unset_type in (
         ("disabled_at", "disable", "enable"),
         ("paused_at", "pause", "resume"),
         ("revoked_at", "revoke", "restore"),
@@ -155,7 +156,7 @@ def _changed(each: Recorded) -> str:
         if column in each.watched:
             event_type += (
                 f" WHEN (OLD.{column} IS NULL) <> (NEW.{column} IS NULL)"
-                f" THEN CASE WHEN NEW.{column} IS NULL THEN '{undid}' ELSE '{did}' END"
+                f" THEN CASE WHEN NEW.{column} IS NULL THEN '{unset_type}' ELSE '{set_type}' END"
             )
     if "state" in each.watched:
         event_type += (
@@ -164,20 +165,20 @@ def _changed(each: Recorded) -> str:
         )
     differs = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in each.watched)
     when = f"UPDATE OF {', '.join(each.watched)}"
-    said = f"CASE{event_type} ELSE 'change' END" if event_type else "'change'"
-    return _trigger(each, "record_changed", when, "NEW", said, ", ".join(pairs), f"WHEN {differs}\n")
+    type_of = f"CASE{event_type} ELSE 'change' END" if event_type else "'change'"
+    return _trigger(each, "record_changed", when, "NEW", type_of, ", ".join(pairs), f"WHEN {differs}\n")
 
 
 def _values(each: Recorded, row: str) -> str:
-    return ", ".join(f"'{c}', {row}.{c}" for c in each.told.split() if not c.endswith("_at"))
+    return ", ".join(f"'{c}', {row}.{c}" for c in each.values.split() if not c.endswith("_at"))
 
 
 def _trigger(each: Recorded, name: str, when: str, row: str, event_type: str, pairs: str, condition: str = "") -> str:
-    named = " || ' ' || ".join(f"{row}.{column}" for column in each.name.split())
+    name_of = " || ' ' || ".join(f"{row}.{column}" for column in each.name.split())
     changed = f"nullif(json_patch('{{}}', json_object({pairs})), '{{}}')" if pairs else "NULL"
     return (
         f"DROP TRIGGER IF EXISTS {name}_{each.table};\n"
         f"CREATE TRIGGER {name}_{each.table} AFTER {when} ON {each.table}\n{condition}BEGIN\n    {_INSERT}\n"
         f"    VALUES ({row}.tenant, (SELECT now FROM present), (SELECT actor FROM present),\n"
-        f"        {event_type}, '{each.subject}', {named}, {changed});\nEND;\n"
+        f"        {event_type}, '{each.subject}', {name_of}, {changed});\nEND;\n"
     )

@@ -1,9 +1,7 @@
-"""``ArtifactStore``, references, the directory implementation, ``open_artifacts``.
+"""Artifacts: content outside the database, in a directory or an S3 bucket, addressed by reference.
 
-References to stored content. Every access goes through here, by tenant and by content.
-
-A reference names the tenant, the job and the SHA-256 of the content: ``artifact://acme/<job>/<sha256>``. Whoever reads
-says for which tenant, and gets only what is still what was written. A store itself knows nothing but keys and bytes.
+A reference names the tenant, the job and the SHA-256 of the content: ``artifact://acme/<job>/<sha256>``. Every access
+goes through ``Artifacts``, which checks the tenant and the digest. An ``ArtifactStore`` knows only keys and bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _FORM: Final = re.compile(r"artifact://([^/]{1,900})/([0-9a-f-]{36})/([0-9a-f]{6
 
 
 class ArtifactStore(Protocol):
-    """Keys are paths of safe parts; a put is whole or not there, and putting the same again changes nothing."""
+    """Keys are paths of safe names. A put is atomic, and repeating it has no effect."""
 
     def put(self, key: str, data: bytes) -> None: ...
     def get(self, key: str) -> bytes | None: ...
@@ -46,124 +44,124 @@ class Reference:
 
     @classmethod
     def of(cls, text: str) -> Reference:
-        found = _FORM.fullmatch(text)
-        if found is None:
+        match = _FORM.fullmatch(text)
+        if match is None:
             raise InvalidInput("this is not a reference to the artifact store", code="invalid_reference")
-        return cls(unquote(found[1]), parse_id(found[2]), found[3])
+        return cls(unquote(match[1]), parse_id(match[2]), match[3])
 
     @classmethod
     def at(cls, key: str) -> Reference | None:
-        """What lies under a key; None if it was not put there by us."""
+        """The reference with this key; None if Holdfast did not write it."""
         tenant, _, rest = key.partition("/")
-        found = _FORM.fullmatch(f"{SCHEME}{quote(unquote(tenant), safe='')}/{rest}")
-        if found is None:
+        match = _FORM.fullmatch(f"{SCHEME}{quote(unquote(tenant), safe='')}/{rest}")
+        if match is None:
             return None
-        made = cls(unquote(found[1]), found[2], found[3])
-        return made if made.key == key else None
+        reference = cls(unquote(match[1]), match[2], match[3])
+        return reference if reference.key == key else None
 
     def __str__(self) -> str:
         return f"{SCHEME}{quote(self.tenant, safe='')}/{self.job_id}/{self.digest}"
 
     @property
     def key(self) -> str:
-        # A name of dots alone would be a path; escaped it is none.
+        # Dots are escaped: a tenant named ".." would change the path.
         return f"{quote(self.tenant, safe='').replace('.', '%2E')}/{self.job_id}/{self.digest}"
 
 
 class FileStore(ArtifactStore, Protocol):
-    """One that takes a file without reading it into memory; the others are given its bytes."""
+    """A store that takes a file without reading it into memory; other stores get its bytes."""
 
     def put_file(self, key: str, path: Path, digest: str) -> None: ...
 
 
 class ListedStore(ArtifactStore, Protocol):
-    """One that can say what is in it."""
+    """A store that can list its keys."""
 
     def keys(self) -> Iterator[str]: ...
 
 
 class SizedStore(ArtifactStore, Protocol):
-    """One that knows how large a file is without reading it; None if there is none."""
+    """A store that knows the size of a file without reading it; None if there is no such file."""
 
     def size(self, key: str) -> int | None: ...
 
 
 class Artifacts:
-    """What the rest of the library has of a store."""
+    """Access to an artifact store by reference, checked by tenant and content."""
 
     def __init__(self, store: ArtifactStore) -> None:
         self.store = store
 
     def put(self, data: bytes, *, tenant: str, job_id: str) -> str:
-        """Keep the bytes; answers the reference."""
-        made = Reference(tenant, parse_id(job_id), hashlib.sha256(data).hexdigest())
-        self.store.put(made.key, data)
-        return str(made)
+        """Store the bytes and return their reference."""
+        reference = Reference(tenant, parse_id(job_id), hashlib.sha256(data).hexdigest())
+        self.store.put(reference.key, data)
+        return str(reference)
 
     def reference(self, data: bytes, *, tenant: str, job_id: str) -> str:
-        """The reference that ``put`` will answer for these bytes."""
+        """The reference that ``put`` returns for these bytes."""
         return str(Reference(tenant, parse_id(job_id), hashlib.sha256(data).hexdigest()))
 
     def put_file(self, path: Path, digest: str, *, tenant: str, job_id: str) -> str:
-        """The same for a file, whose SHA-256 is known."""
-        made = Reference(tenant, parse_id(job_id), digest)
+        """Store a file whose SHA-256 is known and return its reference."""
+        reference = Reference(tenant, parse_id(job_id), digest)
         if hasattr(self.store, "put_file"):
-            cast(FileStore, self.store).put_file(made.key, path, digest)
+            cast(FileStore, self.store).put_file(reference.key, path, digest)
         else:
-            self.store.put(made.key, path.read_bytes())
-        return str(made)
+            self.store.put(reference.key, path.read_bytes())
+        return str(reference)
 
     def get(self, ref: str, *, tenant: str, most: int | None = None) -> bytes:
-        """The bytes, checked: ``artifact_missing`` or ``artifact_changed`` if they are not what was put there, and
+        """Read the bytes and check them. Raises ``artifact_missing``, ``artifact_changed`` if the digest differs, or
         ``artifact_too_large`` if there are more than ``most``."""
-        wanted = self._own(ref, tenant)
+        reference = self._checked(ref, tenant)
         if most is not None and hasattr(self.store, "size"):
-            size = cast(SizedStore, self.store).size(wanted.key)
+            size = cast(SizedStore, self.store).size(reference.key)
             if size is not None and size > most:
                 raise Refused(
                     f"the file has {size:,} bytes; {most:,} can be read at once",
                     code="artifact_too_large",
-                    fix=f"Read it from the artifact store: {wanted}.",
+                    fix=f"Read it from the artifact store: {reference}.",
                 )
-        data = self.store.get(wanted.key)
+        data = self.store.get(reference.key)
         if data is None:
             raise NotFound(
-                f"{wanted} is not in the artifact store",
+                f"{reference} is not in the artifact store",
                 code="artifact_missing",
                 fix="Check HOLDFAST_ARTIFACTS: it must be the store that the artifact was written to.",
             )
-        if hashlib.sha256(data).hexdigest() != wanted.digest:
-            raise Conflict(f"{wanted} was changed after it was written", code="artifact_changed")
+        if hashlib.sha256(data).hexdigest() != reference.digest:
+            raise Conflict(f"{reference} was changed after it was written", code="artifact_changed")
         return data
 
     def exists(self, ref: str, *, tenant: str) -> bool:
-        return self.store.exists(self._own(ref, tenant).key)
+        return self.store.exists(self._checked(ref, tenant).key)
 
     def delete(self, ref: str, *, tenant: str) -> None:
-        """Gone, also if it was not there."""
-        self.store.delete(self._own(ref, tenant).key)
+        """Delete it; no error if it does not exist."""
+        self.store.delete(self._checked(ref, tenant).key)
 
     def references(self) -> Iterator[Reference]:
-        """All that lies there and was put there by us, of every tenant."""
+        """The references of everything Holdfast wrote to the store, of every tenant."""
         if not hasattr(self.store, "keys"):
             raise InvalidSetting("this artifact store cannot list its contents", code="artifacts_unlisted")
         keys = cast(ListedStore, self.store).keys()
         for key in keys:
-            if (found := Reference.at(key)) is not None:
-                yield found
+            if (reference := Reference.at(key)) is not None:
+                yield reference
 
-    def _own(self, ref: str, tenant: str) -> Reference:
-        wanted = Reference.of(ref)
-        if wanted.tenant != tenant:
+    def _checked(self, ref: str, tenant: str) -> Reference:
+        reference = Reference.of(ref)
+        if reference.tenant != tenant:
             raise Refused("the reference belongs to another tenant", code="artifact_not_yours")
-        return wanted
+        return reference
 
 
 _PART = re.compile(r"[A-Za-z0-9%_~\-]{1,1000}")
 
 
 class Directory:
-    """Made when something is first put there, for nobody but its owner."""
+    """An artifact store in a directory. It is created by the first put, readable only by its owner."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).absolute()
@@ -178,28 +176,28 @@ class Directory:
     def _put(self, key: str, write: Callable[[BinaryIO], object]) -> None:
         path = self._path(key)
         try:
-            shared = self._shared()
+            shared = self._group_mode()
             self._make(path.parent, 0o700 | shared)
-            handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".aside-")
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".aside-")
             try:
                 with os.fdopen(handle, "wb") as file:
                     if shared:
-                        os.chmod(aside, 0o600 | shared & 0o060)
+                        os.chmod(temporary, 0o600 | shared & 0o060)
                     write(file)
                     file.flush()
                     os.fsync(file.fileno())
-                os.replace(aside, path)
+                os.replace(temporary, path)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    os.unlink(aside)
+                    os.unlink(temporary)
                 raise
             for folder in (path.parent, path.parent.parent, self.root):
                 _sync(folder)
         except OSError as error:
             raise _unavailable(error) from error
 
-    def _shared(self) -> int:
-        """The rights of the group, where whoever made the root let a group write to it; else none."""
+    def _group_mode(self) -> int:
+        """The permission bits of the group, if the root is writable by its group; else 0."""
         try:
             mode = self.root.stat().st_mode
         except OSError:
@@ -207,7 +205,8 @@ class Directory:
         return mode & 0o070 if mode & 0o020 else 0
 
     def _make(self, folder: Path, mode: int) -> None:
-        """With every folder above it that is missing: ``mkdir(parents=True)`` would leave those open to all."""
+        """Create a folder and its missing parents. ``mkdir(parents=True)`` would create parents readable by
+        everyone."""
         if folder.is_dir():
             return
         self._make(folder.parent, mode)
@@ -228,7 +227,7 @@ class Directory:
         path = self._path(key)
         try:
             path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # others are left in there
+            with contextlib.suppress(OSError):  # the directory is not empty
                 path.parent.rmdir()
         except OSError as error:
             raise _unavailable(error) from error
@@ -243,7 +242,7 @@ class Directory:
             return None
 
     def keys(self) -> Iterator[str]:
-        """In no order. What is just being put there is not there yet."""
+        """All keys, in no particular order, without files that are being written."""
         for folder, _, names in os.walk(self.root):
             parts = Path(folder).relative_to(self.root).parts
             for name in names:
@@ -251,8 +250,8 @@ class Directory:
                     yield "/".join((*parts, name))
 
     def _path(self, key: str) -> Path:
-        """Inside the root and nowhere else: no part is empty, begins with a dot or has a separator in it; and no link
-        on the way leads out of it."""
+        """The path of a key, always inside the root: no part is empty, starts with a dot or contains a separator, and
+        no link on the path leads outside."""
         parts = key.split("/")
         if not all(_PART.fullmatch(part) for part in parts):
             raise InvalidInput("an artifact's key must be a path of plain names", code="invalid_reference")
@@ -274,22 +273,22 @@ def _unavailable(error: OSError) -> StoreUnavailable:
     return StoreUnavailable(f"the artifact store cannot be used: {error.strerror or error}", code="artifacts_away")
 
 
-def open_artifacts(named: str | os.PathLike[str] | ArtifactStore | None) -> Artifacts | None:
-    """``/var/lib/jobs``, ``file:///var/lib/jobs``, ``s3://bucket/prefix?region=…``, or a store of your own."""
-    if named is None or named == "":
+def open_artifacts(location: str | os.PathLike[str] | ArtifactStore | None) -> Artifacts | None:
+    """Open ``/var/lib/jobs``, ``file:///var/lib/jobs``, ``s3://bucket/prefix?region=…``, or an ``ArtifactStore``."""
+    if location is None or location == "":
         return None
-    if isinstance(named, os.PathLike):
-        return Artifacts(Directory(Path(named)))
-    if not isinstance(named, str):
-        return Artifacts(named)
-    if named.startswith("s3://"):
-        return Artifacts(Bucket.of(named, os.environ))
-    if named.startswith("file://"):
-        return Artifacts(Directory(named.removeprefix("file://")))
-    if "://" in named:
+    if isinstance(location, os.PathLike):
+        return Artifacts(Directory(Path(location)))
+    if not isinstance(location, str):
+        return Artifacts(location)
+    if location.startswith("s3://"):
+        return Artifacts(Bucket.of(location, os.environ))
+    if location.startswith("file://"):
+        return Artifacts(Directory(location.removeprefix("file://")))
+    if "://" in location:
         raise InvalidSetting(
-            f"{shown_url(named)} is not the URL of an artifact store",
+            f"{shown_url(location)} is not the URL of an artifact store",
             code="invalid_artifacts",
             fix="Use a directory, or s3://bucket/prefix?region=….",
         )
-    return Artifacts(Directory(named))
+    return Artifacts(Directory(location))

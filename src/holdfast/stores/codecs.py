@@ -1,8 +1,8 @@
-"""Values between Python and a database: one small codec a store, one decoder a record, shared by all reads.
+"""Conversion of values between Python and a database: a codec per store, a decoder per record.
 
-A decoder never raises: whatever is in a row, the other rows of its page, its claim or its maintenance task must be
-read. A value that cannot be read is replaced (a time by the first or last that there is, a document by ``Unreadable``,
-a list by the texts in it), and a record with a field ``unreadable`` says there which columns were and why.
+A decoder never raises: whatever one row contains, the other rows of its page, claim or maintenance task must be read.
+A value that cannot be read is replaced: a time by the first or last possible one, a document by ``Unreadable``, a list
+by an empty one. A record with a field ``unreadable`` names these columns there, with the reason.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from holdfast.engine.times import EPOCH, FIRST, MICROSECOND, clamped, instant
 R = TypeVar("R")
 
 NOTED = "unreadable"
-"""The field of a record that says what of its row cannot be read. It is no column."""
+"""The field of a record that names the columns of its row that cannot be read. It is not a column itself."""
 
 
 class Codec(Protocol):
-    """How one store hands over what is not plain text or a number."""
+    """How one store represents values other than text and numbers."""
 
     ids_are_text: bool
-    """They need no converting."""
+    """Whether ids need no conversion."""
 
     def time(self, value: Any) -> datetime: ...
     def moment(self, value: datetime) -> Any:
-        """The other way."""
+        """The inverse of ``time``."""
         ...
 
     def json(self, value: Any) -> Any: ...
@@ -41,7 +41,7 @@ class Codec(Protocol):
 
 
 def micros(moment: datetime) -> int:
-    """An aware datetime as microseconds since 1970; one that could not be read again is refused."""
+    """An aware datetime as microseconds since 1970. A time that could not be read again is refused."""
     return (instant(moment, "a time") - EPOCH) // MICROSECOND
 
 
@@ -62,7 +62,7 @@ def texts(values: Any) -> tuple[str, ...]:
 
 
 def reason(error: Exception) -> str:
-    """Why a value could not be read, in a few words."""
+    """A short reason why a value could not be read."""
     return str(error)[:200] or type(error).__name__
 
 
@@ -71,15 +71,14 @@ class _Column:
     index: int
     name: str
     convert: Callable[[Any], Any]
-    instead: Callable[[Any, str], Any]
-    """What stands for a value that cannot be read, and why it cannot."""
+    replace: Callable[[Any, str], Any]
+    """Makes the replacement of a value that cannot be read, from the value and the reason."""
 
 
 class Record:
-    """Builds a dataclass from a row whose columns are its fields, in their order.
+    """Builds a dataclass from a row whose columns are its fields, in the same order.
 
-    The decoder of each column follows from the field: its name where the name says it
-    (``*_id``, ``*_at``, ``meta``), its type otherwise.
+    The conversion of a column follows from the name of the field (``*_id``, ``*_at``, ``meta``) or else from its type.
     """
 
     ids: ClassVar[frozenset[str]] = frozenset(
@@ -112,7 +111,7 @@ class Record:
         }
     )
 
-    _made: ClassVar[dict[object, Callable[[Sequence[Any]], Any]]] = {}
+    _decoders: ClassVar[dict[object, Callable[[Sequence[Any]], Any]]] = {}
 
     @classmethod
     def columns(cls, record: type[Any], prefix: str = "", skip: Sequence[str] = ()) -> str:
@@ -126,12 +125,12 @@ class Record:
     def decoder(
         cls, record: type[R], codec: Codec, *, raw: Sequence[str] = (), skip: Sequence[str] = ()
     ) -> Callable[[Sequence[Any]], R]:
-        """Made once: to work out the types of a record's fields takes as long as to read many rows of them."""
+        """The decoder of a record. Cached: resolving the types of the fields takes as long as reading many rows."""
         key = (record, codec, tuple(raw), tuple(skip))
-        found = cls._made.get(key)
-        if found is None:
-            found = cls._made[key] = cls._make(record, codec, raw, skip)
-        return found
+        decoder = cls._decoders.get(key)
+        if decoder is None:
+            decoder = cls._decoders[key] = cls._make(record, codec, raw, skip)
+        return decoder
 
     @classmethod
     def _make(
@@ -139,18 +138,18 @@ class Record:
     ) -> Callable[[Sequence[Any]], R]:
         hints = get_type_hints(record)
         names = cls._names(record, skip)
-        wanted = [
-            found
+        columns = [
+            column
             for index, name in enumerate(names)
-            if name not in raw and (found := cls._column(index, name, hints[name], codec)) is not None
+            if name not in raw and (column := cls._column(index, name, hints[name], codec)) is not None
         ]
-        converted = [(column.index, column.convert) for column in wanted]
+        converted = [(column.index, column.convert) for column in columns]
         required: list[tuple[int, Any]] = [
             (index, {} if name == "meta" else () if name in cls.lists else Unreadable("there is none"))
             for index, name in enumerate(names)
             if name not in raw and name in cls.documents | cls.lists and _is_required(hints[name])
         ]
-        documents = [column for column in wanted if column.name in cls.documents | cls.texts]
+        documents = [column for column in columns if column.name in cls.documents | cls.texts]
         notes = any(each.name == NOTED for each in dataclasses.fields(record))  # type: ignore[arg-type]
 
         def decode(row: Sequence[Any]) -> R:
@@ -162,47 +161,47 @@ class Record:
                         values[index] = convert(values[index])
             except Exception:
                 values, trouble = one_by_one(row)
-            for index, nothing in required:
+            for index, empty in required:
                 if values[index] is None:
-                    values[index] = nothing
+                    values[index] = empty
             if notes:
-                found = ((column.name, values[column.index]) for column in documents)
-                trouble += [f"{name}: {value.why}" for name, value in found if type(value) is Unreadable]
+                pairs = ((column.name, values[column.index]) for column in documents)
+                trouble += [f"{name}: {value.why}" for name, value in pairs if type(value) is Unreadable]
                 if trouble:
-                    return made({**dict(zip(names, values, strict=True)), NOTED: "; ".join(dict.fromkeys(trouble))})
+                    return build({**dict(zip(names, values, strict=True)), NOTED: "; ".join(dict.fromkeys(trouble))})
             try:
                 return record(*values)
             except Exception:
-                return made(dict(zip(names, values, strict=True)))
+                return build(dict(zip(names, values, strict=True)))
 
         def one_by_one(row: Sequence[Any]) -> tuple[list[Any], list[str]]:
             values, trouble = list(row), []
-            for column in wanted:
+            for column in columns:
                 value = values[column.index]
                 if value is not None:
                     try:
                         values[column.index] = column.convert(value)
                     except Exception as error:
                         why = reason(error)
-                        values[column.index] = column.instead(value, why)
+                        values[column.index] = column.replace(value, why)
                         trouble.append(f"{column.name}: {why}")
             return values, trouble
 
-        def made(values: dict[str, Any]) -> R:
-            """As it is, also where the record itself would refuse it."""
+        def build(values: dict[str, Any]) -> R:
+            """Build the record, bypassing its own checks if they refuse the values."""
             try:
                 return record(**values)
             except Exception:
-                one = object.__new__(record)
+                instance = object.__new__(record)
                 for each in dataclasses.fields(record):  # type: ignore[arg-type]
-                    object.__setattr__(one, each.name, values.get(each.name, _default(each)))
-                return one
+                    object.__setattr__(instance, each.name, values.get(each.name, _default(each)))
+                return instance
 
         return decode
 
     @classmethod
     def _column(cls, index: int, name: str, hint: Any, codec: Codec) -> _Column | None:
-        """How a column is read; None for one that is taken as it is."""
+        """The conversion of a column; None for one that needs none."""
         if name in cls.ids:
             return None if codec.ids_are_text else _Column(index, name, codec.id, lambda value, why: repr(value))
         if name in cls.lists:
@@ -221,11 +220,13 @@ class Record:
 
 
 def _as_object(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A document that must be an object: whoever asks it for a name must get an answer."""
+    """Convert a document that must be an object: readers look up names in it."""
 
     def convert(value: Any) -> Any:
-        found = read(value)
-        return found if isinstance(found, dict) else Unreadable(f"a {type(found).__name__} instead of an object")
+        document = read(value)
+        if isinstance(document, dict):
+            return document
+        return Unreadable(f"a {type(document).__name__} instead of an object")
 
     return convert
 

@@ -1,4 +1,4 @@
-"""Which maintenance tasks have work, as a store tells it; and how maintenance is told from the work of jobs."""
+"""``DueWork``: which maintenance tasks have work; and the mark that distinguishes maintenance from exchanges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
-# What a store answers for. A task of another name is run as often as it asks for.
+# The tasks that a store reports as due or not. A task of another name runs at its own interval.
 KNOWN: Final = frozenset(
     {
         *("promote", "limits", "subscriptions", "operations", "schedules", "expire", "approvals", "aging", "reap"),
@@ -17,8 +17,8 @@ KNOWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DueWork:
-    """``tasks`` have work now; the next known work falls due in ``next_in`` seconds. Of the workers that are alive one
-    ``leads``: it asks most often, the others less. ``notifies``: new jobs are announced in this database."""
+    """``tasks`` have work now; the next known work is due in ``next_in`` seconds. One of the live workers ``leads`` and
+    polls more often than the others. ``notifies``: this database sends notifications of new jobs."""
 
     tasks: frozenset[str]
     leads: bool
@@ -27,4 +27,4 @@ class DueWork:
 
 
 maintaining: ContextVar[bool] = ContextVar("holdfast_maintaining", default=False)
-"""Whether what is asked for is maintenance: it may use a connection of the exchanges while that rests."""
+"""Whether the current statements are maintenance: they may use the connection of the exchanges while it is idle."""

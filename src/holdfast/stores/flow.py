@@ -1,25 +1,10 @@
-"""``Statement``, ``Flow``, ``@flow``, ``drive``, reads sent together, time limits, a blocking call beside the loop.
+"""Store operations as generators: written once, run sync or async.
 
-Store operations as generators: written once, run in either colour.
+An operation yields the statements to execute and is sent the rows of each. The runner decides where they execute: in
+this thread, in another one, or on an event loop. The body of an operation therefore has no I/O and no ``await``.
 
-An operation yields the statements it wants executed and is sent the rows of each. The
-runner decides how that happens: in this thread, in another one, or on an event loop.
-The body of an operation therefore holds no I/O and no ``await``, and there is one of it.
-
-Reads side by side: those that do not need one another's answers are asked in one go, where the store can.
-
-``schedules, rules = yield from side_by_side(schedules.list(…).start(), payload_rules.list(…).start())``
-
-How long somebody who may have to leave waits for a database: as long as the store waits, until he says otherwise.
-
-A worker that is asked to stop has questions under way, some of them on connections that nothing comes through any more.
-So all it does is done under a patience of its own, which it ends when its time is over: what is asked for afterwards
-fails at once, and what is being waited for then is given up.
-
-A call that blocks, in a thread of its own beside the event loop.
-
-``asyncio.to_thread`` has a handful of threads for the whole program, and handlers use them as well: what hangs there
-would keep whoever else needs one, and so a worker from leaving. Whatever a worker itself depends on is done here.
+``read_together`` combines independent reads, which a store can send in one round trip. ``WaitLimit`` bounds how long a
+stopping process waits for its database. ``in_thread`` runs a blocking call in a new thread.
 """
 
 from __future__ import annotations
@@ -50,17 +35,20 @@ Params = Mapping[str, Any] | Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement for the database. With ``many`` it is run once for each of ``params``. One that ``binds`` binds the
-    transaction to a tenant, and one that ``reads`` leaves it bound as it was. One made of several ``beside`` one
-    another stands for those: its answer is a list of theirs. ``alone`` is what binds itself to its tenant: it needs
-    nothing of its transaction, and nobody needs what it leaves there."""
+    """One statement for the database.
+
+    ``many`` runs it once for each of ``params``. ``binds`` binds the transaction to a tenant; ``reads`` does not change
+    that binding. ``batch`` stands for several statements; its result is the list of their rows. ``alone`` is a call
+    that binds itself to its tenant: it depends on no earlier statement of its transaction, and no later one depends on
+    it.
+    """
 
     sql: str
     params: Params | Sequence[Params] = ()
     many: bool = False
     binds: bool = False
     reads: bool = False
-    beside: tuple[Statement, ...] = ()
+    batch: tuple[Statement, ...] = ()
     alone: bool = False
 
 
@@ -69,15 +57,17 @@ Steps = Generator[Statement, Rows, T]
 
 @dataclass(frozen=True, slots=True)
 class Flow(Generic[T_co]):
-    """An operation that can be started as often as needed: a transaction lost to a deadlock starts it again.
+    """An operation that can be started any number of times: a transaction lost to a deadlock starts it again.
 
-    ``writes`` takes the write lock at the beginning where the store has one; ``single`` promises one
-    statement, which then needs no explicit transaction. ``peek`` reads first, where the write lock is dear: an
-    answer of its own means that there is nothing to write. ``tells`` is for what others in the process wait for.
-    ``repeat`` is how to go on when the connection was lost and nobody knows whether ``start`` was carried out: it
-    finds out, does what is missing, and answers the same. ``patience`` is how many seconds an answer may take, where
-    it is not the store's own. ``hot`` is for what one process asks for again and again: it goes over connections of
-    its own, where there are any, which have planned it before.
+    ``writes``: take the write lock at the beginning, where the store has one.
+    ``single``: exactly one statement, which needs no explicit transaction.
+    ``peek``: a read to run first, where the write lock is expensive. A result other than None means that there is
+    nothing to write, and is the result of the flow.
+    ``tells``: notify listeners in this process after the commit.
+    ``repeat``: the steps to run after a lost connection, when it is unknown whether ``start`` committed. They find out,
+    do what is missing, and return the same result.
+    ``patience``: seconds to wait for a response, instead of the store's default.
+    ``hot``: run by one process again and again. Such flows have dedicated connections, where the plans are cached.
     """
 
     start: Callable[[], Steps[T_co]]
@@ -103,14 +93,14 @@ def flow(
     repeat: Callable[..., Steps[Any]] | None = None,
     hot: bool = False,
 ) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
-    """Turn a generator function into one that returns a ``Flow``. ``peek`` and ``repeat`` take the same arguments."""
+    """Make a generator function return a ``Flow``. ``peek`` and ``repeat`` take the same arguments."""
 
     def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Flow[T]]:
         @functools.wraps(steps)
         def make(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
-            look = None if peek is None else functools.partial(peek, *args, **kwargs)
-            again = None if repeat is None else functools.partial(repeat, *args, **kwargs)
-            return Flow(functools.partial(steps, *args, **kwargs), writes, single, look, tells, again, hot=hot)
+            peeking = None if peek is None else functools.partial(peek, *args, **kwargs)
+            repeating = None if repeat is None else functools.partial(repeat, *args, **kwargs)
+            return Flow(functools.partial(steps, *args, **kwargs), writes, single, peeking, tells, repeating, hot=hot)
 
         return make
 
@@ -118,13 +108,13 @@ def flow(
 
 
 def run(flow: Flow[T]) -> Program[T]:
-    """Run a flow within an operation of a namespace: ``found = yield from run(self._store.limits.list(tenant))``."""
+    """Run a flow within an operation of a namespace: ``limits = yield from run(self._store.limits.list(tenant))``."""
     result: T = yield flow
     return result
 
 
 class Binding:
-    """Which tenant a transaction is bound to. Every read binds it first; one that follows another can spare it."""
+    """Tracks which tenant a transaction is bound to. Every read binds it first; most bindings repeat the last one."""
 
     __slots__ = ("_last",)
 
@@ -132,7 +122,7 @@ class Binding:
         self._last: Statement | None = None
 
     def spares(self, statement: Statement) -> bool:
-        """Whether it would change nothing."""
+        """Whether the statement only binds the transaction to the tenant it is bound to already."""
         if statement.binds:
             same = statement == self._last
             self._last = statement
@@ -142,14 +132,15 @@ class Binding:
         return False
 
 
-def drive(steps: Steps[T], execute: Callable[[Statement], Rows]) -> T:
-    """Run an operation to its end in this thread. An error is raised where the operation has yielded the statement."""
+def drive(steps: Steps[T], execute: Callable[[Statement], Rows], thrown: type[BaseException] = Exception) -> T:
+    """Run an operation to its end in this thread. An error of type ``thrown`` is raised at the ``yield`` of its
+    statement, so that the operation can undo its work; it propagates unless the operation handles it."""
     try:
         statement = next(steps)
         while True:
             try:
-                rows: Any = [execute(each) for each in statement.beside] if statement.beside else execute(statement)
-            except Exception as error:
+                rows: Any = [execute(each) for each in statement.batch] if statement.batch else execute(statement)
+            except thrown as error:
                 statement = steps.throw(error)
             else:
                 statement = steps.send(rows)
@@ -172,23 +163,28 @@ def read_together(first: Steps[A], second: Steps[B], third: Steps[C], /) -> Step
 @overload
 def read_together(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]: ...
 def read_together(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]:
-    """Answers what each of them does, in their order. Whatever asks something that is no read of ours
-    does so last, and from then on by itself: it may count on its transaction."""
+    """Run independent reads, with the next statement of each in one batch; return their results in order.
+
+    ``schedules, rules = yield from read_together(schedules.list(…).start(), payload_rules.list(…).start())``
+
+    A part whose next statement is not a plain read runs after the others, alone and to its end: it may depend on its
+    transaction.
+    """
     parts = [_Part(steps) for steps in reads]
     try:
-        while waiting := [part for part in parts if part.asks is not None]:
-            first = next((part for part in waiting if part.asking.reads), waiting[0])
+        while waiting := [part for part in parts if part.pending is not None]:
+            first = next((part for part in waiting if part.statement.reads), waiting[0])
             if first.bound is not None:
                 yield first.bound
-            if not first.asking.reads:
-                yield from first.to_its_end()
+            if not first.statement.reads:
+                yield from first.run_to_end()
                 continue
-            group = [part for part in waiting if part.bound == first.bound and part.asking.reads]
-            asked = [part.asking.beside or (part.asking,) for part in group]
-            answers = iter((yield Statement("", reads=True, beside=tuple(each for some in asked for each in some))))
-            for part, some in zip(group, asked, strict=True):
-                rows = [list(next(answers)) for _ in some]
-                part.told([*rows] if part.asking.beside else rows[0])
+            group = [part for part in waiting if part.bound == first.bound and part.statement.reads]
+            batches = [part.statement.batch or (part.statement,) for part in group]
+            results = iter((yield Statement("", reads=True, batch=tuple(each for batch in batches for each in batch))))
+            for part, batch in zip(group, batches, strict=True):
+                rows = [list(next(results)) for _ in batch]
+                part.advance([*rows] if part.statement.batch else rows[0])
     finally:
         for part in parts:
             part.steps.close()
@@ -196,52 +192,54 @@ def read_together(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]:
 
 
 def beside(*flows: Flow[Any]) -> Flow[tuple[Any, ...]]:
-    """The same as a flow of its own, for a page that shows several things."""
+    """``read_together`` as a flow, for a page that shows several lists."""
     return Flow(lambda: read_together(*(each.start() for each in flows)), writes=False)
 
 
 class _Part:
-    """One of them: what it asks next, and which binding it asked for before that."""
+    """One read of several: its next statement, None at its end, and the last binding before that statement."""
 
     def __init__(self, steps: Steps[Any]) -> None:
         self.steps = steps
         self.bound: Statement | None = None
-        self.asks: Statement | None = None
+        self.pending: Statement | None = None
         self.result: Any = None
-        self._go_on(None)
+        self.advance(None)
 
     @property
-    def asking(self) -> Statement:
-        assert self.asks is not None
-        return self.asks
+    def statement(self) -> Statement:
+        assert self.pending is not None
+        return self.pending
 
-    def told(self, rows: Rows) -> None:
-        self._go_on(rows)
-
-    def to_its_end(self) -> Steps[None]:
+    def run_to_end(self) -> Steps[None]:
         try:
             while True:
-                self.asks = self.steps.send((yield self.asking))
+                self.pending = self.steps.send((yield self.statement))
         except StopIteration as end:
-            self.asks, self.result = None, end.value
+            self.pending, self.result = None, end.value
 
-    def _go_on(self, rows: Rows | None) -> None:
+    def advance(self, rows: Rows | None) -> None:
         try:
-            self.asks = next(self.steps) if rows is None else self.steps.send(rows)
-            while self.asks.binds:
-                self.bound = self.asks
-                self.asks = self.steps.send([])
+            self.pending = next(self.steps) if rows is None else self.steps.send(rows)
+            while self.pending.binds:
+                self.bound = self.pending
+                self.pending = self.steps.send([])
         except StopIteration as end:
-            self.asks, self.result = None, end.value
+            self.pending, self.result = None, end.value
 
 
-LET_GO: Final = 1.0
-LOOK: Final = 0.5
-"""Seconds; it may be ended earlier than was said when somebody began to wait."""
+GRACE: Final = 1.0
+CHECK_EVERY: Final = 0.5
+"""Seconds. The limit may be lowered while a task waits, so it is checked again."""
 
 
 class WaitLimit:
-    """``until`` is a moment of the monotonic clock. It is set by one and read by many, in whatever thread."""
+    """How long a process that may have to stop waits for its database.
+
+    A stopping worker has statements under way, some on connections over which nothing arrives any more. When its time
+    is over it sets ``until``, a time of the monotonic clock: later statements fail at once, and current waits end. One
+    thread sets it; any thread may read it.
+    """
 
     __slots__ = ("until",)
 
@@ -252,15 +250,15 @@ class WaitLimit:
         return max(0.0, self.until - time.monotonic())
 
     async def outlast(self, *tasks: asyncio.Task[Any]) -> None:
-        """Until they have ended, or it is over: then they are given a moment to give up by themselves, as those do who
-        wait for an answer, and are cancelled, who may wait for a connection that was asked for long ago."""
+        """Wait until the tasks have ended or the limit has passed. A task that waits for a response then ends within
+        the grace period; the others, which may wait for a connection from the pool, are cancelled."""
         waiting = {task for task in tasks if not task.done()}
-        while waiting and self.until > time.monotonic() - LET_GO:
-            _, waiting = await asyncio.wait(waiting, timeout=min(LOOK, self.left() + LET_GO))
+        while waiting and self.until > time.monotonic() - GRACE:
+            _, waiting = await asyncio.wait(waiting, timeout=min(CHECK_EVERY, self.left() + GRACE))
         for task in waiting:
             task.cancel()
         if waiting:
-            await asyncio.wait(waiting, timeout=LET_GO)
+            await asyncio.wait(waiting, timeout=GRACE)
 
 
 NO_LIMIT = WaitLimit()
@@ -268,24 +266,28 @@ patience_of: ContextVar[WaitLimit] = ContextVar("holdfast_patience", default=NO_
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What it answers or raises. Whoever is cancelled here does not wait for it any longer; it goes on."""
+    """Call a blocking function in a new thread and await its result. Cancelling the wait does not stop the function.
+
+    ``asyncio.to_thread`` shares a few threads with all handlers: calls that hang there would block a worker, and keep
+    it from stopping. Everything that a worker itself depends on runs here.
+    """
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
     call = partial(copy_context().run, function, *args, **kwargs)
 
     def run() -> None:
-        tell: partial[Any]
+        complete: partial[Any]
         try:
-            tell = partial(_set, answer, answer.set_result, call())
+            complete = partial(_set, future, future.set_result, call())
         except BaseException as error:
-            tell = partial(_set, answer, answer.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(tell)
+            complete = partial(_set, future, future.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits
+            loop.call_soon_threadsafe(complete)
 
     threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
-    return await answer
+    return await future
 
 
-def _set(answer: asyncio.Future[Any], put: Callable[[Any], None], what: object) -> None:
-    if not answer.done():
-        put(what)
+def _set(future: asyncio.Future[Any], setter: Callable[[Any], None], value: object) -> None:
+    if not future.done():
+        setter(value)

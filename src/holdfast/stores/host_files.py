@@ -1,8 +1,8 @@
 """Files of command jobs on this host, named by references such as ``file://host/…/<id>/<attempt>/output.log``.
 
-A reference comes out of the database, so it is trusted with nothing but this job's own directory: the path must have
-the job's id in the place where ``app.command`` puts it, and no part of it may be a link. The host in it is for people:
-a directory that several hosts or containers share is read wherever it is seen.
+A reference comes from the database, so it grants access only to the directory of its job: the path must contain the id
+of the job where ``app.command`` writes it, and no part of it may be a link. The host name is informational: a directory
+that several hosts or containers share can be read on each of them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def reference_to(path: Path) -> str:
 
 
 def read_file(ref: str, job_id: str, start: int | None, most: int) -> tuple[int, int, bytes] | None:
-    """Bytes of a job's file: where they start, how long the file is, and at most ``most`` of them from ``start`` on, or
-    the last ones for None. None when it is not to be found here, ``Refused`` when it is not this job's."""
+    """Read at most ``most`` bytes of a job's file from ``start``, or its last bytes for None. Returns the position of
+    the first byte, the size of the file and the bytes; None when the file is not on this host. Raises ``Refused`` when
+    it is not a file of this job."""
     path = _own_path(ref, job_id)
     if _has_links(path):
         return None
@@ -39,17 +40,17 @@ def read_file(ref: str, job_id: str, start: int | None, most: int) -> tuple[int,
     except OSError:
         return None
     with os.fdopen(handle, "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             return None
-        begin = max(0, about.st_size - most) if start is None else min(start, about.st_size)
+        begin = max(0, status.st_size - most) if start is None else min(start, status.st_size)
         file.seek(begin)
-        return begin, about.st_size, file.read(most)
+        return begin, status.st_size, file.read(most)
 
 
 def remove_directory(ref: str, job_id: str) -> bool:
-    """Delete the directory of a job. True when it is gone; False when it is not here and the reference names another
-    host, or when it could not be deleted."""
+    """Delete the directory of a job. True when it no longer exists; False when it could not be deleted, or is not here
+    and the reference names another host."""
     path = _own_path(ref, job_id)
     if path.name != job_id or _has_links(path):
         return False
@@ -60,13 +61,13 @@ def remove_directory(ref: str, job_id: str) -> bool:
     except OSError:
         return False
     with contextlib.suppress(OSError):
-        path.parent.rmdir()  # others are left in there
+        path.parent.rmdir()  # fails if other jobs have directories there
     return True
 
 
 def _own_path(ref: str, job_id: str) -> Path:
-    found = file_of(ref)
-    path = None if found is None else Path(os.path.normpath(os.fsdecode(found[1])))
+    location = file_of(ref)
+    path = None if location is None else Path(os.path.normpath(os.fsdecode(location[1])))
     within = path is not None and path.is_absolute() and "\0" not in str(path)
     parts = path.parts if path is not None and within else ()
     if path is None or not any(pair == (job_id[:8], job_id) for pair in itertools.pairwise(parts)):
@@ -75,7 +76,7 @@ def _own_path(ref: str, job_id: str) -> Path:
 
 
 def _has_links(path: Path) -> bool:
-    """Whether it leads anywhere else than its text says."""
+    """Whether a part of the path is a symbolic link."""
     try:
         return path.resolve() != path
     except (OSError, RuntimeError):

@@ -1,4 +1,4 @@
-"""The ids that this process makes: of one maker, so that each sorts after all that were made before it."""
+"""The id generator of this process. There is one, so that each id sorts after all earlier ones."""
 
 from __future__ import annotations
 

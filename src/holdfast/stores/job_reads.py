@@ -1,10 +1,9 @@
-"""Shared reads of jobs, events, attempts, counts; pages by key.
+"""Reads of jobs, events, attempts, steps and counts, shared by both stores.
 
-A page of jobs, newest first: one table finds the ids by its index, the rest of each job is looked up by key.
-
-A planner that is given the join of two tables of a million rows likes to walk both of them by id until enough rows
-fit together. So one table leads and is read alone; what only another table knows is asked row by row, and the
-limit is part of the text, since a prepared statement would have to guess it.
+A page of jobs is listed newest first. One leading table finds the ids by its index; the rest of each job is read by
+key. Given a join of two tables with a million rows, a planner tends to walk both by id until enough rows match. So one
+table leads, conditions on other tables are subqueries per row, and the limit is part of the text, because for a
+prepared statement the planner would have to guess it.
 """
 
 from __future__ import annotations
@@ -31,70 +30,72 @@ from holdfast.stores.requests import Counted, JobFilter
 MOST = 1000
 HELD_MOST = 100_000
 
-FACTS = frozenset({"kind", "queue", "agent", "executor", "correlation_id", "parent_id"})
-OWN = {
-    "job": FACTS,
+JOB_FILTERS = frozenset({"kind", "queue", "agent", "executor", "correlation_id", "parent_id"})
+# The filters that each leading table can answer from its own columns.
+FILTERS_OF = {
+    "job": JOB_FILTERS,
     "job_state": frozenset({"state", "kind", "queue"}),
     "job_tag": frozenset({"tag"}),
     "dead_letter": frozenset({"fingerprint", "kind", "queue"}),
 }
 
 
-def page(columns: str, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
-    """The text and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
-    found, params = ids(wanted)
+def page(columns: str, job_filter: JobFilter) -> tuple[str, dict[str, Any]]:
+    """The query of a page and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
+    id_query, params = ids(job_filter)
     text = (
-        f"select {columns} from ({found}) page"
+        f"select {columns} from ({id_query}) page"
         f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
     )
     return text, params
 
 
-def ids(wanted: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
-    """Only which jobs they are."""
-    equal = _equal(wanted)
-    if not equal and wanted.tenant != EVERY_TENANT:
-        return _of_every_state(wanted, most)
+def ids(job_filter: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
+    """The query of the ids of a page, and its parameters."""
+    equal = _equal(job_filter)
+    if not equal and job_filter.tenant != EVERY_TENANT:
+        return _of_every_state(job_filter, most)
     lead = _lead(equal)
     id_ = "p.id" if lead in ("job", "job_state") else "p.job_id"
-    conditions = [within(wanted.tenant, "p.tenant")]
-    conditions += [f"p.{name} = :{name}" for name in equal if name in OWN[lead]]
+    conditions = [within(job_filter.tenant, "p.tenant")]
+    conditions += [f"p.{name} = :{name}" for name in equal if name in FILTERS_OF[lead]]
     if lead == "job_state":
-        # Each state is in one of two indexes, that of held jobs or that of the rest; this says in which.
-        conditions.append(f"p.state {'in' if wanted.state in HELD else 'not in'} ('leased', 'in_progress')")
-    elsewhere = [name for name in equal if name not in OWN[lead]]
-    if lead == "dead_letter" and wanted.state is State.DEAD_LETTER:
-        elsewhere.remove("state")  # there are no others in it
+        # There are two partial indexes, one of held jobs and one of the rest. This condition selects the index.
+        conditions.append(f"p.state {'in' if job_filter.state in HELD else 'not in'} ('leased', 'in_progress')")
+    elsewhere = [name for name in equal if name not in FILTERS_OF[lead]]
+    if lead == "dead_letter" and job_filter.state is State.DEAD_LETTER:
+        elsewhere.remove("state")  # the table has no other jobs
     if "tag" in elsewhere:
         conditions.append(
             f"exists (select 1 from {{job_tag}} x where x.tenant = p.tenant and x.tag = :tag and x.job_id = {id_})"
         )
     for table in ("job", "job_state"):
-        asked = [name for name in elsewhere if name in (FACTS if table == "job" else ("state",))]
-        if asked:
-            fits = " and ".join(f"x.{name} = :{name}" for name in asked)
-            conditions.append(f"(select 1 from {{{table}}} x where x.id = {id_} and {fits}) = 1")
-    bounds = _bounds(wanted)
+        columns = [name for name in elsewhere if name in (JOB_FILTERS if table == "job" else ("state",))]
+        if columns:
+            matches = " and ".join(f"x.{name} = :{name}" for name in columns)
+            conditions.append(f"(select 1 from {{{table}}} x where x.id = {id_} and {matches}) = 1")
+    bounds = _bounds(job_filter)
     conditions += [f"{id_} {sign} :{name}" for name, (sign, _) in bounds.items()]
     text = (
         f"select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
-        f" order by {id_} desc limit {max(1, min(wanted.limit, most)):d}"
+        f" order by {id_} desc limit {max(1, min(job_filter.limit, most)):d}"
     )
     return text, equal | {name: value for name, (_, value) in bounds.items()}
 
 
-def _of_every_state(wanted: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
-    """All of a tenant's: the newest of each state, and of these the newest. An index of its own for this would cost
-    every enqueue a twelfth. Jobs that are held are as many as the workers run, and are all looked at."""
-    bounds = _bounds(wanted)
-    own, newest = within(wanted.tenant, "p.tenant"), f"order by id desc limit {max(1, min(wanted.limit, most)):d}"
+def _of_every_state(job_filter: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
+    """The ids of a tenant's jobs in any state: the newest of each state, and of these the newest. A dedicated index
+    would make every enqueue one twelfth slower. Held jobs are all read: there are only as many as the workers run."""
+    bounds = _bounds(job_filter)
+    own = within(job_filter.tenant, "p.tenant")
+    newest = f"order by id desc limit {max(1, min(job_filter.limit, most)):d}"
     spans = [f"id {sign} :{name}" for name, (sign, _) in bounds.items()]
-    fits = " and ".join([own, *(f"p.{span}" for span in spans)])
-    # The limit keeps both stores from walking all jobs by their ids in search of the few that are held.
+    matches = " and ".join([own, *(f"p.{span}" for span in spans)])
+    # The limit keeps both planners from walking all jobs by id in search of the few held ones.
     held = f"select p.id from {{job_state}} p where {own} and p.state in ('leased', 'in_progress') limit {HELD_MOST}"
     parts = [f"select id from ({held}) held where {' and '.join(spans) or '1 = 1'}"]
     parts += [
-        f"select id from (select p.id from {{job_state}} p where {fits} and p.state = '{state}'"
+        f"select id from (select p.id from {{job_state}} p where {matches} and p.state = '{state}'"
         f" and p.state not in ('leased', 'in_progress') {newest}) {state}"
         for state in State
         if state not in HELD
@@ -103,41 +104,41 @@ def _of_every_state(wanted: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
     return text, {name: value for name, (_, value) in bounds.items()}
 
 
-def _equal(wanted: JobFilter) -> dict[str, Any]:
-    asked = {
-        "state": None if wanted.state is None else wanted.state.value,
-        "kind": wanted.kind,
-        "queue": wanted.queue,
-        "agent": wanted.agent,
-        "executor": wanted.executor,
-        "correlation_id": wanted.correlation_id,
-        "parent_id": None if wanted.parent_id is None else parse_id(wanted.parent_id),
-        "tag": wanted.tag,
-        "fingerprint": wanted.fingerprint,
+def _equal(job_filter: JobFilter) -> dict[str, Any]:
+    filters = {
+        "state": None if job_filter.state is None else job_filter.state.value,
+        "kind": job_filter.kind,
+        "queue": job_filter.queue,
+        "agent": job_filter.agent,
+        "executor": job_filter.executor,
+        "correlation_id": job_filter.correlation_id,
+        "parent_id": None if job_filter.parent_id is None else parse_id(job_filter.parent_id),
+        "tag": job_filter.tag,
+        "fingerprint": job_filter.fingerprint,
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in filters.items() if value is not None}
 
 
 def _lead(equal: dict[str, Any]) -> str:
-    """The table with the index that narrows most."""
+    """The table with the most selective index."""
     if "fingerprint" in equal:
         return "dead_letter"
     if "tag" in equal:
         return "job_tag"
-    if "state" in equal and equal.keys() <= OWN["job_state"]:
+    if "state" in equal and equal.keys() <= FILTERS_OF["job_state"]:
         return "job_state"
     return "job"
 
 
-def _bounds(wanted: JobFilter) -> dict[str, tuple[str, str]]:
-    """Ids sort by creation, so a span of time is a span of ids, and needs no index of its own."""
+def _bounds(job_filter: JobFilter) -> dict[str, tuple[str, str]]:
+    """Ids sort by creation time, so a range of times is a range of ids and needs no index."""
     bounds = {}
-    if wanted.before is not None:
-        bounds["before"] = ("<", parse_id(wanted.before))
-    if wanted.since is not None:
-        bounds["since"] = (">=", _first_id(wanted.since))
-    if wanted.until is not None:
-        bounds["until"] = ("<", _first_id(wanted.until))
+    if job_filter.before is not None:
+        bounds["before"] = ("<", parse_id(job_filter.before))
+    if job_filter.since is not None:
+        bounds["since"] = (">=", _first_id(job_filter.since))
+    if job_filter.until is not None:
+        bounds["until"] = ("<", _first_id(job_filter.until))
     return bounds
 
 
@@ -145,13 +146,14 @@ def _first_id(moment: datetime) -> str:
     return str(uuid7(max(0, micros(moment) // 1000), bytes(10)))
 
 
-_KEPT = "'" + WITHHELD.replace("'", "''") + "'"
+_WITHHELD = "'" + WITHHELD.replace("'", "''") + "'"
 
 
 def spoken(message: str, job: str) -> str:
-    """``message`` is the column, ``job`` what has the tenant and the kind. Where nothing was said, no rule is read."""
+    """The expression for an error message, hidden for restricted jobs. ``message`` is its column, ``job`` the alias of
+    the table with the tenant and the kind. For jobs without a message no rule is read."""
     return (
-        f"case when {message} <> {_KEPT} and exists (select 1 from {{payload_rule}} u"
+        f"case when {message} <> {_WITHHELD} and exists (select 1 from {{payload_rule}} u"
         f" where u.classification = 'restricted' and u.tenant in ({job}.tenant, '*') and u.kind in ({job}.kind, '*'))"
         f" then '{HIDDEN}' else {message} end"
     )
@@ -165,12 +167,12 @@ STATE_COLUMNS = frozenset(
         *("due_at", "started_at", "finished_at", "error_code", "error_message"),
     }
 )
-# A parked job is due never, which is no time.
+# A parked job has the due time "never", which is shown as null.
 LISTED_COLUMNS = ", ".join(
     f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
 ).replace("s.due_at", "nullif(s.due_at, :never)")
 LISTED_COLUMNS = LISTED_COLUMNS.replace("s.error_message", spoken("s.error_message", "j"))
-# From the ledger, as in the view `jobs`: no write pays for them.
+# Read from the ledger, as in the view `jobs`: maintaining these columns would cost every write.
 LISTED_COLUMNS = LISTED_COLUMNS.replace(
     "j.updated_at", "(select e.at from {event} e where e.job_id = j.id order by e.seq desc limit 1)"
 ).replace(
@@ -178,13 +180,13 @@ LISTED_COLUMNS = LISTED_COLUMNS.replace(
     "(select e.at from {event} e where e.job_id = j.id and e.from_state = 'in_progress'"
     " and e.type in ('fail', 'lapse', 'crash') order by e.seq desc limit 1)",
 )
-# What is restricted is not shown, which is for the view to say.
+# The view hides restricted payloads.
 BARE_COLUMNS = LISTED_COLUMNS.replace("j.payload", "null")
 LISTED_COLUMNS = LISTED_COLUMNS.replace("j.payload", "(select v.payload from {jobs} v where v.id = j.id)")
 
 
 class Reader(ABC):
-    """Base of the shared reads. It binds the tenant, then runs a query. What differs by store is an abstract method."""
+    """Base of the shared reads: binds the transaction to the tenant, then runs a query."""
 
     dialect: Dialect
 
@@ -201,10 +203,10 @@ class JobReads(Reader):
     def _job(self) -> Callable[[Row], Job]:
         return Record.decoder(Job, self.dialect.codec)
 
-    def _told(self, row: Row) -> Job:
-        """A row whose last column says why the job is passed over, if it is (``set_aside``)."""
-        *facts, why = row
-        job = self._job(facts)
+    def _job_of(self, row: Row) -> Job:
+        """A job, from a row whose last column is the reason why claims skip the job (``set_aside``), or null."""
+        *columns, why = row
+        job = self._job(columns)
         if why is None:
             return job
         return replace(job, unreadable="; ".join(filter(None, (job.unreadable, f"passed over: {why}"))))
@@ -213,7 +215,7 @@ class JobReads(Reader):
     def get(self, job_id: str, tenant: str) -> Steps[Job | None]:
         text = f"select {JOB_COLUMNS}, {_WHY} from {{jobs}} j where j.id = :id and {within(tenant, 'j.tenant')}"
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
-        return self._told(rows[0]) if rows else None
+        return self._job_of(rows[0]) if rows else None
 
     @flow(writes=False)
     def beginning_with(self, low: str, high: str, tenant: str, limit: int = 5) -> Steps[list[str]]:
@@ -225,9 +227,9 @@ class JobReads(Reader):
         return [self.dialect.codec.id(row[0]) for row in rows]
 
     @flow(writes=False)
-    def notes(self, wanted: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
-        text, params = page("s.id, s.note", wanted)
-        rows = yield from self._ask(wanted.tenant, text, **params)
+    def notes(self, job_filter: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
+        text, params = page("s.id, s.note", job_filter)
+        rows = yield from self._ask(job_filter.tenant, text, **params)
         codec = self.dialect.codec
         return {codec.id(job_id): codec.json(note) for job_id, note in rows if note is not None}
 
@@ -298,36 +300,35 @@ class JobReads(Reader):
         return {state_of(state): count for state, count in rows}
 
     @flow(writes=False)
-    def capped_counts(self, wanted: JobFilter, most: int) -> Steps[Counted]:
-        """By an index, and never more rows than the cap in each state: it costs the same beside millions."""
-        every = dataclasses.replace(wanted, state=None, before=None, payloads=True)
-        if every == JobFilter(tenant=wanted.tenant, limit=wanted.limit):
+    def capped_counts(self, job_filter: JobFilter, most: int) -> Steps[Counted]:
+        """Reads an index, and at most the cap of rows per state, so that the cost does not grow with the table."""
+        every = dataclasses.replace(job_filter, state=None, before=None, payloads=True)
+        if every == JobFilter(tenant=job_filter.tenant, limit=job_filter.limit):
             parts, params = [], {}
             for state in State:
-                found, given = ids(JobFilter(tenant=wanted.tenant, state=state, limit=most), most)
+                id_query, given = ids(JobFilter(tenant=job_filter.tenant, state=state, limit=most), most)
                 name = f"state_{state}"
-                parts.append(f"select '{state}', count(*) from ({found.replace(':state', f':{name}')}) {name}")
+                parts.append(f"select '{state}', count(*) from ({id_query.replace(':state', f':{name}')}) {name}")
                 params[name] = given["state"]
-            rows = yield from self._ask(wanted.tenant, " union all ".join(parts), **params)
+            rows = yield from self._ask(job_filter.tenant, " union all ".join(parts), **params)
             counts = {state_of(state): int(count) for state, count in rows}
             return Counted(counts, most, None)
-        found, params = ids(dataclasses.replace(every, limit=WINDOW), WINDOW)
-        text = f"select s.state, count(*) from ({found}) c join {{job_state}} s on s.id = c.id group by s.state"
-        rows = yield from self._ask(wanted.tenant, text, **params)
-        seen = {state_of(state): int(count) for state, count in rows}
-        looked_at = sum(seen.values())
-        counts = {state: min(most, seen.get(state, 0)) for state in State}
-        return Counted(counts, most, WINDOW if looked_at >= WINDOW else None)
+        id_query, params = ids(dataclasses.replace(every, limit=WINDOW), WINDOW)
+        text = f"select s.state, count(*) from ({id_query}) c join {{job_state}} s on s.id = c.id group by s.state"
+        rows = yield from self._ask(job_filter.tenant, text, **params)
+        in_window = {state_of(state): int(count) for state, count in rows}
+        counts = {state: min(most, in_window.get(state, 0)) for state in State}
+        return Counted(counts, most, WINDOW if sum(in_window.values()) >= WINDOW else None)
 
     @flow(writes=False)
-    def list(self, wanted: JobFilter) -> Steps[list[Job]]:
-        text, params = page(f"{LISTED_COLUMNS if wanted.payloads else BARE_COLUMNS}, {_WHY}", wanted)
-        rows = yield from self._ask(wanted.tenant, text, **params)
-        return [self._told(row) for row in rows]
+    def list(self, job_filter: JobFilter) -> Steps[list[Job]]:
+        text, params = page(f"{LISTED_COLUMNS if job_filter.payloads else BARE_COLUMNS}, {_WHY}", job_filter)
+        rows = yield from self._ask(job_filter.tenant, text, **params)
+        return [self._job_of(row) for row in rows]
 
 
 def index_name(path: Sequence[str]) -> str:
-    """Of the index over a key of payloads. The keys are checked (features/jobs/search.py): they need no quotes."""
+    """The name of the index of a payload key. The keys are checked (features/jobs/search.py) and need no quotes."""
     return f"payload_{hashlib.md5('.'.join(path).encode(), usedforsecurity=False).hexdigest()[:20]}"
 
 
@@ -337,14 +338,14 @@ EVENT_COLUMNS = Record.columns(Event, "e.", skip=("cursor",))
 class LedgerReads(Reader):
     @flow(writes=False)
     def cursor(self, consumer: str, tenant: str) -> Steps[str | None]:
-        # A consumer of every tenant's events keeps its place under '*', so this compares even then.
+        # Always compared: a consumer of every tenant's events stores its cursor under the tenant '*'.
         text = "select c.cursor from {consumer} c where c.name = :name and c.tenant = :scope"
         rows = yield from self._ask(tenant, text, name=consumer, scope=tenant)
         return str(rows[0][0]) if rows else None
 
 
 WINDOW = 10_000
-"""Of jobs that are chosen by more than their state, so many of the newest are looked at."""
+"""How many of the newest jobs are counted when a filter has more than a state."""
 
 
 _NONE = References()

@@ -1,9 +1,9 @@
-"""The scripts of a schema and their order. Both stores use this; each store applies its plan itself.
+"""The scripts of a schema and their order, for both stores. Each store applies its plan itself.
 
 ``migrations/NNNN_name.sql`` run once each, in order, and are never edited after a release. The code (functions,
-triggers, views, grants) is installed again over them whenever its text differs from what the database has. It comes
-from ``sql/*.sql`` of the store and ``<store>*.sql`` of each feature, in the order the store declares. Everything
-happens in one transaction under a lock, so two processes may migrate at the same time.
+triggers, views, grants) is installed again whenever its text differs from the version in the database. It comes from
+``sql/*.sql`` of the store and ``<store>*.sql`` of each feature, in the order the store declares. Everything runs in one
+transaction under a lock, so two processes may migrate at the same time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CODE = "code"
 
 
 class Execute(Protocol):
-    """A connection that migrations can be applied on: a driver's own, or one that stands for it."""
+    """A connection for applying migrations: a driver's, or an adapter with the same method."""
 
     def execute(self, sql: str, params: Any = ..., /) -> Any:
-        """Several statements at once where there are no parameters; answers what has ``fetchall``."""
+        """Accepts several statements if there are no parameters; returns a cursor with ``fetchall``."""
         ...
 
 
@@ -40,7 +40,7 @@ class Script:
         return _digest(self.sql)
 
     def failure(self, translated: Exception, message: str) -> Exception:
-        """The error to raise when this script could not be run: the store's own, where the database is at fault."""
+        """The error to raise when this script failed: ``translated`` if the database was unavailable."""
         if isinstance(translated, StoreUnavailable):
             return translated
         return StoreError(f"{self.name} could not be applied: {message.splitlines()[0]}", code="migration_failed")
@@ -48,8 +48,8 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class CodeFiles:
-    """The code files of one store, in the order in which they are installed: the engine's ``first``, those of the
-    features, the engine's ``last``. A feature has ``<store>.sql``, and after it ``<store>_<part>.sql`` by name."""
+    """The code files of one store, in order of installation: the engine's ``first``, those of the features, the
+    engine's ``last``. A feature has ``<store>.sql``, followed by ``<store>_<part>.sql`` in alphabetical order."""
 
     package: str
     store: str
@@ -59,7 +59,7 @@ class CodeFiles:
     def paths(self, features: tuple[str, ...]) -> Iterator[Traversable]:
         engine = files(self.package).joinpath("sql")
         yield from (engine.joinpath(f"{name}.sql") for name in self.first)
-        # By name: the stores are below the features and do not import them.
+        # By name: stores are a lower layer than features and do not import them.
         folders = (files("holdfast.features").joinpath(feature) for feature in features)
         for folder in folders:
             names = sorted(each.name for each in folder.iterdir() if each.name.endswith(".sql"))
@@ -70,22 +70,22 @@ class CodeFiles:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The scripts of one store, as this release has them."""
+    """The scripts of one store in this release."""
 
     migrations: tuple[Script, ...]
     code: Script
 
     @staticmethod
     def of(code: CodeFiles, features: tuple[str, ...], *generated: Script) -> Plan:
-        """``generated`` is code that a program writes; it is installed after the files."""
+        """``generated`` scripts are installed after the files."""
         return _plan(code, features, generated)
 
     def for_roles(self, roles: Iterable[str]) -> Plan:
-        """The plan as it is for a server with these roles."""
+        """The plan for a server with these roles: when they change, the code is installed again."""
         return Plan(self.migrations, Script(CODE, f"{self.code.sql}\n-- for the roles {', '.join(sorted(roles))}\n"))
 
     def status(self, applied: Mapping[str, str]) -> SchemaStatus:
-        """Compare with the names and digests found in the database."""
+        """Compare the plan with the names and digests in the database."""
         ours = {script.name for script in self.migrations} | {CODE}
         for script in self.migrations:
             if applied.get(script.name, script.digest) != script.digest:
@@ -101,13 +101,13 @@ class Plan:
         )
 
     def pending(self, applied: Mapping[str, str]) -> list[Script]:
-        wanted = [script for script in self.migrations if script.name not in applied]
-        if wanted or applied.get(CODE) != self.code.digest:
-            wanted.append(self.code)
-        return wanted
+        pending = [script for script in self.migrations if script.name not in applied]
+        if pending or applied.get(CODE) != self.code.digest:
+            pending.append(self.code)
+        return pending
 
     def check_supported(self, applied: Mapping[str, str]) -> None:
-        """Refuse a database that this release cannot bring up to date."""
+        """Raise for a database that this release cannot upgrade."""
         status = self.status(applied)
         unknown = status.unknown
         if status.unsupported:
@@ -127,16 +127,16 @@ class Plan:
 # Cached: the files do not change while a process runs, and a process opens many stores.
 @functools.cache
 def _plan(code: CodeFiles, features: tuple[str, ...], generated: tuple[Script, ...]) -> Plan:
-    laid = (Script(path.name, path.read_text(encoding="utf-8")) for path in code.paths(features))
-    text = "\n".join(f"-- {script.name}\n{script.sql}" for script in (*laid, *generated))
+    scripts = (Script(path.name, path.read_text(encoding="utf-8")) for path in code.paths(features))
+    text = "\n".join(f"-- {script.name}\n{script.sql}" for script in (*scripts, *generated))
     return Plan(tuple(_migrations(code.package)), Script(CODE, text))
 
 
 def _migrations(package: str) -> list[Script]:
-    found = [item for item in files(package).joinpath("migrations").iterdir() if item.name.endswith(".sql")]
+    paths = [path for path in files(package).joinpath("migrations").iterdir() if path.name.endswith(".sql")]
     return [
-        Script(item.name.removesuffix(".sql"), item.read_text(encoding="utf-8"))
-        for item in sorted(found, key=lambda item: item.name)
+        Script(path.name.removesuffix(".sql"), path.read_text(encoding="utf-8"))
+        for path in sorted(paths, key=lambda path: path.name)
     ]
 
 

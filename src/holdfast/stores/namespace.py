@@ -1,5 +1,5 @@
-"""``StoreNamespace``: what the namespaces of ``App`` have in common. Their operations yield flows, and the session runs
-them; ``call`` and ``sleep`` are for the rest, which blocks in the sync form and is awaited in the async form."""
+"""``StoreNamespace``: the base of the namespaces of ``App``. Their operations yield flows, which the session runs;
+``call`` and ``sleep`` are for other work, which blocks in the sync form and is awaited in the async form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Call:
 
 
 def call(blocking: Callable[[], T], awaited: Callable[[], Awaitable[T]] | None = None) -> Program[T]:
-    """Call something that blocks. The async form awaits ``awaited``, or runs ``blocking`` in a thread of its own."""
+    """Call a blocking function. The async form awaits ``awaited``, or runs ``blocking`` in a new thread."""
     result: T = yield _Call(blocking, awaited)
     return result
 
@@ -36,7 +36,7 @@ def sleep(seconds: float) -> Program[None]:
 
 
 class StoreNamespace(Namespace):
-    """A noun of the app. Tenant and actor are those of the session at the time of the call."""
+    """A namespace such as ``app.limits``. Tenant and actor are those of the session at the time of the call."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

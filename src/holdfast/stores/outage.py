@@ -1,7 +1,7 @@
 """Logs an outage of the database: one line when it begins, one when it is over.
 
-Whatever fails because the database cannot be used reports it here, in whatever thread: pools that cannot connect,
-workers, heartbeats, maintenance. A connection that was lost and replaced at once is no outage.
+Everything that fails because the database cannot be used reports it here, from any thread: pools that cannot connect,
+workers, heartbeats, maintenance. A connection that was lost and replaced at once is not an outage.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 
 
 def pause_after(failures: int) -> float:
-    """How long to wait before the database is asked again, after so many failures in a row. One lost connection says
-    nothing about the server, so there is no pause after the first; later pauses have jitter."""
+    """Seconds to wait before the next attempt, after this many failures in a row. One lost connection says nothing
+    about the server, so there is no pause after the first failure; later pauses have jitter."""
     if failures < 2:
         return 0.0
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 2, 10)) * random.uniform(0.5, 1.0)
 
 
 class Outage:
-    """One for a store."""
+    """The state of one store's database: available, or failing since a time."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._since: float | None = None
         self._logged = False
         self.reason = ""
-        """Why the last use failed; empty while all is well."""
+        """Why the last use failed; empty while the database is available."""
 
     def failed(self, error: Exception) -> None:
         now, reason = time.monotonic(), str(error).strip().split("\n")[0]
@@ -53,7 +53,7 @@ class Outage:
             log.debug("Database unavailable: %s", reason)
 
     def answered(self) -> None:
-        """The database was used. Called after every exchange of a worker, so it costs nothing while all is well."""
+        """Record that the database responded. Called after every exchange of a worker, so the common case is cheap."""
         if self._since is None:
             return
         with self._guard:

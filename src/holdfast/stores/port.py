@@ -1,8 +1,8 @@
-"""The ports of the engine: what its operations can do on every store, and what runs them.
+"""The ports of the engine: the operations every store has, and the database that runs them.
 
-The operations make flows; a ``Database`` runs them, in the caller's thread (``run``) or on an event loop (``arun``).
-One contract suite exercises every implementation. The ports of features stand in ``features/*/store.py``; a database
-with all its operations is ``features.assembly.Store``.
+Operations return flows; a ``Database`` runs them, in the caller's thread (``run``) or on an event loop (``arun``). One
+contract suite exercises every implementation. The ports of features are in ``features/*/store.py``; a database with all
+operations is ``features.assembly.Store``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ POOL_SIZE, MOST_CONNECTIONS = 8, 1_000
 
 
 class Caller(Protocol):
-    """Whoever runs flows for one tenant, and signs them: the client, to features that do not know it."""
+    """Runs flows for one tenant and names the actor: the session, as features see it."""
 
     @property
     def actor(self) -> str: ...
@@ -82,102 +82,102 @@ class Caller(Protocol):
     async def arun(self, flow: Flow[T]) -> T: ...
 
 
-class BorrowedOperations(Protocol):
-    """What can be done on a connection of the caller's own, as part of the transaction that is open there."""
+class CallerOperations(Protocol):
+    """The operations that can run on a caller's connection, in the transaction that is open there."""
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
     def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]: ...
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Flow[bool]:
-        """False: the attempt is no longer this lease's, and nothing was written."""
+        """False: the lease no longer holds this attempt, and nothing was written."""
         ...
 
     def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Flow[None]: ...
 
 
 class Database(Protocol):
-    """A database with Holdfast's tables in it: it runs flows, and knows no operation."""
+    """A database with Holdfast's tables. It runs flows and has no operations of jobs."""
 
     @property
     def url(self) -> str: ...
     @property
     def embedded(self) -> bool:
-        """It lives inside the program and nobody else looks after it."""
+        """Whether it lives inside the program, which then migrates it."""
         ...
 
     @property
     def lanes(self) -> int:
-        """How many turns of one worker make sense at the same time."""
+        """Pipeline depth: how many exchanges one worker should have under way at the same time."""
         ...
 
     @property
     def outage(self) -> Outage:
-        """Where a failure to use the database is reported, and logged once."""
+        """Receives failures to use the database, and logs an outage once."""
         ...
 
-    def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
-        """Call ``heard`` from another thread whenever something may have happened, until the answer is called.
+    def listen(self, notify: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+        """Call ``notify`` from another thread when something may have happened. Returns the function that stops it.
 
-        It is told a queue's name when a job has come into it, the same after a space when its order was changed, the
-        id of a job whose end is being waited for, the id of a lease that lost a job, or nothing ("") when it can be
-        anything. A hint and no more: some are not sent, some are lost, and whoever listens also looks by himself now
-        and then. Of names it is told those that ``names`` answers at that moment; without ``names`` every hint is "".
+        The argument is the name of a queue that received a job, the same after a space when the order of the queue
+        changed, the id of a watched job that ended, the id of a lease that lost a job, or "" when it may be anything.
+        It is a hint: some are not sent and some are lost, so callers also poll. Only names that ``names`` returns at
+        that moment are passed on; without ``names`` the argument is always "".
         """
         ...
 
     @property
     def listening(self) -> bool:
-        """Whether whatever is announced is heard now; then polling is a safety net only."""
+        """Whether notifications are being received; then polling is only a safety net."""
         ...
 
     async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
-        """Which maintenance tasks have work, asked in one round trip. None where each of them may as well look itself:
-        looking costs no round trip there."""
+        """Which maintenance tasks have work, read in one round trip. None where a query needs no round trip, so that
+        each task can check for itself."""
         ...
 
     def run(self, flow: Flow[T]) -> T: ...
     async def arun(self, flow: Flow[T]) -> T: ...
     @property
-    def borrowed(self) -> BorrowedOperations: ...
+    def borrowed(self) -> CallerOperations: ...
     def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
-        """Run a flow of ``borrowed`` on a connection of the caller's; ``within`` insists on an open transaction."""
+        """Run a flow of ``borrowed`` on a caller's connection. ``within`` requires an open transaction."""
         ...
 
     async def arun_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T: ...
     def transaction(self) -> AbstractContextManager[Any]:
-        """A connection of the driver's own kind in a transaction that ends with the block."""
+        """A plain connection of the driver, in a transaction that ends with the block."""
         ...
 
     def atransaction(self) -> AbstractAsyncContextManager[Any]: ...
     def migrate(self) -> SchemaStatus: ...
     def migrate_within(self, connection: Execute) -> None:
-        """The same in the transaction that is open on a connection of the caller's."""
+        """Migrate in the transaction that is open on a caller's connection."""
         ...
 
     def schema(self) -> SchemaStatus: ...
     async def aschema(self) -> SchemaStatus:
-        """The same where reads go on all the time: over a connection that is there."""
+        """``schema`` over a pooled connection, for processes that read it regularly."""
         ...
 
     def check_writable(self) -> None:
-        """Raise if the database cannot be written to now: a full disk, a file or a server that is read-only."""
+        """Raise if the database cannot be written to now: a full disk, a read-only file or server."""
         ...
 
     def migration_sql(self) -> str: ...
     def diagnose(self) -> list[Finding]: ...
     def logins(self) -> list[Login]:
-        """The logins of the server that have roles of Holdfast; none where there are no roles."""
+        """The logins of the server with Holdfast roles; empty where there are no roles."""
         ...
 
     def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
-        """What is to be said of the database itself, at a glance: a part of health."""
+        """Concerns about the database itself, from one cheap query: a part of health."""
         ...
 
     async def aconditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
-        """The same, over a connection that is there."""
+        """``conditions`` over a pooled connection."""
         ...
 
     async def leave_loop(self) -> None:
-        """Close what was opened for the event loop that is running, which is about to end."""
+        """Close the connections of the running event loop, which is about to end."""
         ...
 
     def close(self) -> None: ...
@@ -202,25 +202,25 @@ class JobStore(Protocol):
     ) -> Flow[list[Verdict]]: ...
 
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Flow[Verdict]:
-        """Give a waiting job another place in its queue. Places are those of the whole queue, whatever the tenant."""
+        """Move a waiting job within its queue. Positions are those of the whole queue, across tenants."""
         ...
 
     def get(self, job_id: str, tenant: str) -> Flow[Job | None]: ...
 
     def beginning_with(self, low: str, high: str, tenant: str, limit: int = 5) -> Flow[list[str]]:
-        """Ids from ``low`` to ``high``: for an id that is given by its first characters."""
+        """Ids from ``low`` to ``high``, to resolve an id from its first characters."""
         ...
 
-    def notes(self, wanted: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
-        """Of the same page of jobs, the note of each that has one: what its last transition was about."""
+    def notes(self, job_filter: JobFilter) -> Flow[dict[str, dict[str, Any]]]:
+        """The notes of the jobs of a page, by id: details of the last transition, for jobs that have any."""
         ...
 
     def chain(self, job_id: str, tenant: str) -> Flow[list[Job]]:
-        """The jobs that were made of one by retrying it as new ones, the first first; it alone, if there is none."""
+        """The job and the jobs that were created by retrying it as new ones, oldest first."""
         ...
 
     def circumstances(self, job_id: str, tenant: str) -> Flow[Circumstances | None]:
-        """Who holds it, who could take it, and how many are before it."""
+        """Which worker holds the job, which workers could claim it, and how many jobs are ahead of it."""
         ...
 
     def history(self, job_id: str, tenant: str) -> Flow[list[Event]]: ...
@@ -228,11 +228,11 @@ class JobStore(Protocol):
     def attempts(self, job_id: str, tenant: str) -> Flow[list[Attempt]]: ...
 
     def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Flow[Verdict]:
-        """Replace the payload of a waiting job by another (JSON text), where a rule for its kind allows it."""
+        """Replace the payload (JSON text) of a waiting job, if a rule of its kind allows it."""
         ...
 
     def liveness(self, job_id: str, tenant: str) -> Flow[Liveness | None]:
-        """How often and when last the lease of the newest attempt was renewed and its progress reported."""
+        """How often and when the newest attempt last renewed its lease and reported progress."""
         ...
 
     def artifacts(self, job_id: str, tenant: str) -> Flow[list[Artifact]]: ...
@@ -242,35 +242,35 @@ class JobStore(Protocol):
     def result(self, job_id: str, tenant: str) -> Flow[Result | None]: ...
 
     def watch(self, job_id: str, tenant: str, seconds: float) -> Flow[None]:
-        """Have the end of this job told to those who listen, for so many seconds."""
+        """Send a notification when this job ends, if it does within ``seconds``."""
         ...
 
     def counts(self, tenant: str) -> Flow[dict[State, int]]: ...
 
-    def capped_counts(self, wanted: JobFilter, most: int) -> Flow[Counted]:
-        """Of those that the filter chooses, in each state; its own state is not looked at."""
+    def capped_counts(self, job_filter: JobFilter, most: int) -> Flow[Counted]:
+        """The number of matching jobs in each state; the filter's own ``state`` is ignored."""
         ...
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Flow[list[Enqueued]]: ...
 
     def references(self, job_id: str, tenant: str) -> Flow[References]: ...
 
-    def list(self, wanted: JobFilter) -> Flow[list[Job]]: ...
+    def list(self, job_filter: JobFilter) -> Flow[list[Job]]: ...
 
     def by_payload(
         self, path: Sequence[str], value: str, tenant: str, before: str | None, most: int
     ) -> Flow[Sequence[str]]:
-        """Ids of jobs whose payload has this text under an indexed key, newest first. Never of restricted or sealed
-        payloads."""
+        """Ids of jobs whose payload has this text under an indexed key, newest first. Restricted and sealed payloads
+        never match."""
         ...
 
     def payload_indexes(self) -> Flow[Sequence[str]]:
-        """Which keys of payloads are indexed: ``payload.customer.id``."""
+        """The payload keys that are indexed: ``payload.customer.id``."""
         ...
 
     def fill_payload_index(self, path: Sequence[str], after: str | None) -> Flow[str | None]:
-        """Build an index, a batch at a time: call it first with None, then with what it returned, until that is None.
-        Only the owner of the tables may."""
+        """Build an index in batches: call it with None, then with the last result, until it returns None. Only the
+        owner of the tables may do this."""
         ...
 
     def remove_payload_index(self, path: Sequence[str]) -> Flow[None]: ...
@@ -294,14 +294,14 @@ class LeaseStore(Protocol):
         slots: int | None = None,
         version: str | None = None,
     ) -> Flow[Lease]:
-        """``kinds`` are those the holder has handlers for, ``queues`` and ``slots`` where it takes jobs from and how
-        many at a time, so that it can be said why a job waits; None when it may be any."""
+        """``kinds`` are the kinds with a handler, ``queues`` the queues it claims from and ``slots`` how many jobs it
+        runs at a time, so that Holdfast can explain why a job waits. None means any."""
         ...
 
     def renew(self, lease: str, ttl: float, tenant: str) -> Flow[Renewal]: ...
     def request_stop(self, worker: str, mode: StopMode, actor: str | None, tenant: str) -> Flow[bool]:
-        """Ask the worker that holds its leases as ``worker`` to end. It reads the request with its next heartbeat.
-        False when no such worker is running in this scope."""
+        """Request that the worker with this holder name stops. It reads the request with its next heartbeat. False when
+        no such worker is running in this scope."""
         ...
 
     def end(self, lease: str, why: str, tenant: str) -> Flow[bool]: ...
@@ -310,7 +310,7 @@ class LeaseStore(Protocol):
         ...
 
     def cancellations(self, lease: str, tenant: str) -> Flow[int | None]:
-        """How often a job was taken from under this lease; None when there is no such lease."""
+        """How often a job was cancelled or taken away under this lease; None when there is no such lease."""
         ...
 
     def holdings(self, lease: str, tenant: str) -> Flow[list[Holding]]: ...
@@ -330,8 +330,8 @@ class LeaseStore(Protocol):
         want: int = 1000,
         tenant: str = EVERY_TENANT,
     ) -> Flow[list[str]]:
-        """After a claim or a maintenance task was refused: find the jobs whose rows the database will not move, and
-        pass them over for ten minutes. Answers their ids. Without a lease, those of maintenance only."""
+        """After a claim or a maintenance task failed: find the jobs whose rows the database refuses to update, and skip
+        them for ten minutes. Returns their ids. Without a lease, only the jobs of maintenance tasks are checked."""
         ...
 
 
@@ -341,8 +341,8 @@ class StepStore(Protocol):
     ) -> Flow[bool]: ...
 
     def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Flow[bool]:
-        """An object is about to be stored for a step or a checkpoint. If it is not recorded within a day, it is deleted
-        again. False when the attempt is no longer this lease's."""
+        """Announce an object that is about to be stored for a step or a checkpoint. It is deleted if no step or
+        checkpoint records it within a day. False when the lease no longer holds this attempt."""
         ...
 
     def add_artifact(
@@ -357,15 +357,15 @@ class StepStore(Protocol):
     ) -> Flow[bool]: ...
 
     def asks_first(self, agent: str, tenant: str) -> Flow[bool]:
-        """Whether people are to be asked before a job of this agent is run."""
+        """Whether jobs of this agent need an approval before they run."""
         ...
 
     def save(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Flow[list[Saved]]:
-        """Remember steps that are over, each with its job and attempt. Answers only what is out of the ordinary."""
+        """Save finished steps, each with its job and attempt. Returns only the entries that were not simply saved."""
         ...
 
     def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> Flow[int | None]:
-        """Forget the steps of a dead letter from place ``to`` on; None when there is no such dead letter."""
+        """Delete the steps of a dead letter from number ``to`` on; None when there is no such dead letter."""
         ...
 
     def list(self, job_id: str, tenant: str) -> Flow[list[Step]]: ...
@@ -375,16 +375,16 @@ class LedgerStore(Protocol):
     def send(self, event: SendEvent, actor: str, tenant: str) -> Flow[SentResult]: ...
     def read(self, cursor: str | None, want: int, tenant: str) -> Flow[list[Event]]: ...
     def gone(self, cursor: str, tenant: str) -> Flow[int | None]:
-        """The number of the last event after this cursor that was purged since the cursor was given out; None when
-        there is none. A ``clean`` does not count: where a purge comes right behind it, nobody could have read it."""
+        """The number of the last event after this cursor that was purged since the cursor was issued; None when there
+        is none. ``clean`` events do not count: a purge can follow at once, before any consumer could read them."""
         ...
 
     def end(self, tenant: str) -> Flow[str]:
-        """Where the ledger ends now, as a cursor: what is committed from now on lies after it."""
+        """The current end of the ledger as a cursor: every later commit is after it."""
         ...
 
     def read_sent(self, cursor: str | None, want: int, tenant: str) -> Flow[list[SentEvent]]:
-        """What applications told, in commit order; its cursors are of another kind than the ledger's."""
+        """Events sent by applications, in commit order. Their cursors differ from those of the ledger."""
         ...
 
     def cursor(self, consumer: str, tenant: str) -> Flow[str | None]: ...

@@ -1,4 +1,4 @@
-"""What a shared read must know about the store it is running on."""
+"""``Dialect``: the differences between the stores that shared reads need, and conditions that many reads share."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 @dataclass(frozen=True)
 class Dialect:
-    """``percent`` writes ``:name`` as ``%(name)s``; ``schema`` is put before each ``{table}``."""
+    """``percent`` rewrites ``:name`` as ``%(name)s``; ``schema`` is written before each ``{table}``."""
 
     codec: Codec
     schema: str
     percent: bool
     bind: Callable[[str], Statement | None]
-    """Binds the transaction to a tenant, where the database itself keeps tenants apart."""
+    """The statement that binds the transaction to a tenant, where the database itself separates tenants."""
     has: Callable[[str, str], str]
-    """The condition that a list column holds a parameter."""
+    """The condition that a list column contains a parameter."""
     nobody: str
-    """A list column's value without anything in it."""
+    """The value of an empty list column."""
     never: object
-    """The time at which a parked job is due."""
+    """The due time of a parked job."""
     minute: Callable[[str], str]
-    """Which minute since 1970 a time is in."""
+    """The expression for the minute since 1970 of a time column."""
     listed: Callable[[Sequence[str]], object] = list
     """A list as one parameter, for ``has``."""
     by_index: Callable[[str], str] = lambda name: ""
-    """Names the index to read a table by, where the planner would have to know more than it does."""
+    """An index hint for a table, where the planner's statistics are not enough."""
 
     def read(self, text: str, **params: object) -> Statement:
-        return Statement(_written(text, self.schema, self.percent), {"never": self.never, **params}, reads=True)
+        return Statement(_rendered(text, self.schema, self.percent), {"never": self.never, **params}, reads=True)
 
 
 @lru_cache(maxsize=512)
-def _written(text: str, schema: str, percent: bool) -> str:
-    named = re.sub(r"\{(\w+)\}", lambda match: schema + match.group(1), text)
-    return _PARAMETER.sub(r"%(\1)s", named.replace("%", "%%")) if percent else named
+def _rendered(text: str, schema: str, percent: bool) -> str:
+    qualified = re.sub(r"\{(\w+)\}", lambda match: schema + match.group(1), text)
+    return _PARAMETER.sub(r"%(\1)s", qualified.replace("%", "%%")) if percent else qualified
 
 
 def beyond(tenant: str, after: Place | None, whose: str, name: str) -> tuple[str, dict[str, str]]:
-    """The condition that a page begins after a place in the order of tenants and names, and what goes with it."""
+    """The condition that a page starts after ``after`` in the order of tenant and name, with its parameters. ``whose``
+    and ``name`` are the columns."""
     if after is None:
         return "1 = 1", {}
     if tenant == EVERY_TENANT:
@@ -64,5 +65,5 @@ def at_most(limit: int | None) -> str:
 
 
 def within(tenant: str, column: str) -> str:
-    """The condition that keeps a read inside its tenant, also where nothing else does."""
+    """The condition that restricts a read to its tenant, also where row-level security does not apply."""
     return "1 = 1" if tenant == EVERY_TENANT else f"{column} = :tenant"

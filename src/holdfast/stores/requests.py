@@ -1,4 +1,4 @@
-"""What store operations take: ``ClaimRequest``, ``JobFilter``, ``Reschedule``, ``SendEvent``, list filters."""
+"""Parameters and results of store operations: ``ClaimRequest``, ``JobFilter``, ``Reschedule``, ``SendEvent``, …"""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OperatorAction = Literal["cancel", "redrive", "discard"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """``begin`` starts what is claimed at once; without it jobs wait as leased. ``kinds`` None takes any kind.
+    """``begin`` starts claimed jobs at once; otherwise they stay leased. ``kinds`` None claims jobs of any kind.
 
-    ``after`` has a place (priority, position) for queues whose search begins behind it; a store for which walking
-    past what was taken costs nothing does not look at it.
+    ``after`` has, for some queues, the position (priority, position) after which the search starts. Stores where
+    skipping claimed rows is cheap ignore it.
     """
 
     lease: str
@@ -36,7 +36,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reschedule:
-    """When a waiting job is to be run: at a time, a while from now by the store's clock, or at once."""
+    """When to run a waiting job: at a time, after a delay by the store's clock, or at once."""
 
     at: datetime | None = None
     delay: float | None = None
@@ -44,7 +44,7 @@ class Reschedule:
 
     @classmethod
     def of(cls, at: datetime | None, delay: Duration | None, max_attempts: int | None) -> Reschedule:
-        """As people say it, checked."""
+        """Check and convert the arguments of ``reschedule``."""
         if at is not None and delay is not None:
             raise InvalidSetting("pass a time or a delay, not both", code="conflicting_options")
         limit = attempt_limit(max_attempts)
@@ -54,7 +54,7 @@ class Reschedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """What to list, newest first. ``before`` is the id of the last job of the page before (CX-14)."""
+    """Which jobs to list, newest first. ``before`` is the id of the last job of the previous page."""
 
     tenant: str
     state: State | None = None
@@ -72,13 +72,13 @@ class JobFilter:
     before: str | None = None
     limit: int = 50
     payloads: bool = True
-    """Without them a long page stays small: each is None then."""
+    """False makes long pages small: each payload is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many jobs there are in each state. A count of ``most`` means so many or more; ``of_newest`` says that no more
-    than so many of the newest were looked at."""
+    """The number of jobs in each state. A count of ``most`` means that many or more. ``of_newest`` is the number of
+    newest jobs that were counted, None for all."""
 
     counts: dict[State, int]
     most: int
@@ -87,7 +87,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """``pending`` names what ``migrate`` would apply; ``unknown`` what was applied and is not of this release."""
+    """``pending``: scripts that ``migrate`` would apply. ``unknown``: applied scripts that this release does not
+    have."""
 
     applied: tuple[str, ...]
     pending: tuple[str, ...]
@@ -98,6 +99,14 @@ class SchemaStatus:
         return not self.pending and not self.unknown
 
     @property
+    def finding(self) -> Finding:
+        """The schema as a check of ``holdfast doctor``."""
+        if self.current:
+            return Finding("schema", True, "up to date")
+        pending, unknown = (", ".join(names) or "none" for names in (self.pending, self.unknown))
+        return Finding("schema", False, f"pending: {pending}; not of this release: {unknown}", "Run: holdfast migrate")
+
+    @property
     def unsupported(self) -> bool:
         """Whether a development version created the database. A newer release has every migration of this one."""
         return bool(self.unknown) and any(name != "code" for name in self.pending)
@@ -105,19 +114,19 @@ class SchemaStatus:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A login of the server that has roles of Holdfast. ``bypasses``: row-level security does not apply to it."""
+    """A login of the server with a Holdfast role. ``bypasses``: row-level security does not apply to it."""
 
     name: str
     roles: tuple[str, ...]
     bypasses: bool
     owns: bool
     tenant: str | None = None
-    """The one tenant that it is pinned to."""
+    """The tenant it is pinned to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing the doctor looked at."""
+    """The result of one check of ``holdfast doctor``."""
 
     name: str
     ok: bool
@@ -127,7 +136,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SendEvent:
-    """An event about to be told. ``data`` is JSON text; the id is ours, so that telling it again tells nothing new."""
+    """An event to send. ``data`` is JSON text. The sender creates the id, so that sending it again has no effect."""
 
     id: str
     name: str
@@ -135,7 +144,7 @@ class SendEvent:
     key: str | None = None
     job_id: str | None = None
     cause_id: str | None = None
-    """The job whose handler tells it."""
+    """The job whose handler sends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,23 +162,23 @@ _ALL = frozenset(field.name for field in fields(JobFilter))
 _WHICH = _ALL - _PAGE - {"tenant"}
 
 
-def page_of(tenant: str, wanted: Mapping[str, Any]) -> JobFilter:
-    """Some of them, newest first."""
-    limit = wanted.get("limit", 1)
+def page_of(tenant: str, options: Mapping[str, Any]) -> JobFilter:
+    """The checked filter for one page of jobs."""
+    limit = options.get("limit", 1)
     if not isinstance(limit, int) or limit < 1:
         raise InvalidSetting("limit must be at least 1", code="invalid_limit")
-    return JobFilter(**{"tenant": tenant, **_checked(wanted, _ALL)})
+    return JobFilter(**{"tenant": tenant, **_checked(options, _ALL)})
 
 
-def all_of(tenant: str, wanted: Mapping[str, Any]) -> JobFilter:
-    """All of them."""
-    return JobFilter(tenant=tenant, **_checked(wanted, _WHICH))
+def all_of(tenant: str, options: Mapping[str, Any]) -> JobFilter:
+    """The checked filter for all jobs that match, without paging options."""
+    return JobFilter(tenant=tenant, **_checked(options, _WHICH))
 
 
-def _checked(wanted: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    if unknown := wanted.keys() - known:
+def _checked(options: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    if unknown := options.keys() - known:
         raise InvalidSetting(f"jobs cannot be selected by {', '.join(sorted(unknown))}", code="unknown_option")
-    given = {name: value for name, value in wanted.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     for name in ("since", "until"):
         if name in given:
             given[name] = instant(given[name], name)
@@ -178,8 +187,8 @@ def _checked(wanted: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]
     return given
 
 
-def _state(given: object) -> State:
+def _state(value: object) -> State:
     try:
-        return State(given)  # type: ignore[arg-type]
+        return State(value)  # type: ignore[arg-type]
     except ValueError:
-        raise InvalidSetting(f"there is no state {given!r}: {', '.join(State)}", code="unknown_state") from None
+        raise InvalidSetting(f"there is no state {value!r}: {', '.join(State)}", code="unknown_state") from None

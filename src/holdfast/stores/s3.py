@@ -1,8 +1,8 @@
-"""A bucket of anything that speaks S3, with the standard library alone: five requests, signed (Signature Version 4).
+"""``Bucket``: an artifact store in any S3-compatible service, with the standard library only (Signature Version 4).
 
-Path style, since that is what every server understands. The digest of what is sent is signed, so nobody on the way can
-put something else there; what is read is checked by whoever asked for it. Redirects are not followed: a signature is
-for one host. Credentials come from the environment and are never written down.
+Requests use path style, which every server supports. The digest of the content is signed, so that it cannot be replaced
+in transit; ``Artifacts`` checks content that is read. Redirects are not followed: a signature is valid for one host.
+Credentials come from the environment and are never stored.
 """
 
 from __future__ import annotations
@@ -74,67 +74,68 @@ class Bucket:
                 code="missing_credentials",
                 fix="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment.",
             )
-        given = Credentials(access, secret, environment.get("AWS_SESSION_TOKEN") or None)
-        return cls(endpoint.netloc, parts.netloc, given, parts.path.strip("/"), region, endpoint.scheme == "https")
+        credentials = Credentials(access, secret, environment.get("AWS_SESSION_TOKEN") or None)
+        prefix = parts.path.strip("/")
+        return cls(endpoint.netloc, parts.netloc, credentials, prefix, region, endpoint.scheme == "https")
 
     def put(self, key: str, data: bytes) -> None:
-        self._ask("PUT", key, data)
+        self._request("PUT", key, data)
 
     def put_file(self, key: str, path: Path, digest: str) -> None:
-        self._ask("PUT", key, path, digest=digest)
+        self._request("PUT", key, path, digest=digest)
 
     def get(self, key: str) -> bytes | None:
-        status, body = self._ask("GET", key, may_lack=True)
+        status, body = self._request("GET", key, missing_ok=True)
         return None if status == 404 else body
 
     def delete(self, key: str) -> None:
-        self._ask("DELETE", key, may_lack=True)
+        self._request("DELETE", key, missing_ok=True)
 
     def exists(self, key: str) -> bool:
-        return self._ask("HEAD", key, may_lack=True)[0] != 404
+        return self._request("HEAD", key, missing_ok=True)[0] != 404
 
     def size(self, key: str) -> int | None:
-        """A HEAD request answers the length instead of a body."""
-        status, said = self._ask("HEAD", key, may_lack=True)
-        return int(said) if status != 404 and said.isdigit() else None
+        status, length = self._request("HEAD", key, missing_ok=True)
+        return int(length) if status != 404 and length.isdigit() else None
 
     def keys(self) -> Iterator[str]:
-        """A thousand at a time, in the order of their names."""
-        begin, after = f"{self.prefix}/" if self.prefix else "", ""
+        """All keys in alphabetical order, read in pages of a thousand."""
+        prefix, after = f"{self.prefix}/" if self.prefix else "", ""
         while True:
-            asked = {"list-type": "2", "prefix": begin} | ({"start-after": after} if after else {})
-            query = "&".join(f"{name}={quote(asked[name], safe=_SAFE)}" for name in sorted(asked))
-            found = [html.unescape(each) for each in _KEY.findall(self._ask("GET", "", query=query)[1].decode())]
-            yield from (key.removeprefix(begin) for key in found)
-            if not found or found[-1] <= after:  # a server that begins at the first again would never end
+            params = {"list-type": "2", "prefix": prefix} | ({"start-after": after} if after else {})
+            query = "&".join(f"{name}={quote(params[name], safe=_SAFE)}" for name in sorted(params))
+            page = [html.unescape(each) for each in _KEY.findall(self._request("GET", "", query=query)[1].decode())]
+            yield from (key.removeprefix(prefix) for key in page)
+            if not page or page[-1] <= after:  # a server that ignores start-after would repeat the first page for ever
                 return
-            after = found[-1]
+            after = page[-1]
 
-    def _ask(
+    def _request(
         self,
         method: str,
         key: str,
         data: bytes | Path = b"",
         *,
-        may_lack: bool = False,
+        missing_ok: bool = False,
         digest: str | None = None,
         query: str = "",
     ) -> tuple[int, bytes]:
-        """All of them can be asked again: what is put is named by its content."""
+        """Send a request and return status and body (the length for HEAD). Every request can be repeated safely: keys
+        are derived from the content."""
         last = ""
-        for turn in range(TRIES):
-            if turn:
-                time.sleep(random.uniform(0.05, 0.15) * 2**turn)
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(random.uniform(0.05, 0.15) * 2**attempt)
             try:
                 status, body = self._once(method, key, data, digest, query)
             except (OSError, http.client.HTTPException) as error:
                 last = f"{type(error).__name__}: {error}"
                 continue
-            if status < 300 or (status == 404 and may_lack):
+            if status < 300 or (status == 404 and missing_ok):
                 return status, body
             if status < 500 and status != 429:
                 raise Refused(f"the artifact store responded {status} to {method}", code="artifacts_refused")
-            last = f"it said {status} to {method}"
+            last = f"it responded {status} to {method}"
         raise StoreUnavailable(f"the artifact store cannot be used: {last}", code="artifacts_away")
 
     def _once(self, method: str, key: str, data: bytes | Path, digest: str | None, query: str) -> tuple[int, bytes]:
@@ -153,15 +154,15 @@ class Bucket:
             connection.request(
                 method, f"{path}?{query}" if query else path, body=body if method == "PUT" else None, headers=headers
             )
-            answer = connection.getresponse()
-            said = answer.read()
-            return answer.status, answer.headers.get("content-length", "").encode() if method == "HEAD" else said
+            response = connection.getresponse()
+            content = response.read()
+            return response.status, response.headers.get("content-length", "").encode() if method == "HEAD" else content
 
 
 def _parts(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises, and repeats what stands in its place: that may be a password
+        _ = parts.port  # raises with the text in place of a port, which may be part of a password
     except ValueError:
         raise InvalidSetting(
             "the URL of an artifact store cannot be read",
@@ -177,27 +178,27 @@ def signed(
     path: str,
     data: bytes,
     region: str,
-    given: Credentials,
+    credentials: Credentials,
     now: datetime,
     query: str = "",
     digest: str | None = None,
 ) -> dict[str, str]:
-    """The headers of a request that is signed; ``path`` is as it goes over the wire, ``query`` sorted and encoded. The
-    ``digest`` of what is sent is given where that is not in memory."""
+    """The headers of a signed request. ``path`` is encoded, ``query`` sorted and encoded. ``digest`` is the SHA-256 of
+    content that is not in memory."""
     moment, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     headers = {"host": host, "x-amz-content-sha256": digest or hashlib.sha256(data).hexdigest(), "x-amz-date": moment}
-    if given.token:
-        headers["x-amz-security-token"] = given.token
+    if credentials.token:
+        headers["x-amz-security-token"] = credentials.token
     names = ";".join(sorted(headers))
     lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
     request = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{headers['x-amz-content-sha256']}"
     scope = f"{day}/{region}/s3/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
-    key = f"AWS4{given.secret_key}".encode()
+    key = f"AWS4{credentials.secret_key}".encode()
     for part in (day, region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
     signature = hmac.digest(key, text.encode(), "sha256").hex()
     headers["authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={given.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+        f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
     )
     return headers

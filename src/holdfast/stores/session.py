@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# For which tenant this task or thread works, the innermost last: of one store, or (in a handler) of one database by its
-# URL, which another process knows it by as well. A task has a copy of its own, and so has each call of a pool's thread.
+# The tenants this task or thread works for, innermost last. Each belongs to one store, or in a handler to one database,
+# identified by its URL because a child process has another store object. Every task and every call in a thread pool has
+# its own copy.
 _bound: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("holdfast_tenant", default=())
-# Who asked for what is done here, where that is not the program itself: the caller of a request to the service.
-_asking: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
+# The caller of a request to the service; None where the program itself acts.
+_request_actor: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
 
 
 class Session:
-    """An embedded database is migrated on first use; a server is migrated by its operator.
+    """Runs operations and enqueues jobs. An embedded database is migrated on first use; a server by its operator.
 
-    ``home`` is the store it belongs to, also while it works on another. ``scope`` is the tenant it was made for, and
-    that of the leases it is used with; ``tenant`` is the one of the current task or thread.
+    ``home`` is the store it was created for, also while it works on another one. ``scope`` is the tenant it was created
+    for, and the tenant of its leases; ``tenant`` is the one of the current task or thread.
     """
 
     def __init__(
@@ -57,41 +58,41 @@ class Session:
         self.name = name
         self._actor = actor
         self._ready = not store.embedded
-        self._readying = threading.Lock()
+        self._migrating = threading.Lock()
 
     def move_to(self, store: Store) -> None:
-        """Work on another store from now on, or at home again."""
-        with self._readying:
+        """Work on another store from now on, or on ``home`` again."""
+        with self._migrating:
             self.store = store
             self._ready = not store.embedded
 
     @property
     def tenant(self) -> str:
-        for where, tenant in reversed(_bound.get()):
-            if where is self.home or where == self.store.url:
+        for owner, tenant in reversed(_bound.get()):
+            if owner is self.home or owner == self.store.url:
                 return tenant
         return self.scope
 
     @property
     def actor(self) -> str:
-        """Whom the ledger names: whoever asked for it, or the program."""
-        return _asking.get() or self._actor
+        """The actor that the ledger records: the caller of the current request, or the program."""
+        return _request_actor.get() or self._actor
 
     @contextmanager
     def serving(self, tenant: str, actor: str) -> Iterator[None]:
-        """Work for a caller whose credentials name the tenant (``*`` for every tenant) and who it is."""
-        named = tenant if tenant == EVERY_TENANT else check_name(tenant, "tenant")
-        whose = _bound.set((*_bound.get(), (self.home, named)))
-        who = _asking.set(check_name(actor, "actor"))
+        """Work for a caller whose credentials name its tenant (``*`` for every tenant) and its actor."""
+        checked = tenant if tenant == EVERY_TENANT else check_name(tenant, "tenant")
+        bound_before = _bound.set((*_bound.get(), (self.home, checked)))
+        actor_before = _request_actor.set(check_name(actor, "actor"))
         try:
             yield
         finally:
-            _asking.reset(who)
-            _bound.reset(whose)
+            _request_actor.reset(actor_before)
+            _bound.reset(bound_before)
 
     @contextmanager
     def acting_for(self, tenant: str) -> Iterator[None]:
-        """Work for this tenant within the block, in this task or thread alone."""
+        """Work for this tenant within the block, in this task or thread only."""
         if check_name(tenant, "tenant") == EVERY_TENANT:
             raise InvalidSetting('expected one tenant, got "*"', code="invalid_name")
         token = _bound.set((*_bound.get(), (self.home, tenant)))
@@ -101,14 +102,14 @@ class Session:
             _bound.reset(token)
 
     def belong_to(self, tenant: str) -> None:
-        """Work for this tenant from now on, in this task or call: it is that of the job in hand. What was bound around
-        the worker is not the handler's."""
+        """Work for the tenant of the current job from now on, in this task or call. Tenants bound around the worker do
+        not apply to its handlers."""
         _bound.set(((self.store.url, tenant),))
 
     @property
     def in_a_handler(self) -> bool:
         """Whether a handler of this database is running here."""
-        return any(where == self.store.url for where, _ in _bound.get())
+        return any(owner == self.store.url for owner, _ in _bound.get())
 
     def run(self, flow: Flow[T]) -> T:
         self.make_ready()
@@ -120,13 +121,13 @@ class Session:
 
     def make_ready(self) -> None:
         if not self._ready:
-            with self._readying:
+            with self._migrating:
                 if not self._ready:
                     self.store.migrate()
                     self._ready = True
 
     async def amake_ready(self) -> None:
-        """Beside the loop: another process may be at the tables."""
+        """In a thread: another process may hold the lock of the migration."""
         if not self._ready:
             await in_thread(self.make_ready)
 
@@ -143,31 +144,32 @@ class Session:
         return self.accepted(await self.aadd([spec], tenant, connection), tenant, decode)
 
     def add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
-        """Store a batch, on a connection of ours or as part of the transaction on the caller's own."""
+        """Enqueue a batch, on a pooled connection or in the transaction that is open on the caller's connection."""
         if self.hooks is None or not self.hooks.wraps_enqueue:
-            return self._observed(specs, tenant, connection)
+            return self._add_observed(specs, tenant, connection)
         with self.hooks.enqueuing(specs, tenant) as stored:
-            answers = self._observed(specs, tenant, connection)
-            stored(answers)
-        return answers
+            results = self._add_observed(specs, tenant, connection)
+            stored(results)
+        return results
 
-    def _observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    def _add_observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if observers.quiet():
-            return self._store(specs, tenant, connection)
+            return self._add_storing_payloads(specs, tenant, connection)
         with observers.sending(specs, tenant):
-            return self._store(specs, tenant, connection)
+            return self._add_storing_payloads(specs, tenant, connection)
 
-    def _store(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    def _add_storing_payloads(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         try:
-            answers = self._add(specs, tenant, connection)
+            results = self._add(specs, tenant, connection)
         except Refused as refused:
-            self._may_store(refused, specs, tenant)
+            self._check_storable(refused, specs, tenant)
             rules = self.run(self.store.payload_rules.list(tenant))
             store_payloads(specs, tenant, rules, self.vault, refused)
-            answers = self._add(specs, tenant, connection)
+            results = self._add(specs, tenant, connection)
         if self.vault.artifacts is not None:
-            self._drop([spec for spec, answer in zip(specs, answers, strict=True) if not answer.created], tenant)
-        return answers
+            unused = [spec for spec, result in zip(specs, results, strict=True) if not result.created]
+            self._drop_payloads(unused, tenant)
+        return results
 
     def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
@@ -176,70 +178,74 @@ class Session:
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         if self.hooks is None or not self.hooks.wraps_enqueue:
-            return await self._aobserved(specs, tenant, connection)
+            return await self._aadd_observed(specs, tenant, connection)
         async with self.hooks.aenqueuing(specs, tenant) as stored:
-            answers = await self._aobserved(specs, tenant, connection)
-            stored(answers)
-        return answers
+            results = await self._aadd_observed(specs, tenant, connection)
+            stored(results)
+        return results
 
-    async def _aobserved(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    async def _aadd_observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if observers.quiet():
-            return await self._astore(specs, tenant, connection)
+            return await self._aadd_storing_payloads(specs, tenant, connection)
         with observers.sending(specs, tenant):
-            return await self._astore(specs, tenant, connection)
+            return await self._aadd_storing_payloads(specs, tenant, connection)
 
-    async def _astore(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
+    async def _aadd_storing_payloads(
+        self, specs: Sequence[JobSpec], tenant: str, connection: object | None
+    ) -> list[Enqueued]:
         try:
-            answers = await self._aadd(specs, tenant, connection)
+            results = await self._aadd(specs, tenant, connection)
         except Refused as refused:
-            self._may_store(refused, specs, tenant)
+            self._check_storable(refused, specs, tenant)
             rules = await self.arun(self.store.payload_rules.list(tenant))
             await asyncio.to_thread(store_payloads, specs, tenant, rules, self.vault, refused)
-            answers = await self._aadd(specs, tenant, connection)
-        unused = () if self.vault.artifacts is None else tuple(zip(specs, answers, strict=True))
-        if any(not answer.created for _, answer in unused):
-            await asyncio.to_thread(self._drop, [spec for spec, answer in unused if not answer.created], tenant)
-        return answers
+            results = await self._aadd(specs, tenant, connection)
+        if self.vault.artifacts is not None:
+            unused = [spec for spec, result in zip(specs, results, strict=True) if not result.created]
+            if unused:
+                await asyncio.to_thread(self._drop_payloads, unused, tenant)
+        return results
 
     async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return await self.arun(self.store.jobs.enqueue(specs, tenant))
         return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
 
-    def _may_store(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
-        """A rule that is in the database alone is met there first; what it wants stored is stored then."""
+    def _check_storable(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
+        """Raise the refusal unless it is about a large payload that the artifact store can take. A payload rule that
+        exists only in the database is discovered by its refusal; the batch is then stored again."""
         if refused.code != "payload_over_limit" or self.vault.artifacts is None:
-            self._drop(specs, tenant)
+            self._drop_payloads(specs, tenant)
             raise refused
 
-    def _drop(self, specs: Sequence[JobSpec], tenant: str) -> None:
-        """Blobs of jobs that were not made; where they cannot be deleted just now they stay, and do no harm."""
+    def _drop_payloads(self, specs: Sequence[JobSpec], tenant: str) -> None:
+        """Delete the stored payloads of jobs that were not created. One that cannot be deleted now stays, harmless."""
         for spec in specs:
             with suppress(HoldfastError):
                 self.vault.drop(spec.payload, tenant=tenant)
 
-    def handle(self, answer: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        return Handle(answer.id or "", tenant, answer.created, answer.reason, self, decode, answer.detail)
+    def handle(self, result: Enqueued, tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+        return Handle(result.id or "", tenant, result.created, result.reason, self, decode, result.detail)
 
-    def accepted(self, answers: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
-        answer = answers[0]
-        if answer.reason == "idempotency_conflict":
+    def accepted(self, results: Sequence[Enqueued], tenant: str, decode: Callable[[Any], T]) -> Handle[T]:
+        result = results[0]
+        if result.reason == "idempotency_conflict":
             raise Conflict(
-                f"job {answer.id} was enqueued under this key with another payload",
+                f"job {result.id} was enqueued under this key with another payload",
                 code="idempotency_conflict",
                 fix="Use another key, or the same arguments.",
             )
-        if answer.reason == "parent_not_found":
+        if result.reason == "parent_not_found":
             raise NotFound("the parent job does not exist in this tenant", code="parent_not_found")
-        if answer.id is None:
-            raise Refused(answer.detail or "the job was refused", code=answer.reason)
-        return self.handle(answer, tenant, decode)
+        if result.id is None:
+            raise Refused(result.detail or "the job was refused", code=result.reason)
+        return self.handle(result, tenant, decode)
 
 
 def store_payloads(
     specs: Sequence[JobSpec], tenant: str, rules: Sequence[PayloadRule], vault: Vault, refused: Refused
 ) -> None:
-    """Put the payloads that are too large into the artifact store, where the rules for their kinds allow it."""
+    """Move payloads that are too large into the artifact store, if the rules of their kinds allow it."""
     for spec in specs:
         rule = effective(rules, tenant, spec.kind)
         if rule.max_bytes is None or len(spec.payload.encode()) <= rule.max_bytes:

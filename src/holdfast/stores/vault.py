@@ -1,17 +1,13 @@
-"""How payloads and results are stored: inline, sealed with a key, or by reference; the key ring.
+"""``Vault``: how payloads, results, step results and checkpoints are stored: inline, sealed, or by reference.
 
-How payloads and results lie in the database: as they are, sealed with a key, or elsewhere with a reference. What a
-handler keeps on its way (results of steps, checkpoints) is stored in the same three forms.
+A packed value is ``{"$holdfast": {"key": …, "sealed": …}}`` or ``{"$holdfast": {"stored": "artifact://…"}}``: with the
+``key`` if the stored content is sealed, and with its ``size`` if it is a step result or a checkpoint. Payloads of
+applications may not have this form. Packing needs the payload rule of the kind; opening needs only the keys and the
+artifact store.
 
-What is not as it is looks like this, and like nothing else: ``{"$holdfast": {"key": …, "sealed": …}}`` or
-``{"$holdfast": {"stored": "artifact://…"}}`` (with the ``key`` too where what lies there is sealed, and with its
-``size`` where a handler keeps it). Nobody's own payload may. Whoever packs knows the rules for the kind; whoever opens
-needs only the keys and the artifact store.
-
-Sealing text with a key (AES-256-GCM), for what jobs carry and keep, at rest. Needs the extra ``crypto``.
-
-Keys come from the environment, HOLDFAST_KEYS="2027-01:<base64>,2026-07:<base64>"; the first one seals, all open.
-What is sealed is bound to its tenant, its job and what it is, so that it opens nowhere else.
+``KeyRing`` seals text with AES-256-GCM and needs the extra ``crypto``. Keys come from the environment,
+HOLDFAST_KEYS="2027-01:<base64>,2026-07:<base64>"; the first one seals, all of them open. A sealed text is bound to its
+tenant, its job and its role (payload, result, …), so that it cannot be opened as anything else.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._\-]{1,40}")
 
 
 class KeyRing:
-    """Named keys; the first is the current one. Never shown."""
+    """Named keys; the first is the current one. Keys are never shown."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         cipher = _cipher()
@@ -57,7 +53,7 @@ class KeyRing:
 
     @classmethod
     def of(cls, text: str) -> KeyRing:
-        """As the environment has it. A refusal names a key by its number, never by what may be the key itself."""
+        """Parse the environment variable. Errors name an entry by its number, never by text that may be the key."""
         keys: dict[str, bytes] = {}
         for number, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), 1):
             name, colon, value = entry.partition(":")
@@ -78,11 +74,11 @@ class KeyRing:
         return tuple(self._ciphers)
 
     def digest(self, text: str) -> str:
-        """Under the oldest key, so that it stays the same while keys are changed."""
+        """A digest under the oldest key, so that it does not change when a new key is added."""
         return hmac.digest(self._oldest, text.encode(), "sha256").hex()
 
     def seal(self, text: str, bound_to: str) -> tuple[str, str]:
-        """The name of the key, and what was sealed, as base64."""
+        """Seal a text; returns the name of the key and the sealed text as base64."""
         nonce = os.urandom(NONCE_BYTES)
         data = self._ciphers[self.current].encrypt(nonce, text.encode(), bound_to.encode())
         return self.current, base64.b64encode(nonce + data).decode()
@@ -131,15 +127,15 @@ def _cipher() -> Any:
 
 NAME: Final = "$holdfast"
 STORED_LIMIT: Final = 64 * 1024 * 1024
-"""What is stored elsewhere is still read into memory at once."""
+"""Maximum size of a value in the artifact store, which is read into memory as a whole."""
 
 What = Literal["payload", "result", "step", "checkpoint", "log"]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a handler keeps, packed: ``text`` is for the database. Where it is large, ``data`` goes to the artifact
-    store under ``ref`` first."""
+    """A packed step result or checkpoint. ``text`` is for the database. If the value is large, ``data`` is stored in
+    the artifact store under ``ref`` first."""
 
     text: str
     ref: str | None = None
@@ -148,38 +144,38 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """An empty one leaves everything as it is."""
+    """Packs and opens values. Without artifacts and keys it changes nothing."""
 
     artifacts: Artifacts | None = None
     keys: KeyRing | None = None
 
     @classmethod
     def of(cls, artifacts: Any, keys: str | None) -> Vault:
-        """As settings name them; the one and only empty one where they name nothing."""
+        """The vault for these settings; ``EMPTY`` if there are none."""
         opened = open_artifacts(artifacts)
         if opened is None and not keys:
             return EMPTY
         return cls(opened, KeyRing.of(keys) if keys else None)
 
     def digest(self, text: str) -> str:
-        """Tells whether two texts are the same, and to whoever has no key nothing else."""
+        """A digest to compare texts by. With keys, it reveals nothing else to a reader without them."""
         return hashlib.sha256(text.encode()).hexdigest() if self.keys is None else self.keys.digest(text)
 
     def keyed(self, digest: str) -> str:
-        """A digest that others have made, for keeping beside what is sealed."""
+        """An existing digest, keyed so that it can be stored beside sealed content."""
         return digest if self.keys is None else self.keys.digest(digest)
 
     def limit(self, rule: Effective) -> int:
-        """How large a text may become before it is packed."""
+        """The maximum size of a text before it is packed."""
         return STORED_LIMIT if rule.store and self.artifacts is not None else DEFAULT_LIMIT
 
     def pack(self, text: str, rule: Effective, *, what: What, kind: str, tenant: str, job_id: str) -> str:
-        """The text as it is to lie in the database. Refused before anything is written, if a rule objects."""
+        """The text for the database. Raises before anything is written if a rule refuses it."""
         size = len(own(text, what).encode())
         most = rule.max_bytes if what == "payload" else rule.max_result_bytes
         elsewhere = size > min(DEFAULT_LIMIT if most is None else most, DEFAULT_LIMIT)
         if what == "payload" and rule.forbidden:
-            # Sealed or stored, the database could not see them any more.
+            # The database cannot check sealed or stored payloads for forbidden keys.
             refusal = Effective(rule.forbidden).objection(kind, text)
             if refusal is not None:
                 raise refusal
@@ -188,15 +184,15 @@ class Vault:
         key = None
         if self.keys is not None:
             key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id))
-            text = _written(key=key, sealed=sealed)
+            text = _packed(key=key, sealed=sealed)
         if elsewhere:
             assert self.artifacts is not None
             ref = self.artifacts.put(text.encode(), tenant=tenant, job_id=job_id)
-            text = _written(stored=ref) if key is None else _written(key=key, stored=ref)
+            text = _packed(stored=ref) if key is None else _packed(key=key, stored=ref)
         return text
 
     def encode_part(self, value: object, what: str) -> str:
-        """What a handler keeps, as JSON text. Without an artifact store only what fits into the database."""
+        """A step result or checkpoint as JSON text. Without an artifact store it must fit into the database."""
         with self.explained(what):
             return encode(value, limit=self.part_limit, what=what)
 
@@ -206,8 +202,8 @@ class Vault:
 
     @contextlib.contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Turn the refusal of a value that is only too large for the database into one that says what is missing. It
-        is no fault of the value: a worker that has an artifact store would keep it."""
+        """Replace ``payload_too_large`` by an error about the missing artifact store: a worker that has one could store
+        the value."""
         try:
             yield
         except InvalidPayload as error:
@@ -216,21 +212,21 @@ class Vault:
             raise _no_store(f"the {what} has more than {DEFAULT_LIMIT:,} bytes") from None
 
     def pack_part(self, text: str, *, what: What, tenant: str, job_id: str, place: str) -> Part:
-        """What a handler keeps, as it is to be recorded; ``place`` is the number of a step or a checkpoint's name."""
+        """Pack a step result or checkpoint; ``place`` is the number of the step or the name of the checkpoint."""
         size = len(own(text, what)) if text.isascii() else len(text.encode())
         key = None
         if self.keys is not None:
             key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id, place))
-            text = _written(key=key, sealed=sealed)
+            text = _packed(key=key, sealed=sealed)
         if size <= DEFAULT_LIMIT:
             return Part(text)
         if self.artifacts is None:
             raise _no_store(f"the {what} has {size:,} bytes")
-        # The first line makes every object unique: one that is being deleted is never the one that is saved again.
+        # The first line makes every object unique: deleting an old object can never delete one that was saved later.
         data = f"{new_id()}\n{text}".encode()
         ref = self.artifacts.reference(data, tenant=tenant, job_id=job_id)
         size = len(data)
-        packed = _written(stored=ref, size=size) if key is None else _written(key=key, stored=ref, size=size)
+        packed = _packed(stored=ref, size=size) if key is None else _packed(key=key, stored=ref, size=size)
         return Part(packed, ref, data)
 
     def upload(self, part: Part, *, tenant: str, job_id: str) -> None:
@@ -238,46 +234,47 @@ class Vault:
         self.artifacts.put(part.data, tenant=tenant, job_id=job_id)
 
     def open(self, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None) -> str:
-        """The text as it was before it was packed. A refusal says what is missing, and changes nothing."""
+        """The text before it was packed. Raises if the key or the artifact store is missing."""
         if not text.startswith(MARK):
             return text
         if (ref := reference_in(text)) is not None:
             text = self._fetched(ref, tenant, _inside(text).get("size"))
-        said = sealed_in(text)
-        if said is None:
+        sealed = sealed_in(text)
+        if sealed is None:
             return text
         if self.keys is None:
             raise Refused(
-                f"the {what} is sealed with key {said[0]!r}, and no keys are configured",
+                f"the {what} is sealed with key {sealed[0]!r}, and no keys are configured",
                 code="key_unknown",
                 fix=f"Set {KEYS_VARIABLE}.",
             )
-        return self.keys.open(*said, _bound_to(what, tenant, job_id, place))
+        return self.keys.open(*sealed, _bound_to(what, tenant, job_id, place))
 
     def seal_anew(
         self, opened: str, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None
     ) -> str:
-        """What was opened from ``text``, sealed with the current key, where it was: here or elsewhere."""
+        """Seal the opened content of ``text`` with the current key and store it where it was: inline or by
+        reference."""
         assert self.keys is not None
         key, sealed = self.keys.seal(opened, _bound_to(what, tenant, job_id, place))
-        written = _written(key=key, sealed=sealed)
+        packed = _packed(key=key, sealed=sealed)
         if reference_in(text) is None:
-            return written
+            return packed
         if self.artifacts is None:
             raise _no_store()
         if place is None:
-            return _written(key=key, stored=self.artifacts.put(written.encode(), tenant=tenant, job_id=job_id))
-        data = f"{new_id()}\n{written}".encode()
-        return _written(key=key, stored=self.artifacts.put(data, tenant=tenant, job_id=job_id), size=len(data))
+            return _packed(key=key, stored=self.artifacts.put(packed.encode(), tenant=tenant, job_id=job_id))
+        data = f"{new_id()}\n{packed}".encode()
+        return _packed(key=key, stored=self.artifacts.put(data, tenant=tenant, job_id=job_id), size=len(data))
 
     def open_value(self, value: Any, ref: str | None, *, tenant: str, job_id: str) -> Any:
-        """A result as it was returned: the value there is, opened, or what lies under its reference."""
+        """Open a result: its inline value, or the content of its reference."""
         if ref is not None and value is None and ref.startswith(SCHEME):
             value = {NAME: {"stored": ref}}
         return self._opened(value, what="result", tenant=tenant, job_id=job_id)
 
     def open_kept(self, value: Any, *, what: What, tenant: str, job_id: str, place: str) -> Any:
-        """What a handler has kept, as it kept it. One that cannot be read must not be taken for a value."""
+        """Open a step result or checkpoint. One that cannot be read must not be taken for a value."""
         if isinstance(value, Unreadable):
             raise InvalidPayload(f"the {what} {place!r} cannot be read: {value.why}", code="unreadable_value")
         return self._opened(value, what=what, tenant=tenant, job_id=job_id, place=place)
@@ -288,7 +285,7 @@ class Vault:
         return decode(self.open(json.dumps(value, separators=(",", ":")), **bound))
 
     def _fetched(self, ref: str, tenant: str, size: Any) -> str:
-        """A ``size`` is recorded for what handlers keep; such an object has a first line of its own."""
+        """The text of a stored object. Step results and checkpoints have a ``size``, and an id as their first line."""
         if self.artifacts is None:
             raise _no_store()
         data = self.artifacts.get(ref, tenant=tenant)
@@ -299,19 +296,19 @@ class Vault:
         return data.decode().partition("\n")[2]
 
     def keep(self, data: bytes, *, tenant: str, job_id: str) -> str:
-        """Bytes of a handler's own, which are not sealed; answers the reference."""
+        """Store bytes of a handler, unsealed; returns the reference."""
         if self.artifacts is None:
             raise _no_store("an artifact is to be kept")
         return self.artifacts.put(data, tenant=tenant, job_id=job_id)
 
     def keep_file(self, path: Path, digest: str, *, tenant: str, job_id: str) -> str:
-        """The same for a file, which is not read into memory."""
+        """Store a file of a handler without reading it into memory."""
         if self.artifacts is None:
             raise _no_store("an artifact is to be kept")
         return self.artifacts.put_file(path, digest, tenant=tenant, job_id=job_id)
 
     def drop(self, text: str, *, tenant: str) -> None:
-        """Forget what was stored for a text that did not come to lie in the database after all."""
+        """Delete the stored content of a text that was not written to the database."""
         ref = reference_in(text)
         if ref is not None and self.artifacts is not None:
             self.artifacts.delete(ref, tenant=tenant)
@@ -325,26 +322,26 @@ def is_packed(text: str) -> bool:
 
 
 def is_stored(value: Any) -> bool:
-    """Whether a value that was read lies in the artifact store."""
+    """Whether the content of a value is in the artifact store."""
     inside = value.get(NAME) if isinstance(value, dict) and len(value) == 1 else None
     return isinstance(inside, dict) and "stored" in inside
 
 
 def reference_in(text: str) -> str | None:
-    """Where a packed text lies, if it lies elsewhere."""
-    found = _inside(text).get("stored")
-    return found if isinstance(found, str) else None
+    """The reference in a packed text, if its content is in the artifact store."""
+    ref = _inside(text).get("stored")
+    return ref if isinstance(ref, str) else None
 
 
 def sealed_in(text: str) -> tuple[str, str] | None:
-    """The name of the key and what is sealed."""
+    """The name of the key and the sealed text, if the text is sealed."""
     inside = _inside(text)
     key, sealed = inside.get("key"), inside.get("sealed")
     return (key, sealed) if isinstance(key, str) and isinstance(sealed, str) else None
 
 
 def shown(value: Any) -> Any:
-    """For people: which key a sealed value needs, how large a stored one is; nobody reads the rest of it."""
+    """A value for display: the key that a sealed value needs, the size of a stored one, others unchanged."""
     inside = value.get(NAME) if isinstance(value, dict) and len(value) == 1 else None
     if isinstance(inside, dict) and "sealed" in inside:
         return f"sealed with key {inside.get('key')}"
@@ -356,12 +353,12 @@ def shown(value: Any) -> Any:
 def _inside(text: str) -> dict[str, Any]:
     if not text.startswith(MARK):
         return {}
-    found = decode(text)
-    inside = found.get(NAME) if isinstance(found, dict) and len(found) == 1 else None
+    document = decode(text)
+    inside = document.get(NAME) if isinstance(document, dict) and len(document) == 1 else None
     return inside if isinstance(inside, dict) else {}
 
 
-def _written(**inside: str | int) -> str:
+def _packed(**inside: str | int) -> str:
     return json.dumps({NAME: inside}, separators=(",", ":"))
 
 
@@ -370,11 +367,11 @@ def _bound_to(what: What, tenant: str, job_id: str, place: str | None = None) ->
 
 
 def _too_large(what: What, kind: str, size: int, most: int, rule: Effective) -> Exception:
-    said = f"the {what} of {kind} has {size:,} bytes; {most:,} are allowed"
+    message = f"the {what} of {kind} has {size:,} bytes; {most:,} are allowed"
     if rule.store:
-        return _no_store(said)
+        return _no_store(message)
     code = "payload_over_limit" if what == "payload" else "result_over_limit"
-    return Refused(said, code=code, fix="Pass a reference, or store larger values: store=True.")
+    return Refused(message, code=code, fix="Pass a reference, or store larger values: store=True.")
 
 
 def _no_store(why: str = "it lies in an artifact store") -> InvalidSetting:

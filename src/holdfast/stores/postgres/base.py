@@ -1,4 +1,4 @@
-"""Common ground of the operations: each is one call of one function of the schema; the dialect; the clock."""
+"""``Calls``: the base of the PostgreSQL operations, each of which calls one function of the schema; the clock."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Calls:
         )
 
     def _bind(self, tenant: str) -> Statement:
-        """Also keeps the server from compiling the reads that follow: their plans cost more than ``jit_above_cost`` on
-        large tables, and compiling takes longer than the read. For this transaction only, so it works behind a pooler
-        and leaves nothing on its connections."""
+        """Bind the transaction to a tenant, and turn JIT off for it: on large tables the estimated cost of our reads
+        exceeds ``jit_above_cost``, and compiling takes longer than the read. The setting ends with the transaction, so
+        it works behind a pooler."""
         return Statement(f"select {self._s}enter(%s), set_config('jit', 'off', true)", (tenant,), binds=True)
 
     def _call(self, name: str, arguments: str, *params: Any) -> Statement:
         return Statement(f"select * from {self._s}{name}({arguments})", params)
 
     def _look(self, name: str, arguments: str, *params: Any) -> Statement:
-        """Of a function that binds itself to its tenant and changes nothing."""
+        """Call a function that binds itself to its tenant and only reads."""
         return replace(self._call(name, arguments, *params), alone=True)
 
 

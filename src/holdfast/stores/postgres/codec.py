@@ -1,4 +1,4 @@
-"""Values, arrays and the enqueue document."""
+"""Conversions for PostgreSQL: the codec, the JSON documents of enqueue and workflows, and binary arrays."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from holdfast.stores.codecs import texts
 from holdfast.stores.flow import Row
 
 
-@dataclass(frozen=True)  # one is like another
+@dataclass(frozen=True)  # all instances are equal
 class PostgresCodec:
-    """Connections of ours give ids as text already; on a user's own connection they may be UUIDs."""
+    """Our connections return ids as text; a caller's connection may return UUID objects."""
 
     ids_are_text = False
 
@@ -48,16 +48,16 @@ class PostgresCodec:
 
 @lru_cache(maxsize=4096)
 def text_of(value: str) -> str:
-    """As JSON."""
+    """The text as JSON; the same names repeat in every document."""
     return json.dumps(value)
 
 
 def _policy(spec: JobSpec) -> str:
     retry = spec.retry
-    whose = "" if spec.agent is None else f',"policy":"{"job" if spec.retry_given else "kind"}"'
-    if retry is DEFAULT_RETRY:  # which are the function's own defaults
-        return whose
-    text = whose + f',"max_attempts":{retry.max_attempts},"max_crashes":{retry.max_crashes}'
+    policy = "" if spec.agent is None else f',"policy":"{"job" if spec.retry_given else "kind"}"'
+    if retry is DEFAULT_RETRY:  # the SQL function has the same defaults
+        return policy
+    text = policy + f',"max_attempts":{retry.max_attempts},"max_crashes":{retry.max_crashes}'
     if retry.backoff != PATIENT:
         text += f',"backoff":{json.dumps(retry.backoff.to_json())}'
     return text
@@ -79,12 +79,12 @@ _OPTIONAL = (
 
 
 def enqueue_document(specs: Sequence[JobSpec]) -> str:
-    """The batch as one JSON text. Payloads are JSON already and are put in as they are: none is parsed here."""
+    """A batch as one JSON text. Payloads are JSON already and are inserted without parsing."""
     return "[" + ",".join(map(job_document, specs)) + "]"
 
 
 def enqueued(rows: Sequence[Row]) -> list[Enqueued]:
-    """What ``enqueue_many`` and its like answer, a row a job."""
+    """The results of ``enqueue_many`` and similar functions, which return one row per job."""
     return [
         Enqueued(str(job_id) if job_id else None, created, reason, state_of(state) if state else None, detail)
         for job_id, state, created, reason, detail in rows
@@ -92,7 +92,7 @@ def enqueued(rows: Sequence[Row]) -> list[Enqueued]:
 
 
 def is_plain(specs: Sequence[JobSpec]) -> bool:
-    """Whether nothing needs to be looked at before they are inserted."""
+    """Whether the jobs can be inserted without any lookup: no keys, parents, agents or references."""
     return all(
         s.key is None and s.content_key is None and s.parent_id is None and s.agent is None and s.references is None
         for s in specs
@@ -100,7 +100,8 @@ def is_plain(specs: Sequence[JobSpec]) -> bool:
 
 
 def is_bare(s: JobSpec) -> bool:
-    """Whether it is no more than ``enqueue_one`` takes: a kind, a place in a queue, the usual backoff, a payload."""
+    """Whether ``enqueue_one`` can take the job: it has a kind, a queue, a priority, the default backoff and a payload,
+    and no other options."""
     return (
         s.key is None
         and s.content_key is None
@@ -124,7 +125,8 @@ def is_bare(s: JobSpec) -> bool:
 
 
 def alike(specs: Sequence[JobSpec]) -> tuple[str, str, str] | None:
-    """A batch of jobs that differ only in id and payload: what they share, their ids and their payloads."""
+    """The arguments of ``enqueue_alike`` for jobs that differ only in id and payload: the shared options, the ids and
+    the payloads. None for other batches."""
     first = specs[0].alike if specs else None
     if first is None or any(spec.alike is not first for spec in specs):
         return None
@@ -166,7 +168,7 @@ def job_of(document: dict[str, Any]) -> JobSpec:
 
 
 def _shared(spec: JobSpec) -> str:
-    """All but id and payload, as the rest of an object: ``,"kind":…``."""
+    """Everything but id and payload, as the rest of a JSON object: ``,"kind":…``."""
     text = (
         f',"kind":{text_of(spec.kind)},"queue":{text_of(spec.queue)},"priority":{spec.priority},'
         f'"enqueued_by":{text_of(spec.enqueued_by)},"source_system":{text_of(spec.source_system)}{_policy(spec)}'
@@ -209,27 +211,27 @@ class Words(bytes):
     """``text[]``"""
 
 
-# Of each the type of the array, as the driver names it, and of what is in it.
+# The OIDs of each array type and of its elements.
 TYPES: dict[type[bytes], tuple[int, int]] = {Ids: (2951, 2950), Numbers: (1007, 23), Words: (1009, 25)}
 
-_LENGTH = "00000010"  # of an id, in front of each
+_LENGTH = "00000010"  # precedes each id: its length in bytes
 
 
 def ids(values: Sequence[str]) -> Ids:
-    """If each has as many digits as an id, and dashes where an id has them, none can be taken for two, or for anything
-    else; whatever looks odd is looked at one by one."""
+    """All ids are converted at once. That is safe only if each has the length of an id, with its dashes in the right
+    positions: then no text can pass for two ids. Otherwise each id is parsed individually."""
     count = len(values)
     text = ",".join(values)
     digits = text.replace("-", "")
-    alike = digits[32::33] == "," * (count - 1) and all(text[at::37] == "-" * count for at in (8, 13, 18, 23))
-    found = _written(digits) if alike and count else b""
-    if len(found) != 20 * count:
-        found = _written(",".join([parse_id(value).replace("-", "") for value in values]))
-    return Ids(_head(Ids, count) + found)
+    regular = digits[32::33] == "," * (count - 1) and all(text[at::37] == "-" * count for at in (8, 13, 18, 23))
+    data = _binary_ids(digits) if regular and count else b""
+    if len(data) != 20 * count:
+        data = _binary_ids(",".join([parse_id(value).replace("-", "") for value in values]))
+    return Ids(_header(Ids, count) + data)
 
 
-def _written(digits: str) -> bytes:
-    """Nothing if these are no digits; what is left out of them (white space) is missed afterwards."""
+def _binary_ids(digits: str) -> bytes:
+    """Empty if there is a character other than hex digits. ``fromhex`` skips white space; the length reveals that."""
     try:
         return bytes.fromhex(_LENGTH + digits.replace(",", _LENGTH))
     except ValueError:
@@ -241,24 +243,24 @@ def numbers(values: Sequence[int]) -> Numbers:
     pairs = [4] * (2 * count)
     pairs[1::2] = values
     try:
-        return Numbers(_head(Numbers, count) + struct.pack(f">{2 * count}i", *pairs))
+        return Numbers(_header(Numbers, count) + struct.pack(f">{2 * count}i", *pairs))
     except struct.error:
         raise InvalidInput("a number is out of range", code="invalid_input") from None
 
 
 def words(values: Sequence[str]) -> Words:
-    """A few, each of them often."""
-    written = {value: struct.pack(">i", len(value.encode())) + value.encode() for value in set(values)}
-    return Words(_head(Words, len(values)) + b"".join([written[value] for value in values]))
+    """Each distinct value is encoded once: there are few, repeated often."""
+    encoded = {value: struct.pack(">i", len(value.encode())) + value.encode() for value in set(values)}
+    return Words(_header(Words, len(values)) + b"".join([encoded[value] for value in values]))
 
 
-def _head(kind: type[bytes], count: int) -> bytes:
-    """Dimensions, no nulls, the type; how many there are, beginning with the first."""
-    return struct.pack(">iiiii", 1, 0, TYPES[kind][1], count, 1) if count else struct.pack(">iii", 0, 0, TYPES[kind][1])
+def _header(cls: type[bytes], count: int) -> bytes:
+    """Number of dimensions, no nulls, element type; then the length and the lower bound."""
+    return struct.pack(">iiiii", 1, 0, TYPES[cls][1], count, 1) if count else struct.pack(">iii", 0, 0, TYPES[cls][1])
 
 
 def start_document(spec: WorkflowSpec) -> str:
-    facts = {
+    workflow = {
         "id": spec.id,
         "kind": spec.kind,
         "generator": spec.generator,
@@ -271,23 +273,22 @@ def start_document(spec: WorkflowSpec) -> str:
         "source_system": spec.source_system,
     }
     plan = plan_document(Addition(spec.nodes, spec.edges, spec.callbacks))
-    return f'{{"workflow":{json.dumps(facts)},{plan[1:]}'
+    return f'{{"workflow":{json.dumps(workflow)},{plan[1:]}'
 
 
 def plan_document(plan: Addition) -> str:
-    """Payloads are JSON already and are put in as they are."""
-    nodes, edges = plan.nodes, plan.edges
-    named = json.dumps(
-        [{"id": node.job.id, "name": node.name, "part": node.part, "fatal": node.fatal} for node in nodes]
+    """The nodes, edges and callbacks of a workflow as JSON text. Payloads are inserted without parsing."""
+    nodes = json.dumps(
+        [{"id": node.job.id, "name": node.name, "part": node.part, "fatal": node.fatal} for node in plan.nodes]
     )
-    drawn = json.dumps([{"child": e.child, "parent": e.parent, "on_failure": e.on_failure} for e in edges])
-    specs = [node.job for node in nodes]
+    edges = json.dumps([{"child": e.child, "parent": e.parent, "on_failure": e.on_failure} for e in plan.edges])
+    specs = [node.job for node in plan.nodes]
     plain = json.dumps(is_plain(specs))
-    calls = ",".join(
+    callbacks = ",".join(
         f'{{"step":{json.dumps(each.step)},"fires":"{each.fires}","job":{job_document(each.job)}}}'
         for each in plan.callbacks
     )
     return (
-        f'{{"jobs":{enqueue_document(specs)},"plain":{plain},"nodes":{named},"edges":{drawn},'
-        f'"callbacks":[{calls}],"behind":{json.dumps(plan.behind)}}}'
+        f'{{"jobs":{enqueue_document(specs)},"plain":{plain},"nodes":{nodes},"edges":{edges},'
+        f'"callbacks":[{callbacks}],"behind":{json.dumps(plan.behind)}}}'
     )

@@ -1,9 +1,10 @@
-"""Our connection classes, settings, time loader."""
+"""The connection classes of the pools, their settings, and the conversions registered on them."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -33,16 +34,18 @@ log = logging.getLogger("holdfast.store")
 
 
 class TimeLoader(Loader):
+    """Reads times that Python cannot represent as the first or the last possible one."""
+
     def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
         super().__init__(oid, context)
-        usual = adapters.get_loader(oid, Format.TEXT)
-        assert usual is not None
-        self._load = usual(oid, context).load
+        default = adapters.get_loader(oid, Format.TEXT)
+        assert default is not None
+        self._load = default(oid, context).load
 
     def load(self, data: Buffer) -> datetime:
         try:
-            found: datetime = self._load(data)
-            return found
+            time: datetime = self._load(data)
+            return time
         except DataError:
             text = bytes(data)
             return FIRST if text.startswith(b"-") or text.endswith(b"BC") else LAST
@@ -56,33 +59,33 @@ CONNECTION: dict[str, Any] = {
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
-    "prepare_threshold": None,  # until it is known to be direct
+    "prepare_threshold": None,  # until the connection is known to be direct (pipeline.py)
 }
-# A cursor holds its last rows until the next: many of them are let go with it.
-KEPT_ROWS = 100
-# libpq 14 and newer. pipeline.py drives psycopg's generators itself: HOLDFAST_DISABLE=pipeline asks one by one instead.
+# A cursor keeps its last rows in memory until the next statement, so one with more rows than this is not reused.
+REUSE_ROWS = 100
+# libpq 14 and newer. pipeline.py drives psycopg's generators; HOLDFAST_DISABLE=pipeline sends statements one by one.
 BATCHES = Pipeline.is_supported() and not config.is_disabled("pipeline")
 
 
 POOL = "holdfast"
 
 
-class _Quiet(logging.Filter):
-    """The pool logs each failed attempt to connect and each connection found dead, several lines a second. Of our pools
-    the store logs an outage (stores/outage.py), and an error names the reason."""
+class _PoolWarningFilter(logging.Filter):
+    """Suppresses warnings of our pools: psycopg logs each failed attempt to connect and each dead connection, several
+    lines per second. The store logs one outage instead (stores/outage.py), and errors name the reason."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        about = record.args if isinstance(record.args, tuple) else ()
-        ours = any(each == POOL or isinstance(each, OurConnection | OurAsyncConnection) for each in about)
+        args = record.args if isinstance(record.args, tuple) else ()
+        ours = any(each == POOL or isinstance(each, StoreConnection | AsyncStoreConnection) for each in args)
         return not ours or record.levelno < logging.WARNING
 
 
-logging.getLogger("psycopg.pool").addFilter(_Quiet())
+logging.getLogger("psycopg.pool").addFilter(_PoolWarningFilter())
 
 
-class AsItIs(Dumper):
-    """For what is in the server's own form already."""
+class BinaryDumper(Dumper):
+    """Sends bytes that are already in the binary format of the server."""
 
     format = Format.BINARY
 
@@ -90,100 +93,98 @@ class AsItIs(Dumper):
         return obj
 
 
-# For classes of ours: nobody else sends such.
-DUMPERS = {kind: type(f"{kind.__name__}AsTheyAre", (AsItIs,), {"oid": oid}) for kind, (oid, _) in TYPES.items()}
-for _kind, _dumper in DUMPERS.items():
-    adapters.register_dumper(_kind, _dumper)
+# Registered globally, but only for classes of Holdfast: other code is not affected.
+DUMPERS = {cls: type(f"{cls.__name__}Dumper", (BinaryDumper,), {"oid": oid}) for cls, (oid, _) in TYPES.items()}
+for _cls, _dumper in DUMPERS.items():
+    adapters.register_dumper(_cls, _dumper)
 
 
-class OurConnection(Connection[Any]):
-    _kept: Cursor[Any] | None = None
+@contextlib.contextmanager
+def _reported(outage: Outage | None) -> Iterator[None]:
+    """Report whether an attempt to connect fails."""
+    try:
+        yield
+    except Error as error:
+        if outage is not None:
+            outage.failed(error)
+        raise
+    if outage is not None:
+        outage.answered()
+
+
+class StoreConnection(Connection[Any]):
+    _reusable_cursor: Cursor[Any] | None = None
 
     @classmethod
     @override
     def connect(cls, conninfo: str = "", *, outage: Outage | None = None, **settings: Any) -> Self:  # type: ignore[override]
-        try:
-            made = super().connect(conninfo, **settings)
-        except Error as error:
-            if outage is not None:
-                outage.failed(error)
-            raise
-        if outage is not None:
-            outage.answered()
-        return made
+        with _reported(outage):
+            return super().connect(conninfo, **settings)
 
     @cached_property
-    def _together(self) -> PipelinedReads:
+    def _pipelined_reads(self) -> PipelinedReads:
         return PipelinedReads(self)
 
     @property
     def batches(self) -> bool:
-        """Whether statements may be sent together: nobody is between us and the server (pipeline.py), and the library
-        knows how."""
+        """Whether statements may be sent together: the connection is direct (pipeline.py), and libpq supports it."""
         return BATCHES and self.prepare_threshold is not None
 
-    def ask_together(self, statements: Sequence[Statement]) -> list[Rows]:
-        """Reads only, which can be asked again where what was prepared is gone."""
+    def fetch_together(self, statements: Sequence[Statement]) -> list[Rows]:
+        """Send reads together. They are sent again if their prepared statements no longer exist."""
         try:
-            return self.wait(self._together.ask(statements))
+            return self.wait(self._pipelined_reads.fetch(statements))
         except InvalidSqlStatementName:
-            self._together.forget()
-            return self.wait(self._together.ask(statements))
+            self._pipelined_reads.forget()
+            return self.wait(self._pipelined_reads.fetch(statements))
 
-    def ask(self, statement: Statement) -> Rows:
-        cursor = self._kept or self.cursor()
-        self._kept = None  # unless all goes well
+    def fetch(self, statement: Statement) -> Rows:
+        cursor = self._reusable_cursor or self.cursor()
+        self._reusable_cursor = None  # reused only after success
         cursor.execute(statement.sql, statement.params)
-        # What `description` would say, which makes an object of every column for it.
+        # Not `description`, which creates an object per column.
         rows = [] if cursor.rownumber is None else cursor.fetchall()
-        if len(rows) <= KEPT_ROWS:
-            self._kept = cursor
+        if len(rows) <= REUSE_ROWS:
+            self._reusable_cursor = cursor
         return rows
 
 
-class OurAsyncConnection(AsyncConnection[Any]):
-    _kept: AsyncCursor[Any] | None = None
+class AsyncStoreConnection(AsyncConnection[Any]):
+    _reusable_cursor: AsyncCursor[Any] | None = None
 
     @classmethod
     @override
     async def connect(cls, conninfo: str = "", *, outage: Outage | None = None, **settings: Any) -> Self:  # type: ignore[override]
-        try:
-            made = await super().connect(conninfo, **settings)
-        except Error as error:
-            if outage is not None:
-                outage.failed(error)
-            raise
-        if outage is not None:
-            outage.answered()
-        return made
+        with _reported(outage):
+            return await super().connect(conninfo, **settings)
 
     @cached_property
-    def _together(self) -> PipelinedReads:
+    def _pipelined_reads(self) -> PipelinedReads:
         return PipelinedReads(self)
 
     @property
     def batches(self) -> bool:
         return BATCHES and self.prepare_threshold is not None
 
-    async def ask_together(self, statements: Sequence[Statement]) -> list[Rows]:
+    async def fetch_together(self, statements: Sequence[Statement]) -> list[Rows]:
         try:
-            return await self.wait(self._together.ask(statements))
+            return await self.wait(self._pipelined_reads.fetch(statements))
         except InvalidSqlStatementName:
-            self._together.forget()
-            return await self.wait(self._together.ask(statements))
+            self._pipelined_reads.forget()
+            return await self.wait(self._pipelined_reads.fetch(statements))
 
-    async def ask(self, statement: Statement) -> Rows:
-        cursor = self._kept or self.cursor()
-        self._kept = None
+    async def fetch(self, statement: Statement) -> Rows:
+        cursor = self._reusable_cursor or self.cursor()
+        self._reusable_cursor = None
         await cursor.execute(statement.sql, statement.params)
         rows = [] if cursor.rownumber is None else await cursor.fetchall()
-        if len(rows) <= KEPT_ROWS:
-            self._kept = cursor
+        if len(rows) <= REUSE_ROWS:
+            self._reusable_cursor = cursor
         return rows
 
 
 def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> None:
-    """Ids come as text: making UUID objects of them only to print them again is most of the cost of a claim."""
+    """Register the conversions. Ids are read as text: creating UUID objects is most of the cost of a claim."""
     connection.adapters.register_loader("uuid", TextLoader)
     connection.adapters.register_loader("timestamptz", TimeLoader)
     set_json_loads(look_at, connection)
@@ -191,6 +192,6 @@ def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> No
 
 
 def _log_warning(notice: Diagnostic) -> None:
-    """Names that a policy of the deployment warns about (features/registry)."""
+    """Log names that are accepted with a warning (features/registry)."""
     if notice.sqlstate == "ZH071":
         log.warning("Accepted: %s", notice.message_primary)

@@ -1,4 +1,4 @@
-"""What can be wrong with a PostgreSQL deployment without anything failing yet."""
+"""Checks of ``holdfast doctor`` and of health: problems of a PostgreSQL deployment before anything fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.features.health.model import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.postgres.roles import judged, logins
+from holdfast.stores.postgres.roles import check_logins, logins
 from holdfast.stores.requests import Finding, SchemaStatus
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_
 def diagnose(
     connection: Connection[Any], settings: dict[str, Any], schema: str, status: SchemaStatus, most: int
 ) -> list[Finding]:
-    """``settings`` are those for another connection, and ``most`` is how many of them one process may open."""
+    """Run all checks. ``settings`` are those of a second connection; ``most`` is how many one process may open."""
 
     def one(query: str, *params: Any) -> Any:
         row = connection.execute(query, params).fetchone()
@@ -34,15 +34,7 @@ def diagnose(
             f"PostgreSQL {version}",
             None if version >= 14 else "Upgrade to 14 or newer.",
         ),
-        Finding(
-            "schema",
-            status.current,
-            "up to date"
-            if status.current
-            else f"pending: {', '.join(status.pending) or 'none'}; "
-            f"not of this release: {', '.join(status.unknown) or 'none'}",
-            None if status.current else "Run: holdfast migrate",
-        ),
+        status.finding,
     ]
     for name in ("fsync", "synchronous_commit", "full_page_writes"):
         value = one("select current_setting(%s)", name)
@@ -69,7 +61,7 @@ def diagnose(
         )
     )
     findings.append(_tenancy(one(BYPASSES), one(OWNS, schema)))
-    findings += judged(logins(connection, schema))
+    findings += check_logins(logins(connection, schema))
     findings.append(_connections(connection, most))
     findings.append(_pooler(connection, settings))
     if status.current:
@@ -81,41 +73,41 @@ def diagnose(
             "old transactions",
             age < 300,
             f"the oldest open transaction is {age:.0f} s old",
-            None if age < 300 else "It keeps dead rows from being cleaned up; look for it in pg_stat_activity.",
+            None if age < 300 else "It keeps dead rows from being cleaned up; find it in pg_stat_activity.",
         )
     )
     return findings
 
 
-# Settings that slow workers down or make statements fail: a name, which values are harmless, the effect of others.
-HURTFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-    ("autovacuum", "on".__eq__, "nobody removes dead rows, and claims get slower and slower"),
-    ("track_counts", "on".__eq__, "autovacuum does not run, and claims get slower and slower"),
-    ("default_transaction_read_only", "off".__eq__, "no job can be enqueued or taken"),
+# Settings that slow workers down or make statements fail: the name, a test for harmless values, the effect of others.
+HARMFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
+    ("autovacuum", "on".__eq__, "dead rows are not removed, and claims become slower and slower"),
+    ("track_counts", "on".__eq__, "autovacuum does not run, and claims become slower and slower"),
+    ("default_transaction_read_only", "off".__eq__, "no job can be enqueued or claimed"),
     ("default_transaction_isolation", "read committed".__eq__, "transactions fail and are repeated"),
-    ("enable_indexscan", "on".__eq__, "every read goes through whole tables"),
+    ("enable_indexscan", "on".__eq__, "every query reads whole tables"),
     ("enable_nestloop", "on".__eq__, "claims read whole tables"),
     ("statement_timeout", lambda ms: not 0 < int(ms) < 5_000, "long batches are cut off and repeated"),
-    ("idle_session_timeout", lambda ms: not 0 < int(ms) < 60_000, "resting connections are closed again and again"),
+    ("idle_session_timeout", lambda ms: not 0 < int(ms) < 60_000, "idle connections are closed again and again"),
 )
 SETTINGS = "select name, setting, current_setting(name) from pg_settings where name = any (%s)"
 
 
 def _settings(connection: Connection[Any]) -> list[Finding]:
-    """One finding for each setting that hurts, or one that there is none."""
-    rows = connection.execute(SETTINGS, ([name for name, _, _ in HURTFUL],)).fetchall()
+    """One finding per harmful setting, or a single positive one."""
+    rows = connection.execute(SETTINGS, ([name for name, _, _ in HARMFUL],)).fetchall()
     values = {name: (setting, shown) for name, setting, shown in rows}
     fix = "Change it for the server, or for this database: alter database … set …"
-    found = [
+    findings = [
         Finding(name, False, f"{name} = {values[name][1]}: {effect}", fix)
-        for name, harmless, effect in HURTFUL
+        for name, harmless, effect in HARMFUL
         if name in values and not harmless(values[name][0])
     ]
-    return found or [Finding("settings", True, "none that slows workers down")]
+    return findings or [Finding("settings", True, "none of them slows workers down")]
 
 
-# Planner settings of a function (enable_seqscan = off) put a penalty on a plan's cost that exceeds jit_above_cost: with
-# JIT such a plan would be compiled at every call, for tens of milliseconds. So each of these functions turns JIT off.
+# Planner settings of a function (enable_seqscan = off) add a penalty to the cost of a plan that exceeds jit_above_cost.
+# JIT would compile such a plan at every call, for tens of milliseconds. So each of these functions turns JIT off.
 JIT = """
     select pg_jit_available(), current_setting('jit'), count(*) from pg_proc p
      where p.pronamespace = to_regnamespace(%s) and p.proconfig::text like '%%enable_%%'
@@ -137,7 +129,8 @@ def _jit(available: bool, setting: str, unguarded: int) -> Finding:
     )
 
 
-# What the server, the database and this role may have, and how many there are: each is as scarce as the scarcest.
+# The connection limits of the server, the database and this role, each with the number in use. The smallest rest
+# counts.
 CONNECTIONS = """
     select current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
                - coalesce(current_setting('reserved_connections', true), '0')::integer,
@@ -151,30 +144,30 @@ CONNECTIONS = """
 def _connections(connection: Connection[Any], most: int) -> Finding:
     row = connection.execute(CONNECTIONS).fetchone()
     assert row is not None
-    places = zip(("server", "database", "role"), row[::2], row[1::2], strict=True)
-    free, where, limit = min((limit - used, where, limit) for where, limit, used in places if limit >= 0)
-    room = free + 1 >= most  # this one ends with the question
+    limits = zip(("server", "database", "role"), row[::2], row[1::2], strict=True)
+    free, scope, limit = min((limit - used, scope, limit) for scope, limit, used in limits if limit >= 0)
+    enough = free + 1 >= most  # this connection is closed after the check
     return Finding(
         "connections",
-        room,
-        f"{free} of {limit} are free ({where}); a worker process opens {most} at most",
+        enough,
+        f"{free} of {limit} are free ({scope}); a worker process opens {most} at most",
         None
-        if room
+        if enough
         else "Raise max_connections (or the limit of the database or role), run fewer processes, or use a pooler.",
     )
 
 
 def _pooler(connection: Connection[Any], settings: dict[str, Any]) -> Finding:
-    from holdfast.stores.postgres.pipeline import brings_notices, is_direct
+    from holdfast.stores.postgres.pipeline import is_direct, receives_notifications
 
     if is_direct(connection):
-        return Finding("pooler", True, "none is between this and the server")
-    if brings_notices(connection, settings):
-        return Finding("pooler", True, "one is between, and keeps a connection to the server for each of its clients")
+        return Finding("pooler", True, "none: the connection is direct")
+    if receives_notifications(connection, settings):
+        return Finding("pooler", True, "a pooler with one server connection per client (session mode)")
     return Finding(
         "pooler",
         False,
-        "one is between, and hands connections on between transactions: workers are not told of new jobs, they poll",
+        "a pooler in transaction mode: workers receive no notifications of new jobs, and poll",
         "Start workers with --no-notify, or give them a direct connection; see the guide on poolers.",
     )
 
@@ -185,13 +178,13 @@ HOLDERS = 'select locked, transaction, pid, role, application from "{schema}".lo
 
 
 def _locks(connection: Connection[Any], schema: str) -> Finding:
-    """Locks that somebody waits for, and those that stay with one transaction for a second."""
+    """Locks that other transactions wait for, and locks that one transaction holds for a second."""
     waits = connection.execute(BLOCKERS.format(schema=schema)).fetchall()
     says = [_waited(*row) for row in waits]
     if held := connection.execute(HOLDERS.format(schema=schema)).fetchall():
         time.sleep(HELD_FOR)
         still = set(connection.execute(HOLDERS.format(schema=schema)).fetchall())
-        says += [f"{holder(*row[2:])} keeps {row[0]} locked" for row in held if row in still]
+        says += [f"{holder(*row[2:])} holds a lock on {row[0]}" for row in held if row in still]
     return Finding(
         "locks",
         not says,
@@ -207,7 +200,7 @@ PARTITIONS = """
 
 
 def _partitions(connection: Connection[Any], schema: str) -> Finding:
-    """The partitions of the ledger. Without one for new jobs nothing fails; their events are purged by rows."""
+    """The partitions of the ledger. Without one for new jobs nothing fails, but their events are purged row by row."""
     row = connection.execute(PARTITIONS.format(schema=schema).encode()).fetchone()
     count, high, now = row or (0, None, 0)
     ready = high is not None and int(str(high).replace("-", "")[:12], 16) > now
@@ -225,11 +218,11 @@ def holder(pid: int | None, role: str | None, application: str | None) -> str:
 
 
 def _waited(locked: str, seconds: float, *who: Any) -> str:
-    return f"a lock on {locked} has been waited for for {seconds:.0f} s; {holder(*who)} holds it"
+    return f"transactions have waited {seconds:.0f} s for a lock on {locked}; {holder(*who)} holds it"
 
 
 def blockers(connection: Connection[Any], schema: str) -> list[str]:
-    """Who holds the locks that are being waited for, in words."""
+    """Descriptions of the locks that are waited for, with their holders."""
     rows = connection.execute(BLOCKERS.format(schema=schema)).fetchall()
     return list(dict.fromkeys(_waited(*row) for row in rows))
 
@@ -245,36 +238,36 @@ OWNS = (
     "select exists (select from pg_class where relnamespace = to_regnamespace(%s) and relowner = current_user::regrole)"
 )
 WATCHED = ("fsync", "full_page_writes", "synchronous_commit")
-# One by one: the view of all settings makes a row of each of four hundred.
+# Individually: the view pg_settings builds a row for each of four hundred settings.
 _VALUES = ", ".join(f"current_setting('{name}')" for name in WATCHED)
 CONDITIONS = f"select array[{_VALUES}], extract(epoch from clock_timestamp()), ({OLDEST}), ({BYPASSES}), ({OWNS})"
 
 
 @flow(writes=False, single=True)
 def conditions(schema: str, when: Thresholds) -> Steps[list[Concern]]:
-    """The part of it that can be asked for every few seconds."""
+    """The cheap checks, which health runs every few seconds."""
     before = time.time()
     rows = yield Statement(CONDITIONS, (schema,))
     after = time.time()
     settings, clock, oldest, bypasses, owns = rows[0]
     server, role = float(clock), _tenancy(bypasses, owns)
     weak = [name for name, value in zip(WATCHED, settings, strict=True) if value == "off"]
-    found: list[Concern | None] = [
+    concerns: list[Concern | None] = [
         weak_setting(f"{name} = off", corrupts=name != "synchronous_commit") for name in weak
     ]
-    found += [
+    concerns += [
         old_transaction(float(oldest or 0), when),
         clock_skew(min(server - before, server - after, key=abs) if not before <= server <= after else 0.0, when),
         None if role.ok else powerful_role(role.says),
     ]
-    return [concern for concern in found if concern is not None]
+    return [concern for concern in concerns if concern is not None]
 
 
 def _tenancy(bypasses: Any, owns: Any) -> Finding:
     if bypasses:
         says = "this role bypasses row-level security: tenants are kept apart by Holdfast's own conditions only"
     elif owns:
-        says = "this role owns the tables and could switch row-level security off"
+        says = "this role owns the tables and could disable row-level security"
     else:
         says = "this role owns nothing and bypasses nothing"
     return Finding(

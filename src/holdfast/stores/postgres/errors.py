@@ -1,4 +1,4 @@
-"""SQLSTATEs and psycopg errors to Holdfast errors."""
+"""Translate SQLSTATEs and errors of psycopg to Holdfast errors."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
 
 
 def refusal(state: str, message: str) -> HoldfastError | None:
-    """None for a state that says nothing about us: a lost connection, a deadlock, a full disk."""
+    """The error for a SQLSTATE; None for a failure of the server or the connection, such as a deadlock."""
     if state in OURS:
-        kind, code = OURS[state]
-        return kind(message, code=code, fix=LATER if code == "paused" else None)
+        error_class, code = OURS[state]
+        return error_class(message, code=code, fix=LATER if code == "paused" else None)
     if state in ("3F000", "42P01", "42883"):
         return SchemaMismatch(
             "the Holdfast tables are missing or older than this release",
@@ -88,7 +88,8 @@ def refusal(state: str, message: str) -> HoldfastError | None:
 
 
 def lost(error: Exception) -> bool:
-    """The connection is gone, or the server is going: whether the last statement was carried out is not known."""
+    """Whether the connection was lost or the server is shutting down, so that the last statement may have been executed
+    or not."""
     if not isinstance(error, psycopg.OperationalError) or isinstance(error, psycopg_pool.PoolTimeout):
         return False
     state = error.sqlstate
@@ -96,15 +97,15 @@ def lost(error: Exception) -> bool:
 
 
 def translate(error: Exception) -> Exception:
-    """A driver's error in our words; anything else stays what it is."""
+    """The Holdfast error for an error of the driver; other errors are returned unchanged."""
     if not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
         return error
     state = getattr(error, "sqlstate", None) or ""
     message = str(error).strip().split("\n")[0]
-    ours = refusal(state, message)
-    if ours is not None:
-        return ours
-    if isinstance(error, psycopg.DataError):  # refused by the driver already: a character that text cannot have
+    refused = refusal(state, message)
+    if refused is not None:
+        return refused
+    if isinstance(error, psycopg.DataError):  # raised by the driver itself: a character that text cannot contain
         return InvalidInput(message, code="invalid_input")
     if state == "25006":
         return StoreUnavailable(f"the server is read-only: {message}", code="store_read_only")
@@ -115,6 +116,6 @@ def translate(error: Exception) -> Exception:
                 code="statement_pooling",
                 fix="Set pool_mode = transaction (or session) for this database.",
             )
-        there = state and not lost(error)  # it has answered: a statement that took too long, no memory, no space
-        return StoreUnavailable(f"the database cannot be {'used' if there else 'reached'}: {message}")
+        reached = state and not lost(error)  # the server responded: a timeout, no memory, no disk space
+        return StoreUnavailable(f"the database cannot be {'used' if reached else 'reached'}: {message}")
     return StoreError(message, code="store_error")

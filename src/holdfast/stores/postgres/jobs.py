@@ -1,4 +1,4 @@
-"""``store.jobs``: enqueue, get, list, cancel, redrive, reschedule, move, circumstances."""
+"""``store.jobs`` on PostgreSQL: enqueue, get, list, cancel, redrive, reschedule, move, circumstances."""
 
 from __future__ import annotations
 
@@ -28,45 +28,58 @@ class PostgresJobs(Calls, JobReads):
 
     @cached_property
     def _enqueue_one(self) -> str:
-        """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
+        """Cached, so that it is the same string object each time: connections find prepared statements by their
+        text."""
         numbers = "%s::smallint, %s::smallint, %s::smallint"
         return f"select {self._s}enqueue_one(%s, %s, %s, %s, {numbers}, %s, %s, %s)"
 
     def _enqueue_again(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
-        """Ids are ours, so a job that has one of them is the very job: the batch came through, and was not answered."""
-        there = yield from self._ids_there([spec.id for spec in specs], tenant)
-        missing = [spec for spec in specs if spec.id not in there]
-        answers = (yield from self.enqueue(missing, tenant).start()) if missing else []
-        # Under a key the first try may come through only now; then the job that stands for this one is itself.
-        there |= {spec.id for spec, answer in zip(missing, answers, strict=True) if answer.id == spec.id}
-        others = iter(answer for spec, answer in zip(missing, answers, strict=True) if spec.id not in there)
-        return [Enqueued(spec.id, True) if spec.id in there else next(others) for spec in specs]
+        """Enqueue after a lost connection. The caller creates the ids, so a job with one of them is from the first
+        attempt, which was committed."""
+        stored = yield from self._stored_ids([spec.id for spec in specs], tenant)
+        missing = [spec for spec in specs if spec.id not in stored]
+        results = (yield from self.enqueue(missing, tenant).start()) if missing else []
+        # With a key, the first attempt may commit only now; then the existing job with this key is the job itself.
+        stored |= {spec.id for spec, result in zip(missing, results, strict=True) if result.id == spec.id}
+        others = iter(result for spec, result in zip(missing, results, strict=True) if spec.id not in stored)
+        return [Enqueued(spec.id, True) if spec.id in stored else next(others) for spec in specs]
 
-    def _ids_there(self, ids: Sequence[str], tenant: str) -> Steps[set[str]]:
+    def _stored_ids(self, ids: Sequence[str], tenant: str) -> Steps[set[str]]:
         yield Statement(f"select {self._s}enter(%s)", (tenant,))
-        found = yield Statement(
+        rows = yield Statement(
             f"select id from {self._s}job where id = any(%s::uuid[]) and tenant = %s", (list(ids), tenant)
         )
-        return {str(row[0]) for row in found}
+        return {str(row[0]) for row in rows}
 
     @flow(single=True, repeat=_enqueue_again)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         if len(specs) == 1 and is_bare(specs[0]):
             spec = specs[0]
-            place = (spec.priority, spec.retry.max_attempts, spec.retry.max_crashes)
-            facts = (spec.id, spec.kind, spec.queue, spec.payload, *place, spec.enqueued_by, spec.source_system, tenant)
-            yield Statement(self._enqueue_one, facts)
+            params = (
+                spec.id,
+                spec.kind,
+                spec.queue,
+                spec.payload,
+                spec.priority,
+                spec.retry.max_attempts,
+                spec.retry.max_crashes,
+                spec.enqueued_by,
+                spec.source_system,
+                tenant,
+            )
+            yield Statement(self._enqueue_one, params)
             return [Enqueued(spec.id, True)]
-        together = alike(specs)
-        if together is not None:
-            # Without a column there is nothing to describe, to fetch and to decode; only an agent has something to say.
-            said = "" if specs[0].agent is None else "n, reason, detail"
-            call = f"select {said} from {self._s}enqueue_alike(%s::json, %s::uuid[], %s::json, %s)"
-            rows = yield Statement(call, (*together, tenant))
-            answers = [Enqueued(spec.id, True) for spec in specs]
-            for number, reason, detail in rows if said else ():
-                answers[number - 1] = Enqueued(None, False, reason, None, detail)
-            return answers
+        batch = alike(specs)
+        if batch is not None:
+            # Only an agent can refuse some of the jobs. Without columns, there is nothing to describe, fetch and
+            # decode.
+            columns = "" if specs[0].agent is None else "n, reason, detail"
+            call = f"select {columns} from {self._s}enqueue_alike(%s::json, %s::uuid[], %s::json, %s)"
+            rows = yield Statement(call, (*batch, tenant))
+            results = [Enqueued(spec.id, True) for spec in specs]
+            for number, reason, detail in rows if columns else ():
+                results[number - 1] = Enqueued(None, False, reason, None, detail)
+            return results
         plain = is_plain(specs)
         rows = yield self._call("enqueue_many", "%s::json, %s, null, %s", enqueue_document(specs), tenant, plain)
         if plain:
@@ -137,8 +150,8 @@ class PostgresJobs(Calls, JobReads):
 
     @flow(single=True)
     def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Steps[Verdict]:
-        given = (parse_id(job_id), payload, reason, actor, tenant)
-        rows = yield self._call("replace_payload", "%s, %s::json, %s, %s, %s", *given)
+        params = (parse_id(job_id), payload, reason, actor, tenant)
+        rows = yield self._call("replace_payload", "%s, %s::json, %s, %s, %s", *params)
         return _verdict(rows[0])
 
     @flow(single=True)
@@ -151,9 +164,9 @@ class PostgresJobs(Calls, JobReads):
         rows = yield self._look("circumstances", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
         if not rows:
             return None
-        now, note, holder, label, until, held, ahead, workers, renewed = rows[0]
+        now, note, holder, label, until, held, ahead, documents, renewed = rows[0]
         time = self.dialect.codec.time
-        seen = tuple(
+        workers = tuple(
             WorkerSeen(
                 w["label"],
                 w["holder"],
@@ -163,19 +176,19 @@ class PostgresJobs(Calls, JobReads):
                 w["slots"],
                 w["busy"],
             )
-            for w in workers or ()
+            for w in documents or ()
         )
-        ends = None if until is None else time(until)
-        beat = None if renewed is None else time(renewed)
-        return Circumstances(time(now), note or {}, holder, label, ends, held, ahead, seen, beat)
+        ends_at = None if until is None else time(until)
+        renewed_at = None if renewed is None else time(renewed)
+        return Circumstances(time(now), note or {}, holder, label, ends_at, held, ahead, workers, renewed_at)
 
     @flow(single=True, writes=False)
     def by_payload(
         self, path: Sequence[str], value: str, tenant: str, before: str | None, most: int
     ) -> Steps[Sequence[str]]:
-        place = None if before is None else parse_id(before)
+        before_id = None if before is None else parse_id(before)
         call = "%s, %s, %s::uuid, %s, %s"
-        rows = yield self._look("jobs_by_payload", call, ".".join(path), value, place, most, tenant)
+        rows = yield self._look("jobs_by_payload", call, ".".join(path), value, before_id, most, tenant)
         return [str(row[0]) for row in rows]
 
     @flow(single=True, writes=False)
@@ -185,8 +198,8 @@ class PostgresJobs(Calls, JobReads):
 
     @flow(single=True)
     def fill_payload_index(self, path: Sequence[str], after: str | None) -> Steps[str | None]:
-        place = None if after is None else parse_id(after)
-        rows = yield self._call("fill_payload_index", "%s, %s, %s::uuid", index_name(path), ".".join(path), place)
+        after_id = None if after is None else parse_id(after)
+        rows = yield self._call("fill_payload_index", "%s, %s, %s::uuid", index_name(path), ".".join(path), after_id)
         return None if rows[0][0] is None else str(rows[0][0])
 
     @flow(single=True)

@@ -1,4 +1,4 @@
-"""``store.leases``: open, renew, exchange, claim, start, release, settle, promote, expire, reap."""
+"""``store.leases`` on PostgreSQL: open, renew, exchange, claim, start, release, settle, promote, expire, reap."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TYPE_OF = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel", "paus
 
 
 def endings(settlements: Sequence[Settlement]) -> tuple[Ids, Numbers, Words, list[str | None] | None]:
-    """The arrays of ``settle_many``."""
-    telling = [
+    """The array arguments of ``settle_many``. The details are None if all settlements are plain successes."""
+    detailed = [
         item
         for item in settlements
         if item.ending != "succeeded" or not (item.result is None and item.note is None and item.ref is None)
@@ -31,12 +31,12 @@ def endings(settlements: Sequence[Settlement]) -> tuple[Ids, Numbers, Words, lis
         ids([item.id for item in settlements]),
         numbers([item.attempt for item in settlements]),
         words([item.ending for item in settlements]),
-        [detail_of(item) for item in settlements] if telling else None,
+        [detail_of(item) for item in settlements] if detailed else None,
     )
 
 
 def detail_of(item: Settlement) -> str | None:
-    """What goes with an ending, as JSON text; nothing for a plain success."""
+    """The details of a settlement as JSON text; None for a plain success."""
     if item.ending == "succeeded":
         if item.result is None and item.ref is None and item.note is None:
             return None
@@ -58,18 +58,19 @@ def detail_of(item: Settlement) -> str | None:
 CLAIM_COLUMNS = Record.columns(Claim, "c.", skip=("lease",))
 
 
-def _readable(row: Row, lease: str) -> Claim:
-    """Of a batch in which one cannot be read: that one says so, the others are as ever."""
+def _claim_checked(row: Row, lease: str) -> Claim:
+    """A claim of a batch in which at least one row cannot be read: such a claim has ``unreadable`` set."""
     return Record.decoder(Claim, PostgresCodec(), raw=("payload", "lease"))((row[0], lease, *row[1:]))
 
 
 def _claim(row: Row, lease: str, tags: int = -1) -> Claim:
-    """By hand, since there are thousands a second: the columns are ``CLAIM_COLUMNS``, the last one the tags."""
+    """A claim from ``CLAIM_COLUMNS``, with the tags at index ``tags``. Written out because of its speed: there are
+    thousands per second."""
     backoff = row[_BACKOFF]
     if backoff is not None and type(backoff) is not dict:
         raise ValueError("not a backoff")
-    facts: Any = (row[0], lease, *row[1:tags], texts(row[tags]) if row[tags] else ())
-    return Claim(*facts)
+    fields: Any = (row[0], lease, *row[1:tags], texts(row[tags]) if row[tags] else ())
+    return Claim(*fields)
 
 
 _BACKOFF = CLAIM_COLUMNS.split(", ").index("c.backoff")
@@ -98,18 +99,18 @@ class PostgresLeases(Calls, Reader):
         slots: int | None = None,
         version: str | None = None,
     ) -> Steps[Lease]:
-        known, served = (None if names is None else list(names) for names in (kinds, queues))
-        facts = (holder, ttl, name, tenant, known, served, slots, version)
+        kind_names, queue_names = (None if names is None else list(names) for names in (kinds, queues))
+        params = (holder, ttl, name, tenant, kind_names, queue_names, slots, version)
         rows = yield self._call(
-            "open_lease", "%s, make_interval(secs => %s), %s, %s, null, %s::text[], %s::text[], %s, %s", *facts
+            "open_lease", "%s, make_interval(secs => %s), %s, %s, null, %s::text[], %s::text[], %s, %s", *params
         )
         return Lease(str(rows[0][0]), self.dialect.codec.time(rows[0][1]))
 
     @flow(single=True)
     def renew(self, lease: str, ttl: float, tenant: str) -> Steps[Renewal]:
         rows = yield self._call("heartbeat", "%s, make_interval(secs => %s), %s", lease, ttl, tenant)
-        answer: Renewal | None = rows[0][0]
-        return answer or False
+        renewal: Renewal | None = rows[0][0]
+        return renewal or False
 
     @flow(single=True)
     def request_stop(self, worker: str, mode: StopMode, actor: str | None, tenant: str) -> Steps[bool]:
@@ -142,8 +143,9 @@ class PostgresLeases(Calls, Reader):
         return [str(row[0]) for row in rows]
 
     @cached_property
-    def _turn_text(self) -> str:
-        """Not put together anew for each call: a connection knows again what it was asked before by the text itself."""
+    def _exchange_text(self) -> str:
+        """Cached, so that it is the same string object each time: connections find prepared statements by their
+        text."""
         return (
             f"select {CLAIM_COLUMNS}, c.stale, c.live, c.pick_us, c.next_in from {self._s}exchange("
             "%s, %s::uuid[], %s::int[], %s::text[], %s::json[], %s, %s, %s, %s, %s::smallint[], %s::bigint[], %s) c"
@@ -151,9 +153,9 @@ class PostgresLeases(Calls, Reader):
 
     @flow(single=True, hot=True)
     def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange]:
-        places = [request.after.get(queue) for queue in request.queues] if request.after else []
+        positions = [request.after.get(queue) for queue in request.queues] if request.after else []
         rows = yield Statement(
-            self._turn_text,
+            self._exchange_text,
             (
                 request.lease,
                 *endings(settlements),
@@ -161,20 +163,20 @@ class PostgresLeases(Calls, Reader):
                 request.want,
                 request.begin,
                 None if request.kinds is None else list(request.kinds),
-                [place and place[0] for place in places] or None,
-                [place and place[1] for place in places] or None,
+                [position and position[0] for position in positions] or None,
+                [position and position[1] for position in positions] or None,
                 request.tenant,
             ),
         )
         stale, live, pick_us, next_in = rows.pop()[-4:]
         lease = request.lease
         claims: list[Any] = rows
-        # In its place: each row goes as its claim comes, so the collector has half as many to look at.
+        # In place: each claim replaces its row, so that the garbage collector has half as many objects to visit.
         try:
-            for place, row in enumerate(rows):
-                claims[place] = _claim(row, lease, -5)
+            for index, row in enumerate(rows):
+                claims[index] = _claim(row, lease, -5)
         except Exception:
-            claims = [each if isinstance(each, Claim) else _readable(each[:-4], lease) for each in claims]
+            claims = [each if isinstance(each, Claim) else _claim_checked(each[:-4], lease) for each in claims]
         return Exchange(claims, [str(job_id) for job_id in stale or ()], live, pick_us, next_in)
 
     @flow(single=True)
@@ -187,11 +189,11 @@ class PostgresLeases(Calls, Reader):
         try:
             return [_claim(row, request.lease) for row in rows]
         except Exception:
-            return [_readable(row, request.lease) for row in rows]
+            return [_claim_checked(row, request.lease) for row in rows]
 
     def _settle_again(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
-        """What is stale now may be so because our first try came through. The ledger knows: nobody but the holder of
-        an attempt can make it succeed, fail or snooze."""
+        """Settle after a lost connection. A settlement can be stale now because the first attempt was committed. The
+        ledger shows it: only the holder of an attempt can make it succeed, fail or snooze."""
         stale = yield from self.settle(lease, settlements, tenant).start()
         if not stale:
             return []
@@ -240,7 +242,7 @@ class PostgresLeases(Calls, Reader):
         want: int = 1000,
         tenant: str = EVERY_TENANT,
     ) -> Steps[list[str]]:
-        known = None if kinds is None else list(kinds)
+        kind_names = None if kinds is None else list(kinds)
         call = "%s::uuid, %s::text[], %s::text[], %s, %s"
-        rows = yield self._call("set_aside", call, lease, list(queues), known, want, tenant)
+        rows = yield self._call("set_aside", call, lease, list(queues), kind_names, want, tenant)
         return [str(row[0]) for row in rows]

@@ -1,4 +1,4 @@
-"""Reading the ledger in the order of commits; the functions are in ``sql/ledger.sql``."""
+"""``store.ledger`` on PostgreSQL: events in commit order; the functions are in ``sql/ledger.sql``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import re
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
 from holdfast.errors import InvalidInput, Refused
-from holdfast.features.events.model import (
-    SentEvent,
-)
+from holdfast.features.events.model import SentEvent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
 from holdfast.stores.job_reads import LedgerReads
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.requests import SendEvent, SentResult
 
-# floor, snapshot, next snapshot, place: what is between them only the server can read.
+# floor;snapshot;next snapshot;position. Only the server interprets it.
 _CURSOR = re.compile(r"[0-9]{1,18}(;[0-9:,]*){0,2}(;[0-9]{0,18})?")
 
 
@@ -32,8 +30,8 @@ class PostgresLedger(Calls, LedgerReads):
     def gone(self, cursor: str, tenant: str) -> Steps[int | None]:
         _check(cursor)
         rows = yield self._call("events_gone", "%s, %s", cursor, tenant)
-        found: int | None = rows[0][0]
-        return found
+        number: int | None = rows[0][0]
+        return number
 
     @flow(writes=False)
     def end(self, tenant: str) -> Steps[str]:
@@ -53,19 +51,19 @@ class PostgresLedger(Calls, LedgerReads):
         return [decode(row) for row in rows]
 
     def _send_again(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
-        """The id is ours: if the first try came through, it is found by it."""
+        """Send after a lost connection: the sender creates the id, which shows whether the first attempt committed."""
         sent = yield from self.send(event, actor, tenant).start()
         return sent
 
     @flow(single=True, repeat=_send_again)
     def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         job = None if event.job_id is None else parse_id(event.job_id)
-        facts = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
-        rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *facts)
-        sent, created, woke, refused, reason, detail = rows[0]
+        params = (event.name, event.data, event.key, job, actor, tenant, event.id, event.cause_id)
+        rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *params)
+        event_id, created, woke, refused, reason, detail = rows[0]
         if refused:
             raise Refused(detail, code=reason)
-        return SentResult(str(sent), created, woke)
+        return SentResult(str(event_id), created, woke)
 
 
 def _check(cursor: str | None) -> None:

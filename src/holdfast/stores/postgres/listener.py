@@ -1,6 +1,6 @@
-"""Hearing of changes in a PostgreSQL database: one connection that listens on the channel named like the schema.
+"""``PostgresListener``: one connection that listens on the channel named like the schema.
 
-What is said there is a hash with a key (``sql/notify.sql``), since any login of the database can listen and speak.
+Notifications carry keyed hashes (``sql/notify.sql``), because any login of the database can listen and notify.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from typing_extensions import override
 
 from holdfast.stores.listener import LINGER, Listener
 from holdfast.stores.outage import Outage
-from holdfast.stores.postgres.pipeline import brings_notices, is_direct
+from holdfast.stores.postgres.pipeline import is_direct, receives_notifications
 
 log = logging.getLogger("holdfast.store")
 
-# What comes within this time of the last is told together: a busy database must not keep the process busy listening.
-BREATH = 0.001
-# A hint about everything is passed on at most once in this time: it is rare, and anybody can send one.
-EVERYTHING = 0.05
-# Now and then something is asked, to find out whether the connection still is one.
-SOUNDING = 15.0
-# Hashes that are kept: of queues, and of jobs that are waited for.
+# Seconds between two reads: notifications are passed on in batches, so that a busy database does not occupy the
+# process.
+BATCH_PAUSE = 0.001
+# Seconds between two notifications about everything: they are rare, and any login can send them.
+EVERYTHING_PAUSE = 0.05
+# Seconds between two queries that check whether the connection still works.
+CHECK_EVERY = 15.0
+# Cached hashes of names: queues, and jobs with waiting callers.
 MOST_SIGNALS = 10_000
-# Between two attempts to connect: from the first to the last, doubling.
+# Seconds between two attempts to connect, doubling from the first to the last.
 FIRST_PAUSE, LAST_PAUSE = 0.1, 6.4
 
 
@@ -43,37 +44,37 @@ class PostgresListener(Listener):
         self.listening = False
         self._schema = schema
         self._settings = settings | {"conninfo": url}
-        self._rope: socket.socket | None = None
-        self._in_vain = False
+        self._wake_socket: socket.socket | None = None
+        self._behind_pooler = False
         self._key = ""
         self._signals: dict[str, str] = {}
 
     @override
-    def _rouse(self) -> None:
-        rope = self._rope
-        if rope is not None:
+    def _wake(self) -> None:
+        wake_socket = self._wake_socket
+        if wake_socket is not None:
             with contextlib.suppress(OSError):
-                rope.send(b".")
+                wake_socket.send(b".")
 
     @override
     def _listen(self, closing: threading.Event) -> None:
-        bell, rope = socket.socketpair()
-        with bell, rope:
-            self._rope = rope
+        woken, wake_socket = socket.socketpair()
+        with woken, wake_socket:
+            self._wake_socket = wake_socket
             try:
-                self._listen_until_rung(bell.fileno(), closing)
+                self._listen_until_woken(woken.fileno(), closing)
             finally:
                 self.listening = False
 
-    def _listen_until_rung(self, bell: int, closing: threading.Event) -> None:
+    def _listen_until_woken(self, woken: int, closing: threading.Event) -> None:
         pause = FIRST_PAUSE
         while not closing.is_set():
-            if self._in_vain:
-                self._sit(bell, closing)
+            if self._behind_pooler:
+                self._wait_until_unused(woken, closing)
                 return
             try:
                 with psycopg.connect(**self._settings) as connection:
-                    if not is_direct(connection) and not brings_notices(connection, self._settings, bell):
+                    if not is_direct(connection) and not receives_notifications(connection, self._settings, woken):
                         self._give_up(closing)
                         continue
                     key = connection.execute(f'select "{self._schema}".signal_key()').fetchone()
@@ -81,15 +82,15 @@ class PostgresListener(Listener):
                     connection.execute(f'listen "{self._schema}"')
                     pause = FIRST_PAUSE
                     self.listening = True
-                    self.tell("")  # whatever was said while nobody listened
-                    self._attend(connection, bell, closing)
+                    self.notify("")  # notifications may have been missed before
+                    self._receive(connection, woken, closing)
                     return
             except psycopg.Error as error:
-                if self.listening:  # one connection was lost: the server may well be there
+                if self.listening:  # one connection was lost; the server may be available
                     self.listening = False
-                    self.tell("")  # who listens looks now, and replaces his own dead connections beside this one
+                    self.notify("")  # subscribers poll now, and replace their own dead connections meanwhile
                     continue
-                # The store logs an outage. A listener that alone cannot connect is logged when that lasts.
+                # The store logs an outage. If only the listener cannot connect, it is logged when that lasts.
                 alone = pause == LAST_PAUSE and not self._outage.reason
                 level = logging.WARNING if alone else logging.DEBUG
                 log.log(level, "Not listening for notifications, retrying: %s", str(error).strip().split("\n")[0])
@@ -98,50 +99,50 @@ class PostgresListener(Listener):
 
     @override
     def _signal(self, name: str) -> str:
-        found = self._signals.get(name)
-        if found is None:
+        signal = self._signals.get(name)
+        if signal is None:
             if len(self._signals) > MOST_SIGNALS:
                 self._signals.clear()
-            found = self._signals[name] = hashlib.sha256((self._key + name).encode()).hexdigest()[:32]
-        return found
+            signal = self._signals[name] = hashlib.sha256((self._key + name).encode()).hexdigest()[:32]
+        return signal
 
     def _give_up(self, closing: threading.Event) -> None:
-        """For good: what a pooler lets through is a setting of its own. Whoever listens looks by himself as well."""
+        """Stop connecting for good: the mode of a pooler does not change. Subscribers poll."""
         if closing.is_set():
             return
-        self._in_vain = True
+        self._behind_pooler = True
         log.warning(
             "Notifications are unavailable: the connection goes through a transaction pooler such as PgBouncer "
             "with pool_mode = transaction. The worker polls instead. Start it with --no-notify to silence this "
             "message, or use a direct connection for immediate pickup"
         )
 
-    def _sit(self, bell: int, closing: threading.Event) -> None:
-        while not closing.is_set() and not self._unheard():
-            if select.select([bell], [], [], LINGER)[0]:
+    def _wait_until_unused(self, woken: int, closing: threading.Event) -> None:
+        while not closing.is_set() and not self._is_unused():
+            if select.select([woken], [], [], LINGER)[0]:
                 return
 
-    def _attend(self, connection: psycopg.Connection[Any], bell: int, closing: threading.Event) -> None:
+    def _receive(self, connection: psycopg.Connection[Any], woken: int, closing: threading.Event) -> None:
         pgconn = connection.pgconn
-        sounded = time.monotonic()
-        everything, held = 0.0, False
-        while not closing.is_set() and not self._unheard():
-            patience = max(0.0, everything + EVERYTHING - time.monotonic()) if held else LINGER
-            ready, _, _ = select.select([pgconn.socket, bell], [], [], patience)
-            if bell in ready:
+        last_check = time.monotonic()
+        last_everything, everything_pending = 0.0, False
+        while not closing.is_set() and not self._is_unused():
+            due = last_everything + EVERYTHING_PAUSE - time.monotonic()
+            ready, _, _ = select.select([pgconn.socket, woken], [], [], max(0.0, due) if everything_pending else LINGER)
+            if woken in ready:
                 return
-            if time.monotonic() - sounded > SOUNDING:
+            if time.monotonic() - last_check > CHECK_EVERY:
                 connection.execute("select 1")
-                sounded = time.monotonic()
+                last_check = time.monotonic()
             pgconn.consume_input()
-            said = set()
-            while (notice := pgconn.notifies()) is not None:
-                said.add(notice.extra.decode(errors="replace"))
-            held = held or "" in said
-            if held and time.monotonic() - everything >= EVERYTHING:
-                held, everything = False, time.monotonic()
-                self.tell("")
-            for what in said - {""}:
-                self.tell(what)
-            if said:
-                closing.wait(BREATH)
+            signals = set()
+            while (notification := pgconn.notifies()) is not None:
+                signals.add(notification.extra.decode(errors="replace"))
+            everything_pending = everything_pending or "" in signals
+            if everything_pending and time.monotonic() - last_everything >= EVERYTHING_PAUSE:
+                everything_pending, last_everything = False, time.monotonic()
+                self.notify("")
+            for signal in signals - {""}:
+                self.notify(signal)
+            if signals:
+                closing.wait(BATCH_PAUSE)

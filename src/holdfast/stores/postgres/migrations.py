@@ -1,4 +1,4 @@
-"""Apply or print the plan; the declared order of engine SQL files."""
+"""Apply or print the migration plan; the declared order of the engine's SQL files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.migrations import CODE, CodeFiles, Plan, Script
 from holdfast.stores.postgres.doctor import ROLES
 from holdfast.stores.postgres.errors import translate
-from holdfast.stores.postgres.runner import asked
+from holdfast.stores.postgres.runner import run_steps
 from holdfast.stores.requests import SchemaStatus
 
 # PL/pgSQL resolves names when a function runs, so an engine function may call a hook that a feature defines later.
-# SQL functions with a `return` body, views and triggers need what they name to exist when they are created.
+# SQL functions with a `return` body, views and triggers need the objects they name to exist when they are created.
 CODE_FILES = CodeFiles(
     package="holdfast.stores.postgres",
     store="postgres",
@@ -52,14 +52,15 @@ CODE_FILES = CodeFiles(
 
 
 def plan_for(plan: Plan) -> Steps[Plan]:
-    """Grants go to the roles there are, so the code is laid again when there are others."""
+    """The plan for the roles of this server: grants go to existing roles, so new roles need the code installed
+    again."""
     rows = yield Statement("select rolname from pg_roles where rolname = any(%s)", (list(ROLES),), alone=True)
     return plan.for_roles(row[0] for row in rows)
 
 
 def applied(schema: str) -> Steps[dict[str, str]]:
-    there = yield Statement("select to_regclass(%s)", (f'"{schema}".migration',), alone=True)
-    if there[0][0] is None:
+    table = yield Statement("select to_regclass(%s)", (f'"{schema}".migration',), alone=True)
+    if table[0][0] is None:
         return {}
     rows = yield Statement(f'select name, digest from "{schema}".migration', alone=True)
     return {row[0]: row[1] for row in rows}
@@ -67,15 +68,15 @@ def applied(schema: str) -> Steps[dict[str, str]]:
 
 @flow(writes=False)
 def status(plan: Plan, schema: str) -> Steps[SchemaStatus]:
-    ours = yield from plan_for(plan)
-    return ours.status((yield from applied(schema)))
+    server_plan = yield from plan_for(plan)
+    return server_plan.status((yield from applied(schema)))
 
 
 def status_on(connection: Connection[Any], plan: Plan, schema: str) -> SchemaStatus:
-    return asked(connection, status(plan, schema).start())
+    return run_steps(connection, status(plan, schema).start())
 
 
-# Another process creates the schema at this moment: the names it takes are refused once it has committed.
+# Errors when another process creates the same schema at the same time: its names exist once it has committed.
 CREATED_MEANWHILE = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DuplicateSchema,
@@ -85,56 +86,57 @@ CREATED_MEANWHILE = (
 
 
 def migrate_on(connection: Connection[Any], plan: Plan, schema: str) -> SchemaStatus:
+    """Migrate in a transaction; once more if another process created the schema at the same time."""
     try:
-        _migrate(connection, plan, schema, yields=True)
+        _migrate(connection, plan, schema, may_retry=True)
     except CREATED_MEANWHILE:
-        _migrate(connection, plan, schema, yields=False)
+        _migrate(connection, plan, schema, may_retry=False)
     return status_on(connection, plan, schema)
 
 
-def _migrate(connection: Connection[Any], plan: Plan, schema: str, *, yields: bool) -> None:
-    # Read in a transaction of its own: whoever waits for the lock below must hold none that the one before it needs.
+def _migrate(connection: Connection[Any], plan: Plan, schema: str, *, may_retry: bool) -> None:
+    # Read in a separate transaction: a process that waits for the lock below must hold no lock that its holder needs.
     with connection.transaction():
-        found = asked(connection, applied(schema))
-        pending = asked(connection, plan_for(plan)).pending(found)
+        digests = run_steps(connection, applied(schema))
+        pending = run_steps(connection, plan_for(plan)).pending(digests)
     with connection.transaction():
-        if found and pending:
-            # One migrates, and others wait for it. The lock needs the privileges of the owner (docs/adr/0048).
+        if digests and pending:
+            # One process migrates, others wait. The lock needs the privileges of the owner (docs/adr/0048).
             connection.execute(f'lock table "{schema}".migration in exclusive mode')
-        _apply(connection, plan, schema, yields=yields)
+        _apply(connection, plan, schema, may_retry=may_retry)
 
 
-def _apply(connection: Connection[Any], plan: Plan, schema: str, *, yields: bool) -> None:
-    found = asked(connection, applied(schema))
-    created = not found
-    wanted = asked(connection, plan_for(plan))
-    wanted.check_supported(found)
-    for script in wanted.pending(found):
-        if not found:
-            connection.execute(_create(schema))
-            found = {"": ""}
+def _apply(connection: Connection[Any], plan: Plan, schema: str, *, may_retry: bool) -> None:
+    digests = run_steps(connection, applied(schema))
+    is_new = not digests
+    server_plan = run_steps(connection, plan_for(plan))
+    server_plan.check_supported(digests)
+    pending = server_plan.pending(digests)
+    if pending and is_new:
+        connection.execute(_create(schema))
+    for script in pending:
         connection.execute(_search_path(schema))
         try:
-            connection.execute(script.sql)  # no parameters: several statements in one go
+            connection.execute(script.sql)  # without parameters several statements are allowed
         except psycopg.Error as error:
-            if created and yields and isinstance(error, CREATED_MEANWHILE):
+            if is_new and may_retry and isinstance(error, CREATED_MEANWHILE):
                 raise
             raise script.failure(translate(error), str(error)) from error
         if script.name == CODE:
-            script = asked(connection, plan_for(plan)).code
+            script = run_steps(connection, plan_for(plan)).code
         connection.execute(*_mark(script))
 
 
 def migrate_within(connection: Any, plan: Plan, schema: str) -> None:
-    """The transaction's own search path is put back: the caller goes on in it."""
+    """Migrate in the caller's transaction, and restore its search path."""
     path = connection.execute("select current_setting('search_path')").fetchall()[0][0]
-    _apply(connection, plan, schema, yields=False)
+    _apply(connection, plan, schema, may_retry=False)
     connection.execute("select set_config('search_path', %s, true)", (path,))
 
 
 def migration_script(plan: Plan, schema: str) -> str:
     parts = ["begin;", f"{_create(schema)};", f"{_search_path(schema)};"]
-    plan = plan.for_roles(ROLES)  # which the script itself creates
+    plan = plan.for_roles(ROLES)  # the script creates them
     for script in (*plan.migrations, plan.code):
         parts.append(f"-- {script.name}\n{script.sql}")
         parts.append(f"insert into migration (name, digest) values ('{script.name}', '{script.digest}');")

@@ -1,6 +1,6 @@
-"""The roles of a PostgreSQL deployment: what each may do, and which logins have them.
+"""The roles of a PostgreSQL deployment: their rights, and the logins that have them.
 
-What a role may call is read from ``sql/grants.sql``, which grants it: there is no second list.
+The functions that a role may call are parsed from ``sql/grants.sql``, so that there is no second list.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOGINS: Final = """
 
 @cache
 def functions() -> dict[str, frozenset[str]]:
-    """By role, the functions that it may call."""
+    """The functions that each role may call."""
     text = (Path(__file__).parent / "sql" / "grants.sql").read_text(encoding="utf-8")
     lists = {
         name: frozenset(re.findall(r"'(\w+)'", body))
@@ -49,12 +49,12 @@ def functions() -> dict[str, frozenset[str]]:
 
 
 def missing_role(message: str) -> str:
-    """What to grant after PostgreSQL has refused something: the smallest role that may do it."""
-    found = re.search(r"permission denied for function (\w+)", message)
-    may = [role for role, names in functions().items() if found is not None and found[1] in names]
-    if may:
-        others = f" ({', '.join(may[1:])} may as well.)" if may[1:] else ""
-        return f"Grant the login the role {may[0]}: grant {may[0]} to LOGIN.{others} See: holdfast roles"
+    """The advice after "permission denied": grant the smallest role that has the right."""
+    match = re.search(r"permission denied for function (\w+)", message)
+    roles = [role for role, names in functions().items() if match is not None and match[1] in names]
+    if roles:
+        others = f" ({', '.join(roles[1:])} may as well.)" if roles[1:] else ""
+        return f"Grant the login the role {roles[0]}: grant {roles[0]} to LOGIN.{others} See: holdfast roles"
     return "Grant the login one of holdfast_viewer, _producer, _executor, _approver, _admin. See: holdfast roles"
 
 
@@ -65,20 +65,20 @@ def logins(connection: Connection[Any], schema: str) -> list[Login]:
 
 
 def _pins(connection: Connection[Any], schema: str) -> dict[str, str]:
-    """By login, the tenant that it is pinned to; nothing for a login that may not read pins."""
+    """The tenant that each login is pinned to; empty for a login without the right to read pins."""
     table = f'"{schema}".login_pin'
-    may = "select coalesce(has_table_privilege(to_regclass(%s), 'select'), false)"
-    if not connection.execute(may, (table,)).fetchall()[0][0]:
+    readable = "select coalesce(has_table_privilege(to_regclass(%s), 'select'), false)"
+    if not connection.execute(readable, (table,)).fetchall()[0][0]:
         return {}
     with connection.transaction():
         connection.execute("select set_config('holdfast.tenant', '*', true)")
         return dict(connection.execute(f"select login, tenant from {table}").fetchall())
 
 
-def judged(found: list[Login]) -> list[Finding]:
-    """One finding per login: too much power is advice, since it is sound where there is but one tenant."""
+def check_logins(logins: list[Login]) -> list[Finding]:
+    """One finding per login. Excessive rights are only advice: with a single tenant they are acceptable."""
     findings = []
-    for login in found:
+    for login in logins:
         says = f"login {login.name} has {', '.join(login.roles)}"
         if login.tenant is not None:
             says += f" and is pinned to tenant {login.tenant}"

@@ -1,4 +1,4 @@
-"""Durable steps and application events; the functions are in ``sql/steps.sql``."""
+"""``store.steps`` on PostgreSQL: durable steps, checkpoints and artifacts; the functions are in ``sql/steps.sql``."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class PostgresSteps(Calls, StepReads):
         tenant: str,
         meta: dict[str, Any] | None = None,
     ) -> Steps[bool]:
-        about = None if meta is None else json.dumps(meta)
+        document = None if meta is None else json.dumps(meta)
         rows = yield self._call(
-            "add_artifact", "%s, %s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, ref, about, tenant
+            "add_artifact", "%s, %s, %s, %s, %s, %s::jsonb, %s", claim_id, lease, attempt, name, ref, document, tenant
         )
         return bool(rows[0][0])
 
 
 def _entry(job_id: str, attempt: int, entry: StepEntry) -> str:
-    """As JSON, put together by hand, since there are thousands a second; the value is JSON text already."""
+    """An entry as JSON, formatted directly because there are thousands per second; the value is JSON text already."""
     error = "" if entry.error is None else f',"error":{json.dumps(entry.error)}'
     value = "" if entry.value is None else f',"value":{entry.value}'
     return (

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: runs flows over its pools, again where that is right, and says in our words what went wrong."""
+"""``PostgresDatabase``: runs flows over its pools, retries them where that is safe, and translates errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from holdfast.stores.flow import Flow, patience_of
 from holdfast.stores.listener import Names
 from holdfast.stores.migrations import Execute, Plan, Script
 from holdfast.stores.outage import Outage
-from holdfast.stores.postgres.borrowed import PostgresBorrowing, PostgresLending
 from holdfast.stores.postgres.connections import CONNECTION, prepare_connection
 from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
 from holdfast.stores.postgres.errors import lost, translate
@@ -40,16 +39,17 @@ from holdfast.stores.postgres.migrations import (
 )
 from holdfast.stores.postgres.pools import CONNECT_WITHIN, Pools, take_now
 from holdfast.stores.postgres.roles import logins
-from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, only_once, pause, run_on, tried_again
+from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, can_retry, only_once, pause, run_on
+from holdfast.stores.postgres.transactions import PostgresTransactions
 from holdfast.stores.requests import Finding, Login, SchemaStatus
 
 __all__ = ["ANSWER_WITHIN", "PostgresDatabase", "prepare_connection", "run_on"]
 
 T = TypeVar("T")
 
-# Never one that others use: migrating puts policies on every table of the schema and takes all grants from PUBLIC.
+# Never a shared schema: migrating puts policies on every table of the schema and revokes all grants from PUBLIC.
 SCHEMA_NAME = re.compile(r"(?!pg_|(?:public|information_schema)\Z)[a-z_][a-z0-9_]{0,40}")
-# Nothing a queue asks for takes this long, unless nobody is there to answer.
+# Seconds. No operation takes this long unless the server is unreachable.
 ANSWER_WITHIN = 30.0
 
 
@@ -57,22 +57,23 @@ log = logging.getLogger("holdfast.store")
 
 
 def _name_blockers(url: str, schema: str) -> None:
-    """Something has been waiting for longer than a second: log for whom, if it is for a lock."""
+    """Log which transactions hold locks that others wait for. Called when a statement takes longer than a second."""
     with contextlib.suppress(psycopg.Error, OSError), psycopg.connect(url, **CONNECTION) as connection:
-        for says in blockers(connection, schema):
-            log.warning("%s. To end it: select pg_terminate_backend(<process>)", says)
+        for description in blockers(connection, schema):
+            log.warning("%s. To end it: select pg_terminate_backend(<process>)", description)
 
 
 def _check_url(url: str) -> None:
-    """Before anybody connects: of a malformed URL libpq repeats the password, or the part it takes for host or port."""
+    """Check a URL before connecting: libpq's errors about a malformed URL repeat the password, or the part it takes for
+    the host or port."""
     rest = url.partition("://")[2]
     credentials = re.match(r"[^@/]*@", rest)
-    place = rest[credentials.end() if credentials else 0 :].partition("?")[0]
+    location = rest[credentials.end() if credentials else 0 :].partition("?")[0]
     try:
-        known = "@" not in place and re.fullmatch(r"[0-9,]*", str(conninfo_to_dict(url).get("port") or ""))
+        valid = "@" not in location and re.fullmatch(r"[0-9,]*", str(conninfo_to_dict(url).get("port") or ""))
     except psycopg.Error:
-        known = None
-    if not known:
+        valid = None
+    if not valid:
         raise InvalidSetting(
             f"{shown_url(url)} cannot be read as a database URL",
             code="invalid_url",
@@ -80,9 +81,9 @@ def _check_url(url: str) -> None:
         ) from None
 
 
-class PostgresDatabase(PostgresBorrowing, PostgresLending):
+class PostgresDatabase(PostgresTransactions):
     embedded = False
-    lanes = 2  # while the server works on one turn of a worker, the worker runs what the other brought
+    lanes = 2  # while the server works on one exchange, the worker runs the jobs that the other one claimed
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
         answer_within: float = ANSWER_WITHIN,
         features: tuple[str, ...] = (),
     ) -> None:
-        """``features`` are those whose SQL is installed with the engine's."""
+        """``features`` are the features whose SQL is installed with the engine's."""
         if not SCHEMA_NAME.fullmatch(schema):
             raise InvalidSetting(
                 f"{schema!r} cannot be a schema name",
@@ -109,24 +110,24 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
         self._pools = Pools(url, pool_size, min(self.lanes, pool_size), self.outage)
         self._answer_within = answer_within
         self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
-        self._ear = PostgresListener(url, schema, CONNECTION, self.outage)
+        self._listener = PostgresListener(url, schema, CONNECTION, self.outage)
 
     # --- running flows ---
 
     def run(self, flow: Flow[T]) -> T:
-        patience, end = self._patience(flow)
-        whose = patience_of.get()
+        timeout, end = self._timeout(flow)
+        limit = patience_of.get()
         for attempt in range(RETRIES + self._size):
             try:
-                pool = self._pools.of_threads()
+                pool = self._pools.thread_pool()
                 connection = take_now(
                     pool,
-                    min(patience, CONNECT_WITHIN, whose.left()),
+                    min(timeout, CONNECT_WITHIN, limit.left()),
                     self.outage,
-                    quiet=attempt > 0 or only_once(flow),
+                    alive=attempt > 0 or only_once(flow),
                 )
                 try:
-                    number = self._watchdog.begin(connection, patience, whose)
+                    number = self._watchdog.begin(connection, timeout, limit)
                     try:
                         return run_on(connection, flow)
                     finally:
@@ -137,29 +138,29 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
                 finally:
                     pool.putconn(connection)
             except Exception as error:
-                if time.monotonic() > min(end, whose.until) or not tried_again(error, flow, attempt, self._size):
+                if time.monotonic() > min(end, limit.until) or not can_retry(error, flow, attempt, self._size):
                     raise translate(error) from error
                 flow = flow.again() if lost(error) else flow
             time.sleep(pause(attempt))
         raise AssertionError("unreachable")  # the last attempt returns or raises
 
-    def _patience(self, flow: Flow[Any]) -> tuple[float, float]:
-        """How long to wait for an answer, and until when to try again."""
-        patience = flow.patience or self._answer_within
-        return patience, time.monotonic() + 2 * patience
+    def _timeout(self, flow: Flow[Any]) -> tuple[float, float]:
+        """How long to wait for a response, and until when to retry."""
+        timeout = flow.patience or self._answer_within
+        return timeout, time.monotonic() + 2 * timeout
 
     async def arun(self, flow: Flow[T]) -> T:
-        patience, end = self._patience(flow)
-        whose = patience_of.get()
+        timeout, end = self._timeout(flow)
+        limit = patience_of.get()
         for attempt in range(RETRIES + self._size):
             try:
                 brief = maintaining.get()
-                connections = await (self._pools.of_maintenance() if brief else self._pools.of_loop(flow.hot))
+                connections = await (self._pools.maintenance_pool() if brief else self._pools.loop_pool(flow.hot))
                 connection = await connections.take(
-                    min(patience, CONNECT_WITHIN, whose.left()), quiet=attempt > 0 or only_once(flow), brief=brief
+                    min(timeout, CONNECT_WITHIN, limit.left()), alive=attempt > 0 or only_once(flow), brief=brief
                 )
                 try:
-                    number = self._watchdog.begin(connection, patience, whose)
+                    number = self._watchdog.begin(connection, timeout, limit)
                     try:
                         return await arun_on(connection, flow)
                     finally:
@@ -170,7 +171,7 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
                 finally:
                     await connections.give_back(connection)
             except Exception as error:
-                if time.monotonic() > min(end, whose.until) or not tried_again(error, flow, attempt, self._size):
+                if time.monotonic() > min(end, limit.until) or not can_retry(error, flow, attempt, self._size):
                     raise translate(error) from error
                 flow = flow.again() if lost(error) else flow
             await asyncio.sleep(pause(attempt))
@@ -178,16 +179,16 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
 
     @property
     def listening(self) -> bool:
-        return self._ear.listening
+        return self._listener.listening
 
     async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
         return await self.arun(due_work(self.schema_name, lease, tenant))
 
-    def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
-        return self._ear.add(heard, names)
+    def listen(self, notify: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+        return self._listener.add(notify, names)
 
     def close(self) -> None:
-        self._ear.close()
+        self._listener.close()
         self._pools.close()
 
     async def leave_loop(self) -> None:
@@ -211,29 +212,27 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
             return migrate_on(connection, self._plan, self.schema_name)
 
     def migrate_within(self, connection: Execute) -> None:
-        """Create or update the schema in the transaction that is open on a connection of the caller's."""
+        """Create or update the schema in the transaction that is open on a caller's connection."""
         migrate_within(connection, self._plan, self.schema_name)
 
     def check_writable(self) -> None:
-        """By its settings: a server whose disk is full stops by itself, a standby or a read-only one answers reads."""
+        """Checks the settings: a server with a full disk stops, but a standby or a read-only server still reads."""
         with self._connected() as connection:
-            found = connection.execute(
-                "select current_setting('transaction_read_only'), pg_is_in_recovery()"
-            ).fetchone()
-        if found is not None and (found[0] == "on" or found[1]):
+            row = connection.execute("select current_setting('transaction_read_only'), pg_is_in_recovery()").fetchone()
+        if row is not None and (row[0] == "on" or row[1]):
             raise StoreUnavailable(
-                "The database is a standby." if found[1] else "The database is read-only.",
+                "The database is a standby." if row[1] else "The database is read-only.",
                 code="store_read_only",
                 fix="Connect to the primary, or set default_transaction_read_only off.",
             )
 
     def migration_sql(self) -> str:
-        """The whole schema as one script, for those who apply such things themselves."""
+        """The whole schema as one script, for operators who apply migrations themselves."""
         return migration_script(self._plan, self.schema_name)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection[Any]]:
-        """A connection outside of the pools, for what is done once."""
+        """A connection outside the pools, for rare operations."""
         try:
             with psycopg.connect(self.url, **CONNECTION) as connection:
                 yield connection
@@ -243,8 +242,8 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
     def diagnose(self) -> list[Finding]:
         with self._connected() as connection:
             settings = CONNECTION | {"conninfo": self.url}
-            found = status_on(connection, self._plan, self.schema_name)
-            return diagnose(connection, settings, self.schema_name, found, self.most_connections)
+            status = status_on(connection, self._plan, self.schema_name)
+            return diagnose(connection, settings, self.schema_name, status, self.most_connections)
 
     def logins(self) -> list[Login]:
         with self._connected() as connection:
@@ -252,8 +251,8 @@ class PostgresDatabase(PostgresBorrowing, PostgresLending):
 
     @property
     def most_connections(self) -> int:
-        """Of one process with one event loop, but for what handlers open: for its threads and its loop a pool each, for
-        turns one of their own, and the one that listens."""
+        """Maximum connections of a process with one event loop: a pool for threads, one for the loop, one for
+        exchanges, and the listener. Connections that handlers open are not included."""
         return 2 * self._size + min(self.lanes, self._size) + 1
 
     def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:

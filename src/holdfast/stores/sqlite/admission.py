@@ -1,8 +1,8 @@
-"""Letting jobs in: of what a claim has picked, those that every limit has room for; the rest is parked (SC-16).
+"""Admission: of the jobs that a claim has picked, admit those that every limit has capacity for, and park the rest.
 
-There is one writer at a time, so what is counted stays so until the end of the transaction. Nothing of this is looked
-at while ``dispatch`` says that nothing is limited. The places of a job that leaves a worker's hands are freed by a
-trigger (features/limits/sqlite.sql), which also lets the next one go on.
+There is one writer at a time, so counts are exact until the end of the transaction. None of this runs while
+``dispatch`` says that nothing is limited. When a job ends, a trigger (features/limits/sqlite.sql) frees its slots and
+releases the next parked job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from holdfast.stores.sqlite.codec import NEVER
 SECOND = 1_000_000
 _LIMITED = "SELECT limited FROM dispatch WHERE id = 1"
 _DISPATCH = "SELECT limited, fair FROM dispatch WHERE id = 1"
-# What is paused counts where nothing at all is to be taken from the queue; the jobs of single tenants are parked.
+# Tenants without claims from a queue, by reservation or pause. Pauses count here only if they close the whole queue for
+# this scope; otherwise the jobs of the paused tenants are parked.
 _BARRED = (
     "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > :now"
     " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
@@ -37,7 +38,7 @@ _TENANTS = "SELECT (SELECT min(tenant) FROM job), (SELECT max(tenant) FROM job)"
 _USES = "SELECT n, uses FROM job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
 _SOME_RULES = "SELECT tenant, scope, name, concurrency, rate, per, burst FROM job_limit ORDER BY name <> '*' LIMIT ?"
 FEW = 100
-# Of a limit for one name and one for each the first counts: it comes last here, and replaces the other.
+# A limit for one name overrides the limit for each name: it is read last, and replaces the other.
 _RULES = (
     "SELECT o.key, l.tenant, l.concurrency, l.rate, l.per, l.burst FROM json_each(:wanted) o JOIN job_limit l"
     " ON (l.tenant = '*' OR l.tenant = json_extract(o.value, '$[0]')) AND l.scope = json_extract(o.value, '$[1]')"
@@ -60,12 +61,12 @@ _WAKE = (
     " AND (wake_at IS NULL OR wake_at <= :now)"
 )
 _NEXT_WAKE = "SELECT min(wake_at) FROM rate_meter WHERE wake_at IS NOT NULL"
-ROUNDED = 100
+ROUNDING = 100
 _PARK = (
     "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', :bucket), held_by = :bucket"
     " WHERE n IN (SELECT value FROM json_each(:numbers))"
 )
-# Those that were picked, and what else is at the head of the queue: there may be a million of them, and others behind.
+# The picked jobs, and with :more the head of the queue: a million paused jobs may stand before the first claimable one.
 _PARK_PAUSED = (
     "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', p.bucket), held_by = p.bucket"
     " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) || '' FROM pause w"
@@ -78,7 +79,7 @@ _PARK_PAUSED = (
     " ORDER BY priority DESC, position LIMIT 1000)"
     ") h) p WHERE job_state.n = p.n AND p.bucket IS NOT NULL RETURNING 1"
 )
-_GO_ON = (
+_RELEASE = (
     "UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN ("
     "SELECT n FROM job_state INDEXED BY parked WHERE held_by = :bucket AND held_by IS NOT NULL AND due_at IS NOT NULL"
     " AND state = 'queued' ORDER BY priority DESC, position LIMIT :room) RETURNING 1"
@@ -86,7 +87,7 @@ _GO_ON = (
 
 
 class Candidate(NamedTuple):
-    """A job that a claim has picked, as limits see it."""
+    """A job that a claim has picked, with the columns that limits count by."""
 
     n: int
     id: str
@@ -96,17 +97,17 @@ class Candidate(NamedTuple):
     agent: str | None
 
 
-class Opening(NamedTuple):
-    """How far a queue is open to a claim: for how many (None: any number), and to which tenants' jobs not. ``rates``
-    are the limits with a rate on the queue as a whole."""
+class QueueCapacity(NamedTuple):
+    """How many ``jobs`` a claim may take from a queue (None: any number), and the ``excluded`` tenants. ``rates`` are
+    the rate limits on the queue as a whole."""
 
-    room: int | None
-    barred: list[str]
+    jobs: int | None
+    excluded: list[str]
     rates: tuple[tuple[Bucket, Rule], ...] = ()
 
 
 def dispatch() -> Steps[tuple[bool, list[str]]]:
-    """Whether anything is limited, and which queues tenants share fairly."""
+    """Whether anything is limited, and the queues with fair shares."""
     rows = yield Statement(_DISPATCH)
     limited, fair = rows[0]
     return bool(limited), [] if fair is None else json.loads(fair)
@@ -117,60 +118,61 @@ def is_limited() -> Steps[bool]:
     return bool(rows[0][0])
 
 
-def opening(queue: str, tenant: str, now: int) -> Steps[Opening]:
-    """What a whole queue has room for in this scope, however many wait in it: then nobody needs to be parked."""
-    barred = [row[0] for row in (yield Statement(_BARRED, {"now": now, "queue": queue, "tenant": tenant}))]
-    if EVERY_TENANT in barred or tenant in barred:
-        return Opening(0, barred)
-    whose = tenant
-    if tenant == EVERY_TENANT:  # where there is but one tenant, its limits are those of all
+def capacity_of_queue(queue: str, tenant: str, now: int) -> Steps[QueueCapacity]:
+    """The capacity of a whole queue for this scope. A full queue is not claimed from, so that no job needs parking."""
+    excluded = [row[0] for row in (yield Statement(_BARRED, {"now": now, "queue": queue, "tenant": tenant}))]
+    if EVERY_TENANT in excluded or tenant in excluded:
+        return QueueCapacity(0, excluded)
+    limited_tenant = tenant
+    if tenant == EVERY_TENANT:  # with a single tenant, its limits apply to the whole queue
         ((first, last),) = yield Statement(_TENANTS)
-        whose = first if first is not None and first == last else EVERY_TENANT
-    rules = yield from _rules([(whose, "all", EACH), (whose, "queue", queue)], now)
-    rooms = []
+        limited_tenant = first if first is not None and first == last else EVERY_TENANT
+    rules = yield from _rules([(limited_tenant, "all", EACH), (limited_tenant, "queue", queue)], now)
+    capacities = []
     for bucket, rule in rules.items():
-        rooms.append((yield from room_in(bucket, rule, now)))
+        capacities.append((yield from _capacity(bucket, rule, now)))
     rates = tuple((bucket, rule) for bucket, rule in rules.items() if rule.rate is not None)
-    return Opening(min(rooms, default=None), barred, rates)
+    return QueueCapacity(min(capacities, default=None), excluded, rates)
 
 
 def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
-    """The numbers of those that have room, at most so many, in the order given; who has none is parked."""
-    used: dict[int, str] = dict((yield Statement(_USES, (ids_json(each.n for each in picked),))))  # type: ignore[arg-type]
-    # Most of them are alike: what is looked up is looked up once for all that are.
-    alike = [(each.tenant, each.queue, each.kind, each.agent, used.get(each.n)) for each in picked]
-    wanted = {what: _wanted(*what) for what in set(alike)}
-    rules = yield from _rules({each for names in wanted.values() for each in names}, now)
+    """Admit at most ``most`` jobs that all their limits have capacity for, in the given order, and park those without.
+    Returns the numbers of the admitted jobs."""
+    uses: dict[int, str] = dict((yield Statement(_USES, (ids_json(each.n for each in picked),))))  # type: ignore[arg-type]
+    # Most jobs have the same attributes: limits are read once per distinct combination.
+    attributes = [(each.tenant, each.queue, each.kind, each.agent, uses.get(each.n)) for each in picked]
+    keys = {combination: _limit_keys(*combination) for combination in set(attributes)}
+    rules = yield from _rules({key for some in keys.values() for key in some}, now)
     if not rules:
         return {each.n for each in picked[:most]}
     limits = {
-        what: [bucket for each in names for bucket in _buckets(each) if bucket in rules]
-        for what, names in wanted.items()
+        combination: [bucket for key in some for bucket in _buckets(key) if bucket in rules]
+        for combination, some in keys.items()
     }
-    rooms = {}
+    capacities = {}
     for bucket, rule in rules.items():
-        rooms[bucket] = yield from room_in(bucket, rule, now)
+        capacities[bucket] = yield from _capacity(bucket, rule, now)
     admitted: set[int] = set()
-    places: list[tuple[str, str, str, str]] = []
+    slots: list[tuple[str, str, str, str]] = []
     spent: Counter[Bucket] = Counter()
     parked: dict[Bucket, list[int]] = {}
-    for each, what in zip(picked, alike, strict=True):
+    for each, combination in zip(picked, attributes, strict=True):
         if len(admitted) >= most:
             break
-        under = limits[what]
-        full = next((bucket for bucket in under if rooms[bucket] <= 0), None)
+        buckets = limits[combination]
+        full = next((bucket for bucket in buckets if capacities[bucket] <= 0), None)
         if full is not None:
             parked.setdefault(full, []).append(each.n)
             continue
         admitted.add(each.n)
-        for bucket in under:
-            rooms[bucket] -= 1
+        for bucket in buckets:
+            capacities[bucket] -= 1
             if rules[bucket].concurrency is not None:
-                places.append((*bucket, each.id))
+                slots.append((*bucket, each.id))
             if rules[bucket].rate is not None:
                 spent[bucket] += 1
-    if places:
-        yield Statement(_OCCUPY, places, many=True)
+    if slots:
+        yield Statement(_OCCUPY, slots, many=True)
     for bucket, count in spent.items():
         left = yield from _tokens(bucket, rules[bucket], now)
         yield Statement(_SPEND, (*bucket, left - count, now))
@@ -181,69 +183,70 @@ def admit(picked: Sequence[Candidate], now: int, most: int) -> Steps[set[int]]:
 
 
 def park_paused(numbers: Sequence[int], queue: str, now: int) -> Steps[bool]:
-    """Have those out of the way that are paused, of what a claim has picked and of those like them behind."""
-    facts = {"never": NEVER, "now": now, "queue": queue}
-    rows = yield Statement(_PARK_PAUSED, {**facts, "numbers": ids_json(numbers), "more": 0})
+    """Park the paused jobs among those that a claim has picked; if there are any, also those at the head of the queue.
+    Returns whether there were any."""
+    params = {"never": NEVER, "now": now, "queue": queue}
+    rows = yield Statement(_PARK_PAUSED, {**params, "numbers": ids_json(numbers), "more": 0})
     if rows:
-        yield Statement(_PARK_PAUSED, {**facts, "numbers": "[]", "more": 1})
+        yield Statement(_PARK_PAUSED, {**params, "numbers": "[]", "more": 1})
     return bool(rows)
 
 
-def room_in(bucket: Bucket, rule: Rule, now: int) -> Steps[int]:
-    """How many more may be taken."""
-    rooms: list[int] = []
+def _capacity(bucket: Bucket, rule: Rule, now: int) -> Steps[int]:
+    """How many more jobs a limit admits."""
+    capacities: list[int] = []
     if rule.concurrency is not None:
         ((taken,),) = yield Statement(_TAKEN, bucket)
-        rooms.append(max(rule.concurrency - int(taken), 0))
+        capacities.append(max(rule.concurrency - int(taken), 0))
     if rule.rate is not None:
         left = yield from _tokens(bucket, rule, now)
-        rooms.append(int(left + 1e-9))
-    return min(rooms)
+        capacities.append(int(left + 1e-9))
+    return min(capacities)
 
 
 def go_on(bucket: Bucket, want: int, now: int) -> Steps[int]:
-    """Let as many go on as a limit has room for, in queue order; answers how many."""
+    """Release parked jobs, as many as their limit has capacity for, in queue order; returns their number."""
     rules = yield from _rules([bucket], now)
     rule = rules.get(bucket)
-    room = want if rule is None else min(want, (yield from room_in(bucket, rule, now)))
-    if room <= 0:
+    capacity = want if rule is None else min(want, (yield from _capacity(bucket, rule, now)))
+    if capacity <= 0:
         return 0
-    rows = yield Statement(_GO_ON, {"bucket": bucket.text, "room": room})
+    rows = yield Statement(_RELEASE, {"bucket": bucket.text, "room": capacity})
     return len(rows)
 
 
-def token_at(bucket: Bucket, rule: Rule, now: int, promised: int = 0) -> Steps[int]:
-    """When the next token comes in; ``promised`` ones are for jobs that go on already. A little later than computed:
-    times are rounded, and nobody would come again for the rest."""
+def _token_at(bucket: Bucket, rule: Rule, now: int, promised: int = 0) -> Steps[int]:
+    """When the next token is available; ``promised`` tokens are for jobs that were already released. Slightly later
+    than computed: times are rounded, and a wake-up too early would not be repeated."""
     left = yield from _tokens(bucket, rule, now)
-    return now + ROUNDED + in_micros(max(1.0 + promised - left, 0.0) * (rule.per or 1.0) / (rule.rate or 1))
+    return now + ROUNDING + in_micros(max(1.0 + promised - left, 0.0) * (rule.per or 1.0) / (rule.rate or 1))
 
 
 def next_token_at() -> Steps[int | None]:
-    """When the next token comes in that jobs wait for."""
+    """When the next token that jobs wait for is available."""
     rows = yield Statement(_NEXT_WAKE)
     at: int | None = rows[0][0]
     return at
 
 
 def wake_queue_later(rates: Sequence[tuple[Bucket, Rule]], now: int) -> Steps[None]:
-    """The room of a whole queue is used up, and more may wait in it: record when there is room again."""
+    """The capacity of a whole queue is used up, and more jobs may wait: record when there is capacity again."""
     for bucket, rule in rates:
-        if (yield from token_at(bucket, rule, now)) > now + ROUNDED:
+        if (yield from _token_at(bucket, rule, now)) > now + ROUNDING:
             yield from wake_later(bucket, rule, now)
 
 
 def next_in(now: int) -> Steps[float | None]:
-    """After how many seconds a rate limit that holds jobs back has room again."""
+    """The seconds until a rate limit with waiting jobs has capacity again."""
     at = yield from next_token_at()
     return None if at is None else max(at - now, 0) / SECOND
 
 
 def wake_later(bucket: Bucket, rule: Rule, now: int, promised: int = 0) -> Steps[None]:
-    """Jobs wait for the next token: record when it comes in, which is when a worker claims again."""
+    """Record when the next token is available: workers then claim again."""
     if rule.rate is None:
         return
-    wake = yield from token_at(bucket, rule, now, promised)
+    wake = yield from _token_at(bucket, rule, now, promised)
     yield Statement(_WAKE, {**bucket._asdict(), "wake": wake, "now": now})
 
 
@@ -252,8 +255,8 @@ def _tokens(bucket: Bucket, rule: Rule, now: int) -> Steps[float]:
     return tokens(None, 0.0, rule) if not rows else tokens(rows[0][0], (now - rows[0][1]) / SECOND, rule)
 
 
-def _wanted(tenant: str, queue: str, kind: str, agent: str | None, uses: str | None) -> list[tuple[str, str, str]]:
-    """Whatever a limit might count such a job by: its tenant, a scope and a name."""
+def _limit_keys(tenant: str, queue: str, kind: str, agent: str | None, uses: str | None) -> list[tuple[str, str, str]]:
+    """The keys by which limits can count such a job: tenant, scope and name."""
     names = [("all", EACH), ("queue", queue), ("kind", kind), ("tenant", tenant)]
     if agent is not None:
         names.append(("agent", agent))
@@ -263,41 +266,41 @@ def _wanted(tenant: str, queue: str, kind: str, agent: str | None, uses: str | N
     return [(tenant, scope, name) for scope, name in names]
 
 
-def _buckets(what: tuple[str, str, str]) -> tuple[Bucket, Bucket]:
-    tenant, scope, name = what
+def _buckets(key: tuple[str, str, str]) -> tuple[Bucket, Bucket]:
+    tenant, scope, name = key
     return Bucket(EVERY_TENANT, scope, name), Bucket(tenant, scope, name)
 
 
 def _rules(wanted: Iterable[tuple[str, str, str]], now: int) -> Steps[dict[Bucket, Rule]]:
-    """The limits on them. What is reserved or paused is a limit of none."""
-    asked = list(wanted)
-    found: dict[Bucket, Rule] = {}
-    some = yield Statement(_SOME_RULES, (FEW,))
-    if len(some) < FEW:  # sooner compared here
-        known = {(tenant, scope, name): limits for tenant, scope, name, *limits in some}
-        for what in asked:
-            for bucket in _buckets(what):
+    """The limits for these keys. A reservation or pause is a limit of zero."""
+    keys = list(wanted)
+    rules: dict[Bucket, Rule] = {}
+    rows = yield Statement(_SOME_RULES, (FEW,))
+    if len(rows) < FEW:  # matching few limits here is faster than in SQL
+        known = {(tenant, scope, name): limits for tenant, scope, name, *limits in rows}
+        for key in keys:
+            for bucket in _buckets(key):
                 limits = known.get(bucket) or known.get((bucket.tenant, bucket.scope, EACH))
                 if limits is not None:
-                    found[bucket] = Rule(bucket.scope, bucket.name, *limits)
+                    rules[bucket] = Rule(bucket.scope, bucket.name, *limits)
     else:
-        for key, tenant, *limits in (yield Statement(_RULES, {"wanted": json.dumps(asked)})):
-            _, scope, name = asked[key]
-            found[Bucket(tenant, scope, name)] = Rule(scope, name, *limits)
+        for index, tenant, *limits in (yield Statement(_RULES, {"wanted": json.dumps(keys)})):
+            _, scope, name = keys[index]
+            rules[Bucket(tenant, scope, name)] = Rule(scope, name, *limits)
     paused = {Bucket(*row) for row in (yield Statement(_PAUSED, (now,)))}
     if paused:
-        closed = {bucket for what in asked for bucket in _buckets(what)} & paused
-        found |= {bucket: Rule(bucket.scope, bucket.name, 0) for bucket in closed}
-    if not any(scope == "resource" for _, scope, _ in asked):
-        return found
-    for key, tenant in (yield Statement(_RESERVED, {"wanted": json.dumps(asked), "now": now})):
-        _, scope, name = asked[key]
-        found[Bucket(tenant, scope, name)] = Rule(scope, name, 0)
-    return found
+        closed = {bucket for key in keys for bucket in _buckets(key)} & paused
+        rules |= {bucket: Rule(bucket.scope, bucket.name, 0) for bucket in closed}
+    if not any(scope == "resource" for _, scope, _ in keys):
+        return rules
+    for index, tenant in (yield Statement(_RESERVED, {"wanted": json.dumps(keys), "now": now})):
+        _, scope, name = keys[index]
+        rules[Bucket(tenant, scope, name)] = Rule(scope, name, 0)
+    return rules
 
 
 def candidate(row: Row) -> Candidate:
-    """From a row of a claim's own picking."""
+    """The candidate of a row that a claim has picked."""
     return Candidate(row[0], row[1], row[4], row[6], row[5], row[20])
 
 
@@ -309,13 +312,13 @@ _HALTED = Statement(
 
 
 def halted() -> Steps[bool]:
-    """Whether the system is off: nothing but what runs may touch anything."""
+    """Whether everything is paused: only running jobs may continue."""
     return bool((yield _HALTED))
 
 
 def duty(idle: Any, peek: Callable[..., Steps[Any]]) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
-    """A flow that anybody runs now and then: ``peek`` looks whether there is something to do. Neither it nor the flow
-    does anything while the system is off; the answer is ``idle`` then."""
+    """The flow of a maintenance task. ``peek`` checks whether there is something to do. While everything is paused,
+    neither runs, and the result is ``idle``."""
 
     def wrap(steps: Callable[P, Steps[T]]) -> Callable[P, Flow[T]]:
         @wraps(steps)
@@ -324,12 +327,12 @@ def duty(idle: Any, peek: Callable[..., Steps[Any]]) -> Callable[[Callable[P, St
                 return idle  # type: ignore[no-any-return]
             return (yield from steps(*args, **kwargs))
 
-        def look(*args: Any, **kwargs: Any) -> Steps[Any]:
+        def peek_unless_halted(*args: Any, **kwargs: Any) -> Steps[Any]:
             if (yield from halted()):
                 return idle
             return (yield from peek(*args, **kwargs))
 
-        return flow(peek=look)(body)
+        return flow(peek=peek_unless_halted)(body)
 
     return wrap
 
@@ -339,22 +342,23 @@ _DISABLED = (
     " ON a.tenant = json_extract(o.value, '$[0]') AND a.id = json_extract(o.value, '$[1]')"
     " WHERE a.disabled_at IS NOT NULL"
 )
-_PUT_OFF = 'UPDATE job_state SET due_at = :until, note = \'{"held": "agent_disabled"}\' WHERE n IN'
-_PUT_OFF_THESE = f"{_PUT_OFF} (SELECT value FROM json_each(:numbers))"
-# And others of theirs, that the next claims need not come by them.
-_PUT_OFF_MORE = (
-    f"{_PUT_OFF} (SELECT n FROM job_state WHERE tenant = :tenant AND agent = :agent AND agent IS NOT NULL"
+_POSTPONE = 'UPDATE job_state SET due_at = :until, note = \'{"held": "agent_disabled"}\' WHERE n IN'
+_POSTPONE_PICKED = f"{_POSTPONE} (SELECT value FROM json_each(:numbers))"
+# More jobs of the same agents, so that the next claims do not pick them.
+_POSTPONE_MORE = (
+    f"{_POSTPONE} (SELECT n FROM job_state WHERE tenant = :tenant AND agent = :agent AND agent IS NOT NULL"
     " AND state IN ('queued', 'retry_waiting') AND +state = 'queued' AND due_at IS NULL LIMIT 1000)"
 )
 
 
-def hold_back(picked: Sequence[Row], whose: Sequence[tuple[str, str | None]], now: int) -> Steps[list[Row]]:
-    """Of what a claim has picked (the number first), the rows it may take; ``whose`` says each one's tenant and agent.
+def postpone_disabled(picked: Sequence[Row], owners: Sequence[tuple[str, str | None]], now: int) -> Steps[list[Row]]:
+    """Of the rows that a claim has picked (number first), those whose agents are enabled; ``owners`` has the tenant and
+    agent of each.
 
-    Jobs of disabled agents are put off for a while, after which a claim finds them again: nothing is lost if whoever
-    enables the agent comes to nothing half-way. It is no step of theirs, and not in the ledger.
+    Jobs of disabled agents are postponed for a while; then a claim picks them again. So no job is lost if enabling an
+    agent fails half-way. It is not a transition, and not recorded in the ledger.
     """
-    agents = {each for each in whose if each[1] is not None}
+    agents = {each for each in owners if each[1] is not None}
     if not agents:
         return list(picked)
     rows = yield Statement(_DISABLED, (json.dumps(list(agents)),))
@@ -362,8 +366,8 @@ def hold_back(picked: Sequence[Row], whose: Sequence[tuple[str, str | None]], no
     if not disabled:
         return list(picked)
     until = now + HOLD // MICROSECOND
-    held = [row[0] for row, each in zip(picked, whose, strict=True) if each in disabled]
-    yield Statement(_PUT_OFF_THESE, {"until": until, "numbers": ids_json(held)})
+    postponed = [row[0] for row, owner in zip(picked, owners, strict=True) if owner in disabled]
+    yield Statement(_POSTPONE_PICKED, {"until": until, "numbers": ids_json(postponed)})
     for tenant, agent in disabled:
-        yield Statement(_PUT_OFF_MORE, {"until": until, "tenant": tenant, "agent": agent})
-    return [row for row, each in zip(picked, whose, strict=True) if each not in disabled]
+        yield Statement(_POSTPONE_MORE, {"until": until, "tenant": tenant, "agent": agent})
+    return [row for row, owner in zip(picked, owners, strict=True) if owner not in disabled]

@@ -1,4 +1,5 @@
-"""Signing a write: the triggers read from here who is writing and what time it is. The dialect; the clock."""
+"""Common parts of the SQLite operations: signing a write, so that triggers know its actor and time; the dialect; the
+clock."""
 
 from __future__ import annotations
 
@@ -24,24 +25,25 @@ _UNSIGN = Statement("UPDATE clock SET actor = NULL, now = NULL, floor = NULL")
 
 
 def sign(actor: str | None) -> Steps[int]:
-    """Begin a write as ``actor``; answers the time it happens at."""
+    """Begin a write as ``actor``; returns its time."""
     rows = yield Statement(_SIGN, (actor,))
     return int(rows[0][0])
 
 
 def sign_enqueue() -> Steps[tuple[int, bool]]:
-    """``sign`` for whoever enqueues: the time, and whether anything is to be judged about what comes (``dispatch``)."""
+    """``sign`` for an enqueue: returns its time, and whether any rule must be checked (``dispatch``)."""
     rows = yield _SIGN_ENQUEUE
     return int(rows[0][0]), bool(rows[0][1])
 
 
 def unsign() -> Steps[None]:
-    """Every flow that signed ends with this, or is rolled back. New jobs get their state and first event here."""
+    """End a write. A trigger then gives new jobs their state and first event. A flow that signed either ends with this
+    or is rolled back."""
     yield _UNSIGN
 
 
 def act_under(lease: str, tenant: str) -> Steps[int]:
-    """Sign as the holder of a lease, which must be known in this very scope."""
+    """Sign as the holder of a lease, which must exist in exactly this scope."""
     rows = yield Statement("SELECT holder FROM lease WHERE id = ? AND tenant = ?", (lease, tenant))
     if not rows:
         raise StaleLease(f"unknown lease {lease}")
@@ -52,7 +54,7 @@ def act_under(lease: str, tenant: str) -> Steps[int]:
 def note_action(
     tenant: str, event_type: str, subject: str, name: str, changed: str | None, span: tuple[int, int] | None = None
 ) -> Steps[None]:
-    """Record what no trigger can tell from the rows; ``span`` has the first and the last number of purged events."""
+    """Record an action that no trigger can derive from rows. ``span``: first and last number of purged events."""
     yield Statement(
         "INSERT INTO action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)"
         " VALUES (?, (SELECT now FROM present), (SELECT actor FROM present), ?, ?, ?, ?, ?, ?)",
@@ -69,10 +71,12 @@ def any_tenant(tenant: str) -> int:
     return int(tenant == EVERY_TENANT)
 
 
-PASSED_OVER = "NOT IN (SELECT q.job_id FROM quarantine q WHERE q.until > :now)"
+NOT_QUARANTINED = "NOT IN (SELECT q.job_id FROM quarantine q WHERE q.until > :now)"
 
 
 class SqlitePart(Reader):
+    """The base of the SQLite operations."""
+
     dialect = Dialect(
         SqliteCodec(),
         "",

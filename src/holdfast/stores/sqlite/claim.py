@@ -1,41 +1,39 @@
-"""Leases, and what is done under one short of ending an attempt: claim, start, release, checkpoint, artifact."""
+"""Leases and the claim: open, renew and end a lease; pick, claim, start and release jobs under it."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from holdfast.engine.job import Claim, Holding, Lease, Renewal, StopMode
-from holdfast.engine.payload import MARK
 from holdfast.errors import Refused, StaleLease
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest
 from holdfast.stores.sqlite.admission import (
-    Opening,
+    QueueCapacity,
     admit,
     candidate,
+    capacity_of_queue,
     dispatch,
-    hold_back,
     is_limited,
     next_in,
-    opening,
     park_paused,
+    postpone_disabled,
     wake_queue_later,
 )
-from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import NOT_QUARANTINED, act_under, any_tenant, ids_json, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.fair_shares import Share, move_on, pick_fairly, share_of, share_when_needed
+from holdfast.stores.sqlite.fair_shares import Share, advance, pick_fairly, share_of, share_when_needed
 
 _OPEN = (
     "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots, version)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _RENEW = (
-    # A clock that was set back leaves an end that is too far away.
+    # After the clock was set back, the old end of the lease is too far in the future.
     "UPDATE lease SET until = CASE WHEN renewed_at > :now + 5000000 THEN :until ELSE max(until, :until) END,"
     " renewed_at = :now, renewals = renewals + 1"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING coalesce(stop_request, 'kept')"
@@ -59,13 +57,13 @@ _CLAIMABLE = (
     "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
     " AND (s.deadline_at IS NULL OR s.deadline_at > :now)"
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
-    # Read once a statement, and only if a job names an executor.
+    # The subquery runs once per statement, and only if a job names an executor.
     " AND (s.executor IS NULL OR s.executor = (SELECT l.name FROM lease l WHERE l.id = :lease))"
     " AND (:any OR s.tenant = :tenant)"
     " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
-    f" AND s.id {PASSED_OVER}"
+    f" AND s.id {NOT_QUARANTINED}"
 )
-# Queue order is the order of the index `claimable`; the row's number settles what is left of ties.
+# Queue order is the order of the index `claimable`; the row number breaks ties.
 _COLUMNS = (
     "SELECT s.n, j.id, :lease, s.attempt + :begun, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
     " s.max_attempts, s.max_crashes, j.backoff, s.priority, s.position, j.deadline_at, j.created_at, j.correlation_id,"
@@ -75,7 +73,7 @@ _PICK = (
     f"{_COLUMNS} FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
     f" WHERE {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :want"
 )
-# The first of each of some tenants, as many as its share.
+# The first jobs of some tenants, as many of each as its quota.
 _PICK_FAIRLY = (
     f"{_COLUMNS} FROM json_each(:whom) w CROSS JOIN job_state s ON s.n IN (SELECT s.n FROM job_state s"
     f" INDEXED BY fair WHERE s.tenant = w.value AND {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :quota)"
@@ -83,12 +81,12 @@ _PICK_FAIRLY = (
 )
 TENANT, AGENT = 4, 20
 IN_ORDER = (0, TENANT, 13, 14)  # number, tenant, priority, position
-OPEN = Opening(None, [])
+UNLIMITED = QueueCapacity(None, [])
 ROUNDS = 8
 EXTRA = 50
 _PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
 _ANY_PAUSE = Statement("SELECT 1 FROM pause LIMIT 1")
-_RECALLS = (
+_CANCELLATIONS = (
     "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
 )
 _HOLDINGS = (
@@ -111,35 +109,15 @@ _RELEASE = (
     "UPDATE job_state SET state = 'queued', lease = NULL, note = NULL"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND +lease = :lease AND +state = 'leased' RETURNING id"
 )
-_SAVE = (
-    "INSERT INTO checkpoint (job_id, tenant, name, value, attempt, saved_at)"
-    " SELECT id, tenant, :name, :value, attempt, :now FROM job_state"
-    " WHERE id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
-    " ON CONFLICT (job_id, name) DO UPDATE"
-    " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,"
-    " saves = CASE WHEN attempt = excluded.attempt THEN saves + 1 ELSE 1 END RETURNING 1"
-)
-_UPLOAD = (
-    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
-    " SELECT tenant, :ref, id, :now, :now + 86400000000 FROM job_state"
-    " WHERE id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
-    " ON CONFLICT DO NOTHING"
-)
-_HELD = "SELECT 1 FROM job_state WHERE id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
-_ADD_ARTIFACT = (
-    "INSERT INTO artifact (job_id, tenant, attempt, name, ref, meta, at)"
-    " SELECT id, tenant, attempt, :name, :ref, :meta, :now FROM job_state"
-    " WHERE id = :id AND attempt = :attempt AND :lease IN (lease, settled_by) RETURNING 1"
-)
 
 
-def live(request: ClaimRequest, now: int) -> Steps[tuple[bool, bool]]:
-    """Whether the lease is live, and whether its label may execute: it can have been taken off the list meanwhile."""
+def lease_state(request: ClaimRequest, now: int) -> Steps[tuple[bool, bool]]:
+    """Whether the lease is live, and whether its executor label is (still) on the allowlist."""
     rows = yield Statement(_LIVE, (request.lease, request.tenant, now))
     return bool(rows), bool(rows) and bool(rows[0][1])
 
 
-def refused() -> Refused:
+def executor_refused() -> Refused:
     return Refused(
         "the executor label of this lease is not on the allowlist",
         code="executor_refused",
@@ -147,20 +125,20 @@ def refused() -> Refused:
     )
 
 
-def anything_for(request: ClaimRequest, now: int) -> Steps[tuple[bool, float | None]]:
-    """Whether a claim would find something, and when a rate limit that holds jobs back has room again."""
+def has_work(request: ClaimRequest, now: int) -> Steps[tuple[bool, float | None]]:
+    """Whether a claim would find a job; if not, the seconds until a rate limit with waiting jobs has capacity again."""
     limited = yield from is_limited()
     for queue in request.queues:
-        open_to = (yield from opening(queue, request.tenant, now)) if limited else OPEN
-        if open_to.room is not None and open_to.room <= 0:
+        capacity = (yield from capacity_of_queue(queue, request.tenant, now)) if limited else UNLIMITED
+        if capacity.jobs is not None and capacity.jobs <= 0:
             continue
-        rows = yield Statement(_PEEK, _picking(request, queue, now, open_to.barred))
+        rows = yield Statement(_PEEK, _pick_params(request, queue, now, capacity.excluded))
         if rows:
             return True, None
     return False, (yield from next_in(now)) if limited else None
 
 
-def _picking(request: ClaimRequest, queue: str, now: int, barred: Sequence[str] = ()) -> dict[str, Any]:
+def _pick_params(request: ClaimRequest, queue: str, now: int, excluded: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "queue": queue,
         "lease": request.lease,
@@ -169,73 +147,75 @@ def _picking(request: ClaimRequest, queue: str, now: int, barred: Sequence[str] 
         "kinds": None if request.kinds is None else ids_json(request.kinds),
         "any": any_tenant(request.tenant),
         "tenant": request.tenant,
-        "barred": ids_json(barred) if barred else None,
+        "barred": ids_json(excluded) if excluded else None,
     }
 
 
 def _next(
-    request: ClaimRequest, queue: str, now: int, want: int, share: Share | None, barred: Sequence[str] = ()
+    request: ClaimRequest, queue: str, now: int, want: int, share: Share | None, excluded: Sequence[str] = ()
 ) -> Steps[list[Row]]:
-    params = _picking(request, queue, now, barred)
+    """The next jobs of a queue, in order."""
+    params = _pick_params(request, queue, now, excluded)
     if share is None:
-        found = yield Statement(_PICK, params | {"want": want})
+        rows = yield Statement(_PICK, params | {"want": want})
     else:
-        found = yield from pick_fairly(share, _PICK_FAIRLY, params, want, IN_ORDER)
-    return found
-
-
-def _pick_within(request: ClaimRequest, queue: str, now: int, want: int, share: Share | None) -> Steps[list[Row]]:
-    """The same where something is limited or reserved: what has no room is parked, and the rest is looked for again."""
-    open_to = yield from opening(queue, request.tenant, now)
-    want = want if open_to.room is None else min(want, open_to.room)
-    paused = bool((yield _ANY_PAUSE))
-    got: dict[int, Row] = {}
-    extra = 0
-    for _ in range(ROUNDS if want > 0 else 0):
-        found = yield from _next(request, queue, now, want + extra, share, open_to.barred)
-        if paused and (yield from park_paused([row[0] for row in found], queue, now)):
-            continue
-        able = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
-        new = [row for row in able if row[0] not in got]
-        admitted = (yield from admit([candidate(row) for row in new], now, want - len(got))) if new else set()
-        got |= {row[0]: row for row in new if row[0] in admitted}
-        if len(got) >= want or len(got) == len(found):
-            break
-        extra = EXTRA  # somebody was in the way, and more of the same may be
-    if open_to.room is not None and len(got) >= open_to.room:  # used up, and more may wait
-        yield from wake_queue_later(open_to.rates, now)
-    return list(got.values())
-
-
-def _pick(request: ClaimRequest, queue: str, now: int, want: int, share: Share | None) -> Steps[list[Row]]:
-    """What is next in a queue. Where jobs of disabled agents were in the way, and put off, it is looked for again."""
-    rows: list[Row] = []
-    for _ in range(ROUNDS):
-        found = yield from _next(request, queue, now, want, share)
-        if all(row[AGENT] is None for row in found):
-            return found
-        rows = yield from hold_back(found, [(row[TENANT], row[AGENT]) for row in found], now)
-        if len(rows) == len(found):
-            break
+        rows = yield from pick_fairly(share, _PICK_FAIRLY, params, want, IN_ORDER)
     return rows
 
 
+def _pick_limited(request: ClaimRequest, queue: str, now: int, want: int, share: Share | None) -> Steps[list[Row]]:
+    """``_pick`` where there are limits, pauses or reservations: jobs without capacity are parked, and the next ones are
+    picked instead."""
+    capacity = yield from capacity_of_queue(queue, request.tenant, now)
+    want = want if capacity.jobs is None else min(want, capacity.jobs)
+    paused = bool((yield _ANY_PAUSE))
+    picked: dict[int, Row] = {}
+    extra = 0
+    for _ in range(ROUNDS if want > 0 else 0):
+        rows = yield from _next(request, queue, now, want + extra, share, capacity.excluded)
+        if paused and (yield from park_paused([row[0] for row in rows], queue, now)):
+            continue
+        enabled = yield from postpone_disabled(rows, [(row[TENANT], row[AGENT]) for row in rows], now)
+        new = [row for row in enabled if row[0] not in picked]
+        admitted = (yield from admit([candidate(row) for row in new], now, want - len(picked))) if new else set()
+        picked |= {row[0]: row for row in new if row[0] in admitted}
+        if len(picked) >= want or len(picked) == len(rows):
+            break
+        extra = EXTRA  # some jobs were parked or postponed, and more of them may follow
+    if capacity.jobs is not None and len(picked) >= capacity.jobs:  # used up, and more jobs may wait
+        yield from wake_queue_later(capacity.rates, now)
+    return list(picked.values())
+
+
+def _pick(request: ClaimRequest, queue: str, now: int, want: int, share: Share | None) -> Steps[list[Row]]:
+    """The next jobs of a queue. If some were postponed because their agents are disabled, it picks again."""
+    enabled: list[Row] = []
+    for _ in range(ROUNDS):
+        rows = yield from _next(request, queue, now, want, share)
+        if all(row[AGENT] is None for row in rows):
+            return rows
+        enabled = yield from postpone_disabled(rows, [(row[TENANT], row[AGENT]) for row in rows], now)
+        if len(enabled) == len(rows):
+            break
+    return enabled
+
+
 def _claim(row: Row) -> Claim:
-    """By hand, since there are thousands a second: the columns are ``_COLUMNS``, and of most a plain job has none."""
-    _, *facts = row
-    facts[_CREATED] = from_micros(facts[_CREATED])
-    facts[_TAGS] = _CODEC.tags(facts[_TAGS])
-    if facts[_BACKOFF] is not None:
-        facts[_BACKOFF] = found = _CODEC.json(facts[_BACKOFF])
-        if type(found) is not dict:
+    """A claim from ``_COLUMNS``. Written out because of its speed: there are thousands per second."""
+    _, *values = row
+    values[_CREATED] = from_micros(values[_CREATED])
+    values[_TAGS] = _CODEC.tags(values[_TAGS])
+    if values[_BACKOFF] is not None:
+        values[_BACKOFF] = backoff = _CODEC.json(values[_BACKOFF])
+        if type(backoff) is not dict:
             raise ValueError("not a backoff")
-    if facts[_DEADLINE] is not None:
-        facts[_DEADLINE] = from_micros(facts[_DEADLINE])
-    return Claim(*facts)
+    if values[_DEADLINE] is not None:
+        values[_DEADLINE] = from_micros(values[_DEADLINE])
+    return Claim(*values)
 
 
 def claims_of(picked: Sequence[Row]) -> list[Claim]:
-    """All at once; row by row where one of them cannot be read."""
+    """The claims of picked rows; with the slower decoder if one of them cannot be read."""
     try:
         return list(map(_claim, picked))
     except Exception:
@@ -249,6 +229,8 @@ _BACKOFF, _DEADLINE, _CREATED, _TAGS = map(_FIELDS.index, ("backoff", "deadline_
 
 
 class SqliteLeaseRows:
+    """The part of ``store.leases`` without settlement and maintenance."""
+
     @flow()
     def open(
         self,
@@ -263,9 +245,9 @@ class SqliteLeaseRows:
     ) -> Steps[Lease]:
         now = yield from sign(None)
         lease, until = str(uuid.uuid4()), now + in_micros(ttl)
-        known, served = (None if names is None else ids_json(names) for names in (kinds, queues))
+        kind_names, queue_names = (None if names is None else ids_json(names) for names in (kinds, queues))
         yield from share_when_needed(tenant)
-        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, known, served, slots, version))
+        yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, kind_names, queue_names, slots, version))
         yield from unsign()
         return Lease(lease, from_micros(until))
 
@@ -275,8 +257,8 @@ class SqliteLeaseRows:
         params = {"until": now + in_micros(ttl), "now": now, "lease": lease, "tenant": tenant}
         rows = yield Statement(_RENEW, params)
         yield from unsign()
-        answer: Renewal = rows[0][0] if rows else False
-        return answer
+        renewal: Renewal = rows[0][0] if rows else False
+        return renewal
 
     @flow()
     def request_stop(self, worker: str, mode: StopMode, actor: str | None, tenant: str) -> Steps[bool]:
@@ -296,28 +278,28 @@ class SqliteLeaseRows:
     @flow()
     def claim(self, request: ClaimRequest) -> Steps[list[Claim]]:
         now = yield from act_under(request.lease, request.tenant)
-        alive, may = yield from live(request, now)
+        alive, allowed = yield from lease_state(request, now)
         if not alive:
             raise StaleLease(f"lease {request.lease} is not live")
-        if not may:
-            raise refused()
+        if not allowed:
+            raise executor_refused()
         claims, _ = yield from self.take(request, now)
         yield from unsign()
         return claims
 
     def take(self, request: ClaimRequest, now: int) -> Steps[tuple[list[Claim], float | None]]:
-        """The claim itself, inside a flow that has signed and that saw the lease to be live; and after how many seconds
-        a rate limit that holds jobs back has room again."""
+        """Claim jobs, within a signed write that has checked the lease. Also returns the seconds until a rate limit
+        with waiting jobs has capacity again."""
         picked: list[Row] = []
         limited, fair = yield from dispatch()
-        pick = _pick_within if limited else _pick
-        for queue in dict.fromkeys(request.queues):  # once each: nothing is taken before all are picked
+        pick = _pick_limited if limited else _pick
+        for queue in dict.fromkeys(request.queues):  # once each: no job is claimed before all are picked
             if len(picked) >= request.want:
                 break
             share = (yield from share_of(request, queue, fair)) if fair else None
             rows = yield from pick(request, queue, now, request.want - len(picked), share)
             if share is not None and rows:
-                yield from move_on(share, [row[TENANT] for row in rows])
+                yield from advance(share, [row[TENANT] for row in rows])
             picked += rows
         if picked:
             numbers = ids_json(row[0] for row in picked)
@@ -329,7 +311,7 @@ class SqliteLeaseRows:
 
     @flow(writes=False)
     def cancellations(self, lease: str, tenant: str) -> Steps[int | None]:
-        rows = yield Statement(_RECALLS, (lease, tenant))
+        rows = yield Statement(_CANCELLATIONS, (lease, tenant))
         return rows[0][0] if rows else None
 
     @flow(writes=False)
@@ -350,70 +332,3 @@ class SqliteLeaseRows:
         rows = yield Statement(_RELEASE, {"ids": ids_json(ids), "lease": lease})
         yield from unsign()
         return [row[0] for row in rows]
-
-
-_UPLOADED = (
-    "DELETE FROM leftover WHERE job_id = ?1 AND ref = json_extract(?2, '$.\"$holdfast\".stored')"
-    " AND tenant = (SELECT tenant FROM job_state WHERE id = ?1)"
-)
-
-
-def uploaded(values: Sequence[tuple[str, str]]) -> Steps[None]:
-    """These values of jobs are recorded, and the objects that they name are no longer to be deleted."""
-    yield Statement(_UPLOADED, list(values), many=True)
-
-
-class SqliteProgress:
-    @flow()
-    def save_checkpoint(
-        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
-    ) -> Steps[bool]:
-        now = yield from act_under(lease, tenant)
-        params = {
-            "id": claim_id,
-            "lease": lease,
-            "attempt": attempt,
-            "name": name,
-            "value": value,
-            "now": now,
-        }
-        rows = yield Statement(_SAVE, params)
-        if rows and value.startswith(MARK):
-            yield from uploaded([(claim_id, value)])
-        yield from unsign()
-        return bool(rows)
-
-    @flow()
-    def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Steps[bool]:
-        now = yield from act_under(lease, tenant)
-        params = {"id": claim_id, "lease": lease, "attempt": attempt, "ref": ref, "now": now}
-        held = yield Statement(_HELD, params)
-        if held:
-            yield Statement(_UPLOAD, params)
-        yield from unsign()
-        return bool(held)
-
-    @flow()
-    def add_artifact(
-        self,
-        claim_id: str,
-        lease: str,
-        attempt: int,
-        name: str,
-        ref: str,
-        tenant: str,
-        meta: dict[str, Any] | None = None,
-    ) -> Steps[bool]:
-        now = yield from act_under(lease, tenant)
-        params = {
-            "id": claim_id,
-            "lease": lease,
-            "attempt": attempt,
-            "name": name,
-            "ref": ref,
-            "meta": None if meta is None else json.dumps(meta),
-            "now": now,
-        }
-        rows = yield Statement(_ADD_ARTIFACT, params)
-        yield from unsign()
-        return bool(rows)

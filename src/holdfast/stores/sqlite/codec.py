@@ -1,4 +1,4 @@
-"""Values as SQLite stores them; job inserts; ``NEVER``."""
+"""Conversions for SQLite, and the insert of jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.stores.codecs import from_micros, in_micros, micros, texts
 from holdfast.stores.flow import Statement
 
 
-@dataclass(frozen=True)  # one is like another
+@dataclass(frozen=True)  # all instances are equal
 class SqliteCodec:
     ids_are_text = True
 
@@ -36,20 +36,23 @@ class SqliteCodec:
 
 
 def _backoff(retry: Retry) -> str | None:
-    usual = retry.backoff is PATIENT or retry.backoff == PATIENT
-    return None if usual else json.dumps(retry.backoff.to_json())
+    default = retry.backoff is PATIENT or retry.backoff == PATIENT
+    return None if default else json.dumps(retry.backoff.to_json())
 
 
-USUAL = "id, tenant, kind, queue, payload, priority, max_attempts, max_crashes, enqueued_by, source_system, created_at"
-SPECIAL = (
+NEVER = 2**63 - 1
+"""The due time of a parked job."""
+
+COMMON = "id, tenant, kind, queue, payload, priority, max_attempts, max_crashes, enqueued_by, source_system, created_at"
+OPTIONAL = (
     "run_at, deadline_at, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id,"
     " parent_id, workflow_id, external_ref, uses, retry_as, depth, executor"
 )
 
 
 def insert_jobs(specs: Sequence[JobSpec], tenant: str, now: int) -> Statement:
-    """One insert for the batch. Most batches use none of the special columns, and binding them is half the work."""
-    usual = [
+    """One insert for a batch. Most batches use no optional column, and binding them is half the work."""
+    common = [
         (
             spec.id,
             tenant,
@@ -65,22 +68,22 @@ def insert_jobs(specs: Sequence[JobSpec], tenant: str, now: int) -> Statement:
         )
         for spec in specs
     ]
-    special = [_special(spec, now) for spec in specs]
-    if all(values is _NOTHING for values in special):
-        return Statement(_INSERT_USUAL, usual, many=True)
-    return Statement(_INSERT_ALL, [(*one, *two) for one, two in zip(usual, special, strict=True)], many=True)
+    optional = [_optional_values(spec, now) for spec in specs]
+    if all(values is _NO_OPTIONS for values in optional):
+        return Statement(_INSERT_COMMON, common, many=True)
+    return Statement(_INSERT_ALL, [(*one, *two) for one, two in zip(common, optional, strict=True)], many=True)
 
 
 def _insert(columns: str) -> str:
     return f"INSERT INTO job ({columns}) VALUES ({', '.join('?' * (columns.count(',') + 1))})"
 
 
-_INSERT_USUAL = _insert(USUAL)
-_INSERT_ALL = _insert(f"{USUAL}, {SPECIAL}")
-_NOTHING: tuple[Any, ...] = (None, None, None, None, None, "[]", *[None] * 10)
+_INSERT_COMMON = _insert(COMMON)
+_INSERT_ALL = _insert(f"{COMMON}, {OPTIONAL}")
+_NO_OPTIONS: tuple[Any, ...] = (None, None, None, None, None, "[]", *[None] * 10)
 
 
-def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
+def _optional_values(spec: JobSpec, now: int) -> tuple[Any, ...]:
     run_at = None if spec.delay is None else now + in_micros(spec.delay)
     if spec.run_at is not None:
         run_at = micros(spec.run_at)
@@ -98,11 +101,8 @@ def _special(spec: JobSpec, now: int) -> tuple[Any, ...]:
         spec.workflow_id,
         spec.external_ref,
         json.dumps(spec.uses) if spec.uses else None,
-        spec.retry_as if spec.workflow_id is None else None,  # others wait for that very job: it is retried in place
+        spec.retry_as if spec.workflow_id is None else None,  # its successors wait for this job: it is retried in place
         spec.depth,
         spec.executor,
     )
-    return _NOTHING if values == _NOTHING else values
-
-
-NEVER = 2**63 - 1
+    return _NO_OPTIONS if values == _NO_OPTIONS else values

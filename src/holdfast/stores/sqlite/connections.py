@@ -1,12 +1,9 @@
-"""One file: set-up, threads, checkpoints, identity, network file systems.
+"""Connections to one SQLite file: set up, shared between threads, and checkpointed.
 
-Connections to one SQLite file: how they are set up, shared between threads, and checkpointed.
-
-Invariants: every write transaction begins with the write lock (``BEGIN IMMEDIATE``); nothing is
-reported as written before it is synced (``synchronous=FULL``); only one process at a time moves
-the write-ahead log into the file, under a lock file of its own, because before 3.51.3 two at once
-could damage it; a connection is never used in a process that was forked from its own; nothing is
-written to a file that has another's name by now, or none (``files``).
+Invariants: every write transaction begins with the write lock (``BEGIN IMMEDIATE``). Nothing is reported as written
+before it is synced (``synchronous=FULL``). Only one process at a time checkpoints the write-ahead log, under a separate
+lock file, because before SQLite 3.51.3 two at once could damage it. A connection is never used in a forked child. No
+write goes to a file that was removed or replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.stores.sqlite.errors import is_busy, translate
 
-# Without the `fuse.` that file systems of user space have in front of their names.
+# Without the prefix `fuse.` of file systems in user space.
 NETWORK = frozenset(
     {
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ncpfs", "sshfs", "glusterfs", "ceph", "ceph-fuse"),
@@ -36,7 +33,7 @@ NETWORK = frozenset(
 
 
 def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
-    """Does nothing where the mount table cannot be read."""
+    """Raise if the path is on a network file system. Does nothing if the mount table cannot be read."""
     try:
         table = mounts.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -62,23 +59,23 @@ Identity = tuple[int, int]
 
 
 def identity_of(path: str) -> Identity | None:
-    """None when there is no such file, or none that can be seen."""
+    """Device and inode of a file; None if it does not exist or cannot be accessed."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def create_private(path: str) -> None:
-    """Make the file, readable by its owner alone, if there is none. SQLite gives the log and its index the same mode. A
-    file that is there keeps the mode it has; what cannot be made is left to SQLite, which says why."""
+    """Create the file, readable only by its owner, if it does not exist. SQLite gives the log and its index the same
+    mode. An existing file keeps its mode. Errors are ignored: SQLite reports them when it opens the file."""
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def mode_like(path: str) -> int:
-    """The mode of the database file, for a file beside it: whoever may write the one may write the other."""
+    """The mode of the database file, for a file beside it: the same users may write both."""
     try:
         return os.stat(path).st_mode & 0o666
     except OSError:
@@ -86,8 +83,8 @@ def mode_like(path: str) -> int:
 
 
 def abandon(connection: sqlite3.Connection) -> None:
-    """Never close it, not even at the end of the program: the last connection to a file deletes the write-ahead log by
-    its name, and under that name there is another file's log by now."""
+    """Never close the connection, not even at exit: the last connection to a file deletes the write-ahead log by its
+    name, and by now that name belongs to the log of another file."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
@@ -107,7 +104,7 @@ OLDEST = (3, 38, 0)
 
 
 def database_path(url: str) -> str:
-    """The file a URL names: three slashes for a relative path, four for an absolute one."""
+    """The file of a URL: three slashes for a relative path, four for an absolute one."""
     prefix = "sqlite:///"
     path = url.removeprefix(prefix).split("?", 1)[0]
     if not url.startswith(prefix) or not path or path == "/":
@@ -119,14 +116,15 @@ def database_path(url: str) -> str:
     return path
 
 
-class OurConnection(sqlite3.Connection):
-    """One that knows which file it was opened on."""
+class StoreConnection(sqlite3.Connection):
+    """A connection that remembers the identity of its file."""
 
     file: Identity | None = None
 
 
-class LentConnection(OurConnection):
-    """One whose transaction is ended by whoever lent it. ``with connection:`` and ``executescript`` would, too."""
+class HandlerConnection(StoreConnection):
+    """A connection for a handler. Only the block ends its transaction: ``with connection:`` does not end it, and
+    ``executescript``, which would commit it, is refused."""
 
     def commit(self) -> None:
         raise sqlite3.ProgrammingError("the transaction is committed at the end of its block, not inside")
@@ -145,7 +143,7 @@ class LentConnection(OurConnection):
 
 
 class Connections:
-    """A small pool. A database in memory lives in one connection, which everybody takes turns with."""
+    """A small pool. A database in memory has a single connection, which all threads share."""
 
     def __init__(self, path: str) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
@@ -155,21 +153,22 @@ class Connections:
                 fix="Use a newer Python: Holdfast needs SQLite 3.38 or newer.",
             )
         self.path = path
-        self.patience = BUSY_SECONDS
+        self.busy_seconds = BUSY_SECONDS
         self.in_memory = path == ":memory:"
         if not self.in_memory:
             refuse_network_file_system(Path(path))
-        self._idle: list[OurConnection] = []
+        self._idle: list[StoreConnection] = []
         self._file: Identity | None = None
         self._warned = 0.0
         self._guard = threading.Lock()
-        self._turn = threading.Lock()
-        self.lent: sqlite3.Connection | None = None
+        self._memory_lock = threading.Lock()
+        self.handler_connection: sqlite3.Connection | None = None
         self._pid = os.getpid()
 
     @contextlib.contextmanager
-    def borrow(self) -> Iterator[OurConnection]:
-        with self._turn if self.in_memory else contextlib.nullcontext():
+    def take(self) -> Iterator[StoreConnection]:
+        """A connection of the pool, for the time of the block."""
+        with self._memory_lock if self.in_memory else contextlib.nullcontext():
             connection = self._take()
             try:
                 yield connection
@@ -179,88 +178,88 @@ class Connections:
                 self._give_back(connection)
 
     @contextlib.contextmanager
-    def lend(self) -> Iterator[OurConnection]:
-        """A connection for somebody who may change its settings: it is not used again. The only one of a database
-        in memory has to be, and is known by ``lent`` meanwhile."""
+    def for_handler(self) -> Iterator[StoreConnection]:
+        """A connection for a handler, which may change its settings, so it is not reused. A database in memory has only
+        one connection; meanwhile it is ``handler_connection``."""
         if not self.in_memory:
-            with self.own(LentConnection) as connection:
+            with self.separate(HandlerConnection) as connection:
                 yield connection
             return
-        with self.borrow() as connection:
-            self.lent = connection
+        with self.take() as connection:
+            self.handler_connection = connection
             try:
                 yield connection
             finally:
-                self.lent = None
+                self.handler_connection = None
                 connection.row_factory, connection.text_factory = None, str
 
     @contextlib.contextmanager
-    def own(self, kind: type[OurConnection] = OurConnection) -> Iterator[OurConnection]:
-        """One of its own, for the time of the block."""
-        self._look()
-        connection = self.open(kind)
+    def separate(self, cls: type[StoreConnection] = StoreConnection) -> Iterator[StoreConnection]:
+        """A new connection outside the pool, for the time of the block."""
+        self._check_file()
+        connection = self.open(cls)
         try:
             yield connection
         finally:
-            self.let_go(connection)
+            self._close(connection)
 
-    def _take(self) -> OurConnection:
+    def _take(self) -> StoreConnection:
         if self._pid != os.getpid():
-            # Closing the parent's connections here would drop the parent's locks: leave them alone.
+            # Closing the parent's connections here would drop the parent's locks, so they are abandoned.
             with self._guard:
                 self._idle, self._pid = [], os.getpid()
-        self._look()
+        self._check_file()
         with self._guard:
             if self._idle:
                 return self._idle.pop()
         return self.open()
 
-    def _look(self) -> None:
-        """Whether the file is still there, and the same; connections to one that was there before are not used again.
-        A new file is not made where there was one: what is in it would be lost to everybody who had the old one."""
+    def _check_file(self) -> None:
+        """Check that the file still exists and is the same; connections to a previous file are abandoned. A missing
+        file is not created again: processes that still use the old one would not see its jobs."""
         if self.in_memory or self._file is None:
             return
         file = identity_of(self.path)
         if file == self._file:
             return
         with self._guard:
-            left, self._idle = self._idle, []
-            for connection in left:
+            abandoned, self._idle = self._idle, []
+            for connection in abandoned:
                 abandon(connection)
             if file is None:
                 raise gone(self.path)
             log.warning("%s was replaced by another file; opening it again", self.path)
             self._file = file
 
-    def is_current(self, connection: OurConnection) -> bool:
+    def is_current(self, connection: StoreConnection) -> bool:
         return self.in_memory or connection.file == identity_of(self.path)
 
-    def _give_back(self, connection: OurConnection) -> None:
+    def _give_back(self, connection: StoreConnection) -> None:
         with self._guard:
             if connection.file == self._file:
                 self._idle.append(connection)
             else:
                 abandon(connection)
 
-    def let_go(self, connection: OurConnection) -> None:
-        """Close it; unless its file is not there any more."""
+    def _close(self, connection: StoreConnection) -> None:
+        """Close the connection, or abandon it if its file was removed or replaced."""
         if self.is_current(connection):
             connection.close()
         else:
             abandon(connection)
 
-    def open(self, kind: type[OurConnection] = OurConnection) -> OurConnection:
-        """A connection that nobody else uses; the caller lets it go."""
+    def open(self, cls: type[StoreConnection] = StoreConnection) -> StoreConnection:
+        """Open a connection and set it up."""
         if not self.in_memory:
             create_private(self.path)
         try:
             connection = sqlite3.connect(
                 self.path,
-                timeout=self.patience,
+                timeout=self.busy_seconds,
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=256,
-                factory=kind,
+                factory=cls,
             )
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(f"cannot open {self.path}: {error}") from error
@@ -276,29 +275,29 @@ class Connections:
             self._file = self._file or connection.file
         return connection
 
-    def _set_up(self, connection: OurConnection) -> None:
+    def _set_up(self, connection: StoreConnection) -> None:
         if not self.in_memory:
-            _switch_to_wal(connection, self.patience)
+            _switch_to_wal(connection, self.busy_seconds)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
-            # A log that was moved into the file is begun anew, but keeps its size unless told not to; and by its
-            # size we judge whether it needs moving. Without this one long log would mean a checkpoint every write.
+            # A checkpointed log is overwritten from its beginning but keeps its size, and its size triggers our
+            # checkpoints. Without this limit, one long log would cause a checkpoint after every write.
             connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES // 4}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -16000")
-        # Statements that fire triggers keep a journal of their own; on disk it would cost more than their work.
+        # Statements that fire triggers have a statement journal; on disk it would cost more than their work.
         connection.execute("PRAGMA temp_store = MEMORY")
 
     def after_write(self, connection: sqlite3.Connection) -> None:
-        """Move a grown log into the file, if no other process is at it. Whatever keeps it from that (no space, no more
-        open files) is no reason to say that what was written was not: whoever is told so would write it again."""
+        """Checkpoint the log if it is large and no other process does. Failures (no space, too many open files) are
+        only logged: the write itself is committed, and a caller that sees an error would repeat it."""
         if self.in_memory:
             return
         try:
             if os.stat(self.path + "-wal").st_size < CHECKPOINT_BYTES:
                 return
-            with _only_one(self.path + "-checkpoint", mode_like(self.path)) as mine:
-                if mine:
+            with _try_lock(self.path + "-checkpoint", mode_like(self.path)) as locked:
+                if locked:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except FileNotFoundError:
             return
@@ -308,8 +307,8 @@ class Connections:
                 log.warning("The write-ahead log of %s cannot be checkpointed and grows: %s", self.path, error)
 
     def __del__(self) -> None:
-        # From 3.13 on Python complains of a connection that was dropped and not closed. At interpreter exit the
-        # modules that `close` uses may already be gone, so any error here is ignored.
+        # Since 3.13 Python warns about a connection that was dropped but not closed. At interpreter exit the modules
+        # that `close` uses may already be unloaded, so any error here is ignored.
         try:  # noqa: SIM105 - contextlib is one of those modules
             self.close()
         except Exception:
@@ -321,12 +320,12 @@ class Connections:
             if self._pid != os.getpid():
                 return
         for connection in idle:
-            self.let_go(connection)
+            self._close(connection)
 
 
-def _switch_to_wal(connection: sqlite3.Connection, patience: float) -> None:
-    """Changing the journal mode of a new file is not covered by the busy timeout: several openers race for it."""
-    deadline = time.monotonic() + patience
+def _switch_to_wal(connection: sqlite3.Connection, seconds: float) -> None:
+    """Set the journal mode. The busy timeout does not cover this, and several processes may open a new file at once."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -341,15 +340,15 @@ def _switch_to_wal(connection: sqlite3.Connection, patience: float) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(path: str, mode: int) -> Iterator[bool]:
-    """Hold an advisory lock on ``path`` if nobody else does."""
+def _try_lock(path: str, mode: int) -> Iterator[bool]:
+    """Try to hold an advisory lock on ``path``; False if another process holds it."""
     try:
         import fcntl
     except ImportError:  # no such locks on this platform; checkpoints then happen when the last connection closes
         yield False
         return
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    with contextlib.suppress(OSError):  # another user's
+    with contextlib.suppress(OSError):  # the file belongs to another user
         if os.fstat(handle).st_mode & 0o777 != mode:
             os.fchmod(handle, mode)
     try:

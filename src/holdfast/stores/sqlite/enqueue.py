@@ -1,24 +1,22 @@
-"""Keys, inserts, insert hooks; retry as a new job."""
+"""Enqueue: idempotency and content keys, checks, inserts; retry of a job as a new job."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from holdfast.engine.ids import IdMaker
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.payload import canonical, decode
 from holdfast.engine.states import ACTIVE, State, state_of
 from holdfast.features.agents.model import objection, under
 from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps
+from holdfast.stores.ids import new_id
 from holdfast.stores.sqlite.codec import insert_jobs
-from holdfast.stores.sqlite.insert_checks import agents_of, hold_to_cap, is_ruled, judge_payloads, refuse_paused
+from holdfast.stores.sqlite.insert_checks import agents_of, check_cap, check_payloads, is_ruled, refuse_paused
 from holdfast.stores.sqlite.registry_checks import refuse_unregistered
 
 _ADD_KEY = (
@@ -45,45 +43,45 @@ _PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? A
 
 
 def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = None) -> Steps[list[Enqueued]]:
-    """Enqueue as part of a write that is signed: what is new has its state when the write is signed off. ``ruled``: is
-    anything to be judged beyond what the jobs say themselves; it is looked up where the caller has not."""
-    answers: list[Enqueued] = []
+    """Enqueue within a signed write; new jobs get their state at ``unsign``. ``ruled``: whether there are rules to
+    check (pauses, payload rules, registries); None reads it."""
+    results: list[Enqueued] = []
     new: list[JobSpec] = []
     agents = (yield from agents_of(specs, tenant)) if any(spec.agent is not None for spec in specs) else {}
     for spec in specs:
         if spec.parent_id is not None:
-            heir = yield from _inherit(spec, tenant)
-            if heir is None:
-                answers.append(Enqueued(None, False, "parent_not_found", None))
+            child = yield from _inherit(spec, tenant)
+            if child is None:
+                results.append(Enqueued(None, False, "parent_not_found", None))
                 continue
-            spec = heir
+            spec = child
         agent = agents.get(spec.agent) if spec.agent is not None else None
         refused = None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
         keyed = spec.key is not None or spec.content_key is not None
-        # What stands for a job stands for it also if it would be refused.
-        standing = (yield from _standing(spec, tenant, refused is not None)) if keyed else None
-        if standing is not None:
-            answers.append(standing)
+        # A duplicate returns the existing job even if its agent would refuse a new one.
+        duplicate = (yield from _duplicate(spec, tenant, refused is not None)) if keyed else None
+        if duplicate is not None:
+            results.append(duplicate)
         elif refused is not None:
-            answers.append(Enqueued(None, False, refused.reason, None, refused.detail))
+            results.append(Enqueued(None, False, refused.reason, None, refused.detail))
         else:
             new.append(spec if agent is None else under(agent, spec, from_micros(now)))
-            answers.append(Enqueued(spec.id, True))
+            results.append(Enqueued(spec.id, True))
     if new:
         if ruled or (ruled is None and (yield from is_ruled())):
             yield from refuse_unregistered(new, tenant, now)
             yield from refuse_paused(new, tenant, now)
-            yield from judge_payloads(new, tenant)
-        yield from hold_to_cap(new, tenant, now)
+            yield from check_payloads(new, tenant)
+        yield from check_cap(new, tenant, now)
         yield insert_jobs(new, tenant, now)
         references = [(spec.id, tenant, *astuple(spec.references)) for spec in new if spec.references is not None]
         if references:
             yield Statement(_ADD_REFERENCE, references, many=True)
-    return answers
+    return results
 
 
 def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
-    """A child carries its parent's correlation, workflow and depth unless it has its own (DP-10)."""
+    """A child inherits correlation, workflow and depth from its parent, unless it has its own."""
     rows = yield Statement(_PARENT, (spec.parent_id, tenant))
     if not rows:
         return None
@@ -96,21 +94,21 @@ def _inherit(spec: JobSpec, tenant: str) -> Steps[JobSpec | None]:
     )
 
 
-def _standing(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | None]:
-    """The job that already stands for this one by its key or its content, if there is one. One that will be refused
-    takes no key."""
+def _duplicate(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | None]:
+    """The existing job with the same key or content, if there is one. A job that will be refused does not take the
+    key."""
     fingerprint = ""
     if spec.key is not None:
         fingerprint = spec.payload_hash or hashlib.sha256(canonical(decode(spec.payload)).encode()).hexdigest()
         added = [] if refused else (yield Statement(_ADD_KEY, (tenant, spec.kind, spec.key, spec.id, fingerprint)))
         rows = [] if added else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
         if rows:
-            job_id, seen, state = rows[0]
-            reason = "duplicate_key" if seen == fingerprint else "idempotency_conflict"
+            job_id, payload_hash, state = rows[0]
+            reason = "duplicate_key" if payload_hash == fingerprint else "idempotency_conflict"
             return Enqueued(job_id, False, reason, _state(state))
     if spec.content_key is not None:
         rows = yield Statement(_OF_CONTENT, (tenant, spec.content_key))
-        if rows and _stands(rows[0][1], rows[0][2], waiting_only=spec.dedupe == "coalesce"):
+        if rows and _counts(rows[0][1], rows[0][2], waiting_only=spec.dedupe == "coalesce"):
             job_id, state = rows[0][0], rows[0][1]
             if spec.key is not None:
                 yield Statement(_PUT_KEY, (tenant, spec.kind, spec.key, job_id, fingerprint))
@@ -120,8 +118,9 @@ def _standing(spec: JobSpec, tenant: str, refused: bool) -> Steps[Enqueued | Non
     return None
 
 
-def _stands(state: str | None, attempt: int | None, *, waiting_only: bool) -> bool:
-    if state is None:  # further up in this very batch
+def _counts(state: str | None, attempt: int | None, *, waiting_only: bool) -> bool:
+    """Whether a job with the same content is a duplicate in its state."""
+    if state is None:  # an earlier job of the same batch
         return True
     if waiting_only:
         return state == State.QUEUED and attempt == 0
@@ -132,8 +131,6 @@ def _state(value: str | None) -> State:
     return state_of(value) if value else State.QUEUED
 
 
-_new_id = IdMaker(lambda: time.time_ns() // 1_000_000, os.urandom)
-
 _NOTE = (
     "UPDATE job_state SET retries = retries + :retried, crashes = min(crashes, 32766) + :lost, note = :note"
     " WHERE id = :old AND state = 'failed'"
@@ -143,7 +140,7 @@ SAME = (
     " correlation_id, causation_id, parent_id, workflow_id, external_ref, source_system, uses, retry_as, depth,"
     " executor"
 )
-# What was counted is carried over by the trigger that makes its state.
+# The trigger that creates the state of the new job copies the counters.
 _SUCCEED = (
     f"INSERT INTO job (id, {SAME}, queue, priority, max_attempts, run_at, enqueued_by, created_at, retry_of)"
     f" SELECT :new, j.{SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_attempts, :due, 'retry of ' || j.id,"
@@ -153,7 +150,7 @@ _REFERENCE = (
     "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref)"
     " SELECT :new, tenant, source_ref, target_ref, payload_ref FROM reference WHERE job_id = :old"
 )
-# Whoever enqueues under its key, or the same again, comes to the job that stands for it now.
+# The keys of the old job now lead to the new one.
 _KEY = (
     "UPDATE idempotency SET job_id = :new WHERE job_id = :old AND (tenant, kind, key) ="
     " (SELECT tenant, kind, idempotency_key FROM job WHERE id = :old)"
@@ -165,10 +162,11 @@ _CONTENT = (
 IN_PLACE = (_KEY, _CONTENT)
 
 
-def retry_anew(job_id: str, now: int, due: int | None, *, retried: int = 0, lost: int = 0) -> Steps[None]:
-    """Inside a flow that has signed and has just ended the job's attempt as failed. What is counted here has not been
-    counted yet: a retry, or a lost worker. That a job has one successor is a key, and the trigger's business."""
-    new = _new_id()
+def retry_as_new(job_id: str, now: int, due: int | None, *, retried: int = 0, lost: int = 0) -> Steps[None]:
+    """Create the job that retries a failed one, within a signed write that has just ended the attempt as failed.
+    ``retried`` and ``lost`` add to the counters of retries and crashes. A unique key and a trigger ensure that a job
+    has only one successor."""
+    new = new_id()
     names = {"old": job_id, "new": new}
     note = json.dumps({"retried_as": new})
     yield Statement(_NOTE, {"old": job_id, "retried": retried, "lost": lost, "note": note})

@@ -1,4 +1,4 @@
-"""SQLite's errors in our words. The triggers' messages begin with what kind of refusal they are."""
+"""Translate errors of SQLite to Holdfast errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sqlite3
 
 from holdfast.errors import (
     Conflict,
+    HoldfastError,
     IllegalTransition,
     InvalidInput,
     InvalidPayload,
@@ -18,72 +19,53 @@ from holdfast.errors import (
 )
 from holdfast.features.limits.model import LATER
 
+# By the beginning of the message, which the triggers choose.
+_REFUSALS: tuple[tuple[str, type[HoldfastError], str], ...] = (
+    ("illegal transition", IllegalTransition, "illegal_transition"),
+    ("stale lease", StaleLease, "stale_lease"),
+    ("immutable", Refused, "immutable"),
+    ("agent disabled", Refused, "agent_disabled"),
+    ("agent kind mismatch", Refused, "agent_kind_mismatch"),
+    ("agent payload limit", Refused, "agent_payload_limit"),
+    ("agent wait limit", Refused, "agent_wait_limit"),
+    ("chain broken", Conflict, "chain_broken"),
+    ("workflow over", Conflict, "workflow_over"),
+    ("retried in place", Refused, "retried_in_place"),
+    ("paused", Refused, "paused"),
+    ("token ended", Refused, "token_ended"),
+    ("session too wide", Refused, "session_too_wide"),
+    ("generator only", Refused, "generator_only"),
+    ("payload forbidden", Refused, "payload_forbidden"),
+    ("payload over limit", Refused, "payload_over_limit"),
+    ("tenant unregistered", Refused, "tenant_unregistered"),
+    ("kind unregistered", Refused, "kind_unregistered"),
+    ("agent unregistered", Refused, "agent_unregistered"),
+    ("event type unregistered", Refused, "event_type_unregistered"),
+    ("event data invalid", Refused, "event_data_invalid"),
+    ("tenant required", Refused, "tenant_required"),
+    ("tenant full", Refused, "tenant_full"),
+    ("secret in settings", Refused, "secret_in_settings"),
+    ("time out of range", InvalidSetting, "invalid_time"),
+    ("payload too deep", InvalidPayload, "payload_too_deep"),
+    ("executor", Refused, "executor_refused"),
+    ("CHECK constraint", Refused, "broken_invariant"),
+    ("NOT NULL constraint", Refused, "broken_invariant"),
+    ("UNIQUE constraint", Conflict, "already_exists"),
+    ("already exists", Conflict, "already_exists"),
+)
+
 
 def is_busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def translate(error: sqlite3.Error) -> Exception:
+    """The Holdfast error for an error of SQLite."""
     message = str(error)
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if message.startswith("illegal transition"):
-        return IllegalTransition(message)
-    if message.startswith("stale lease"):
-        return StaleLease(message)
-    if message.startswith("immutable"):
-        return Refused(message, code="immutable")
-    if message.startswith("agent disabled"):
-        return Refused(message, code="agent_disabled")
-    if message.startswith("agent kind mismatch"):
-        return Refused(message, code="agent_kind_mismatch")
-    if message.startswith("agent payload limit"):
-        return Refused(message, code="agent_payload_limit")
-    if message.startswith("agent wait limit"):
-        return Refused(message, code="agent_wait_limit")
-    if message.startswith("chain broken"):
-        return Conflict(message, code="chain_broken")
-    if message.startswith("workflow over"):
-        return Conflict(message, code="workflow_over")
-    if message.startswith("retried in place"):
-        return Refused(message, code="retried_in_place")
-    if message.startswith("paused"):
-        return Refused(message, code="paused", fix=LATER)
-    if message.startswith("token ended"):
-        return Refused(message, code="token_ended")
-    if message.startswith("session too wide"):
-        return Refused(message, code="session_too_wide")
-    if message.startswith("generator only"):
-        return Refused(message, code="generator_only")
-    if message.startswith("payload forbidden"):
-        return Refused(message, code="payload_forbidden")
-    if message.startswith("payload over limit"):
-        return Refused(message, code="payload_over_limit")
-    if message.startswith("tenant unregistered"):
-        return Refused(message, code="tenant_unregistered")
-    if message.startswith("kind unregistered"):
-        return Refused(message, code="kind_unregistered")
-    if message.startswith("agent unregistered"):
-        return Refused(message, code="agent_unregistered")
-    if message.startswith("event type unregistered"):
-        return Refused(message, code="event_type_unregistered")
-    if message.startswith("event data invalid"):
-        return Refused(message, code="event_data_invalid")
-    if message.startswith("tenant required"):
-        return Refused(message, code="tenant_required")
-    if message.startswith("tenant full"):
-        return Refused(message, code="tenant_full")
-    if message.startswith("secret in settings"):
-        return Refused(message, code="secret_in_settings")
-    if message.startswith("time out of range"):
-        return InvalidSetting(message, code="invalid_time")
-    if message.startswith("payload too deep"):
-        return InvalidPayload(message, code="payload_too_deep")
-    if message.startswith("executor"):
-        return Refused(message, code="executor_refused")
-    if message.startswith(("CHECK constraint", "NOT NULL constraint")):
-        return Refused(message, code="broken_invariant")
-    if message.startswith(("UNIQUE constraint", "already exists")):
-        return Conflict(message, code="already_exists")
+    for beginning, error_class, code in _REFUSALS:
+        if message.startswith(beginning):
+            return error_class(message, code=code, fix=LATER if code == "paused" else None)
     if message.startswith("no such table"):
         return SchemaMismatch(
             "the Holdfast tables are not in this database",
@@ -92,7 +74,7 @@ def translate(error: sqlite3.Error) -> Exception:
         )
     if is_busy(error):
         return StoreUnavailable("another process kept the database locked", code="database_locked")
-    # The index of the log is beside it in a file of its own, and of that one SQLite says only that it cannot grow.
+    # The index of the log is a separate file; about that one SQLite only reports that it cannot grow.
     if primary == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreUnavailable("no space left for the database", code="disk_full")
     if primary == sqlite3.SQLITE_READONLY:

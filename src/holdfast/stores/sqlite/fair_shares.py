@@ -1,9 +1,9 @@
-"""Fair shares (JF-12): in a queue that is shared, tenants with waiting jobs have their turns one after the other, each
-for as many jobs as its weight; within a tenant the order is that of the queue.
+"""Fair shares: in a shared queue, tenants with waiting jobs alternate, each with as many jobs as its weight; the jobs
+of a tenant keep the order of the queue.
 
-The index ``fair`` exists only while something is shared: from the moment on when a second tenant has jobs. A claim goes
-round the tenants in the order of their names, from where the last one came to, and looks at no more of them than it has
-room for. Where one tenant alone has work it is not asked.
+The index ``fair`` exists only while queues are shared, which begins when a second tenant has jobs. A claim visits the
+tenants in alphabetical order, continues after the last tenant of the previous claim, and visits only as many as it
+needs. Where only one tenant has jobs, the normal claim is used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _WEIGHT = "SELECT coalesce((SELECT weight FROM tenant WHERE tenant = ?), 1)"
 
 
 class Share(NamedTuple):
-    """Where to go on in a queue: behind this tenant, or with what is left over of its turn."""
+    """Where the next claim of a queue continues: after the tenant ``last``, or with the rest of its quota."""
 
     queue: str
     kinds: str
@@ -62,22 +62,24 @@ class Share(NamedTuple):
     left_over: int
 
 
-class Turn(NamedTuple):
+class Quota(NamedTuple):
+    """How many jobs of a tenant to pick in one round."""
+
     tenant: str
     weight: int
-    quota: int
+    jobs: int
 
 
 def share_when_needed(tenant: str) -> Steps[None]:
-    """Share all queues once a second tenant has jobs, unless an operator has chosen otherwise. Called where a worker
-    opens a lease for all tenants, and by promotion: two reads of an index, and nothing on the path of a job."""
+    """Share all queues once a second tenant has jobs, unless an operator has configured otherwise. Called when a worker
+    opens a lease for all tenants, and by ``promote``: two reads of an index, and no cost per job."""
     if tenant == EVERY_TENANT and (yield Statement(SHARING_NEEDED)):
         yield FAIR_INDEX
         yield _ALL_SHARED
 
 
 def share_of(request: ClaimRequest, queue: str, fair: Sequence[str]) -> Steps[Share | None]:
-    """None: this queue is not shared, or one tenant alone has work in it."""
+    """The share of a queue; None if it is not shared, or only one tenant has jobs in it."""
     if request.tenant != EVERY_TENANT or not in_shares(queue, fair):
         return None
     ((first, last),) = yield Statement(_ENDS, {"queue": queue})
@@ -91,74 +93,76 @@ def share_of(request: ClaimRequest, queue: str, fair: Sequence[str]) -> Steps[Sh
 def pick_fairly(
     share: Share, pick: str, params: dict[str, Any], want: int, columns: tuple[int, ...]
 ) -> Steps[list[Row]]:
-    """The next jobs of a shared queue, each tenant's in its turn. ``pick`` finds the first of some tenants."""
+    """The next jobs of a shared queue, tenant by tenant. ``pick`` is the query for the first jobs of some tenants."""
     n, tenant, priority, position = columns
-    found: dict[int, Row] = {}
-    able: list[Turn] = []
-    walk = _Walk(share)
-    while len(found) < want:
-        if not walk.round:
-            names = yield from walk.further()
+    picked: dict[int, Row] = {}
+    with_more: list[Quota] = []  # quotas that were filled, so that their tenants may have more jobs
+    walk = _TenantWalk(share)
+    while len(picked) < want:
+        if not walk.done:
+            tenants = yield from walk.next_tenants()
         else:
-            # Who has little waiting has left something over: the others share that.
-            names, able = [(turn.tenant, turn.weight) for turn in able], []
-        if not names and walk.round and not (walk.first and share.left_over):
+            # Tenants with few jobs have not used their quota: the others share the rest.
+            tenants, with_more = [(quota.tenant, quota.weight) for quota in with_more], []
+        if not tenants and walk.done and not (walk.first and share.left_over):
             break
-        total = sum(weight for _, weight in names)
-        quantum = -(-(want - len(found)) // max(1, total)) if walk.round else -(-want // WINDOW)
-        turns = [Turn(name, weight, max(1, quantum) * weight) for name, weight in names]
-        if walk.first and share.left_over:  # it has not had all of its last turn: that comes first
-            own = next((turn.weight for turn in turns if turn.tenant == share.last), 1)
-            turns = [Turn(share.last, own, share.left_over), *(t for t in turns if t.tenant != share.last)]
+        total = sum(weight for _, weight in tenants)
+        quantum = -(-(want - len(picked)) // max(1, total)) if walk.done else -(-want // WINDOW)
+        quotas = [Quota(name, weight, max(1, quantum) * weight) for name, weight in tenants]
+        if walk.first and share.left_over:  # the last tenant of the previous claim first gets the rest of its quota
+            weight = next((quota.weight for quota in quotas if quota.tenant == share.last), 1)
+            others = [quota for quota in quotas if quota.tenant != share.last]
+            quotas = [Quota(share.last, weight, share.left_over), *others]
         walk.first = False
-        had: dict[str, list[Row]] = {}
-        before = Counter(row[tenant] for row in found.values())
-        for quota in sorted({turn.quota for turn in turns}):
-            whom = [turn.tenant for turn in turns if turn.quota == quota]
-            most = quota + max(before[each] for each in whom)
-            for row in (yield Statement(pick, {**params, "whom": ids_json(whom), "quota": most})):
-                if row[n] not in found:
-                    had.setdefault(row[tenant], []).append(row)
-        for turn in turns:
-            rows = sorted(had.get(turn.tenant, ()), key=lambda row: (-row[priority], row[position]))[: turn.quota]
-            found |= {row[n]: row for row in rows[: want - len(found)]}
-            if len(rows) == turn.quota:
-                able.append(turn)
-    return list(found.values())
+        rows_of: dict[str, list[Row]] = {}
+        before = Counter(row[tenant] for row in picked.values())
+        for jobs in sorted({quota.jobs for quota in quotas}):
+            names = [quota.tenant for quota in quotas if quota.jobs == jobs]
+            most = jobs + max(before[name] for name in names)
+            for row in (yield Statement(pick, {**params, "whom": ids_json(names), "quota": most})):
+                if row[n] not in picked:
+                    rows_of.setdefault(row[tenant], []).append(row)
+        for quota in quotas:
+            rows = sorted(rows_of.get(quota.tenant, ()), key=lambda row: (-row[priority], row[position]))[: quota.jobs]
+            picked |= {row[n]: row for row in rows[: want - len(picked)]}
+            if len(rows) == quota.jobs:
+                with_more.append(quota)
+    return list(picked.values())
 
 
-class _Walk:
-    """Round the tenants of a queue once, some at a time."""
+class _TenantWalk:
+    """Visits the tenants of a queue once, in batches, starting after the last tenant of the previous claim."""
 
     def __init__(self, share: Share) -> None:
         self._share = share
         self._after, self._upto = share.last, None if share.last else ""
         self.first = True
-        self.round = False
-        """Everybody has been seen."""
+        self.done = False
+        """All tenants were visited."""
 
-    def further(self) -> Steps[list[tuple[str, int]]]:
-        names: list[tuple[str, int]] = []
-        while not self.round and len(names) < WINDOW:
-            asked = WINDOW - len(names)
+    def next_tenants(self) -> Steps[list[tuple[str, int]]]:
+        """The next tenants with their weights."""
+        tenants: list[tuple[str, int]] = []
+        while not self.done and len(tenants) < WINDOW:
+            most = WINDOW - len(tenants)
             upto = self._upto or None
-            params = {"queue": self._share.queue, "after": self._after, "upto": upto, "most": asked}
+            params = {"queue": self._share.queue, "after": self._after, "upto": upto, "most": most}
             rows = yield Statement(_TENANTS, params)
-            names += [(row[0], row[1]) for row in rows]
-            if len(rows) == asked:
+            tenants += [(row[0], row[1]) for row in rows]
+            if len(rows) == most:
                 self._after = rows[-1][0]
             else:
-                self.round = self._upto is not None
+                self.done = self._upto is not None
                 self._after, self._upto = "", self._share.last
-        return names
+        return tenants
 
 
-def move_on(share: Share, taken: Sequence[str]) -> Steps[None]:
-    """Jobs of these tenants are taken, in this order: the next claim goes on behind the last of them."""
-    last = taken[-1]
+def advance(share: Share, claimed: Sequence[str]) -> Steps[None]:
+    """Record that jobs of these tenants were claimed, in this order: the next claim continues after the last of them,
+    or with the rest of its quota."""
+    last = claimed[-1]
     ((weight,),) = yield Statement(_WEIGHT, (last,))
-    had = Counter(taken)[last]
+    count = Counter(claimed)[last]
     if last == share.last and share.left_over:
-        had += weight - share.left_over
-    # Of a turn that was cut short the rest comes first the next time.
-    yield Statement(_MOVE, (share.queue, share.kinds, last, -had % weight))
+        count += weight - share.left_over
+    yield Statement(_MOVE, (share.queue, share.kinds, last, -count % weight))

@@ -1,11 +1,9 @@
-"""What is checked when jobs are inserted: pauses that refuse, payload rules, agents, and how many jobs of a tenant may
-wait.
+"""Checks at enqueue: pauses that refuse jobs, payload rules, agents, and the cap on waiting jobs of a tenant.
 
-Waiting is queued or retry_waiting, whatever it waits for there; with the policy ``pending_includes_running`` also
-leased or in_progress. Only for tenants with a cap is anything counted. There
-is one writer at a time, so what is counted stays so. The number is kept with a place in the ledger, and what happened
-since is read from there: steps of jobs cost nothing for it. Once a minute they are counted one by one, by index: the
-ledger of jobs that were purged is gone.
+Waiting jobs are queued or retry_waiting; with the policy ``pending_includes_running`` also leased or in_progress. Jobs
+are counted only for tenants with a cap. There is one writer at a time, so the count is exact until the commit. It is
+stored with a position in the ledger and updated from later events, so that transitions of jobs cost nothing. Once a
+minute the jobs are counted again by index, because events of purged jobs are missing in the ledger.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.codec import SqliteCodec
 
-ANEW = 60_000_000
+RECOUNT_AFTER = 60_000_000
 _RULED = "SELECT ruled, registered, running_counts FROM dispatch WHERE id = 1"
 _KNOWN = "SELECT 1 FROM tenant WHERE tenant = ?"
 _CAP = "SELECT max_pending FROM tenant WHERE tenant = ? AND max_pending IS NOT NULL"
 _LOAD = "SELECT pending, seq, counted_at FROM tenant_load WHERE tenant = ?"
 _LAST = "SELECT coalesce(max(seq), 0) FROM event"
-# The second half says in which index they are: SQLite does not conclude it.
+# The second condition selects the partial index: SQLite does not infer it.
 _COUNT = (
     "SELECT count(*) FROM job_state INDEXED BY by_state WHERE tenant = ? AND state IN ('queued', 'retry_waiting')"
     " AND state NOT IN ('leased', 'in_progress')"
@@ -43,18 +41,19 @@ _KEEP = (
     "INSERT INTO tenant_load (tenant, pending, seq, counted_at) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO UPDATE"
     " SET pending = excluded.pending, seq = excluded.seq, counted_at = excluded.counted_at"
 )
-# Those of this very write, which have no state yet. (By their numbers: an index of the tenant's would be read whole.)
+# Jobs of this write, which have no state yet; by their numbers, because an index on the tenant would be read in full.
 _COMING = "SELECT count(*) FROM clock c CROSS JOIN job j WHERE j.n > c.floor AND +j.tenant = ?"
 
 
-def hold_to_cap(new: Sequence[JobSpec], tenant: str, now: int) -> Steps[None]:
-    """Refuse these jobs if the tenant has no room for all of them."""
+def check_cap(new: Sequence[JobSpec], tenant: str, now: int) -> Steps[None]:
+    """Refuse these jobs if the tenant is not registered or they exceed its cap on waiting jobs."""
     refusal = yield from no_room(len(new), new[0].kind, tenant, now)
     if refusal is not None:
         raise refusal
 
 
 def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None]:
+    """Why the tenant may not enqueue this number of jobs; None if it may."""
     ((ruled, registered, running),) = yield Statement(_RULED)
     if registered and not (yield Statement(_KNOWN, (tenant,))):
         return Refused(
@@ -77,10 +76,11 @@ def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None
 
 
 def pending_of(tenant: str, now: int, running: bool) -> Steps[int]:
-    kept = yield Statement(_LOAD, (tenant,))
+    """The number of waiting jobs of a tenant: the stored count plus later events, or a new count."""
+    stored = yield Statement(_LOAD, (tenant,))
     ((last,),) = yield Statement(_LAST)
-    pending, seq, counted_at = kept[0] if kept else (0, 0, 0)
-    if not kept or not now - ANEW <= counted_at <= now or last - seq > pending + 1000:
+    pending, seq, counted_at = stored[0] if stored else (0, 0, 0)
+    if not stored or not now - RECOUNT_AFTER <= counted_at <= now or last - seq > pending + 1000:
         ((pending,),) = yield Statement(_COUNT, (tenant,))
         if running:
             ((held,),) = yield Statement(_HELD, (tenant,))
@@ -97,7 +97,7 @@ _REFUSING = f"SELECT {Record.columns(Pause)} FROM pause WHERE refuse_enqueue AND
 
 
 def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None]:
-    """Raise if one of them is not accepted. Asked only where something is ruled at all."""
+    """Raise if a pause refuses one of the jobs. Called only where there are rules."""
     decode = Record.decoder(Pause, SqliteCodec())
     for pause in [decode(row) for row in (yield Statement(_REFUSING, (now,)))]:
         for spec in specs:
@@ -109,14 +109,14 @@ _OF = f"SELECT {Record.columns(Agent, skip=('waiting',))}, 0 FROM agent WHERE te
 
 
 def agents_of(specs: Iterable[JobSpec], tenant: str) -> Steps[dict[str, Agent]]:
-    """The agents of a batch that are registered, by their ids. Approvals read ``requires_approval`` here."""
-    found: dict[str, Agent] = {}
+    """The registered agents of a batch, by id. Approvals read ``requires_approval`` here."""
+    agents: dict[str, Agent] = {}
     decode = Record.decoder(Agent, SqliteCodec())
     for name in {spec.agent for spec in specs if spec.agent is not None}:
         rows = yield Statement(_OF, (tenant, name))
         if rows:
-            found[name] = decode(rows[0])
-    return found
+            agents[name] = decode(rows[0])
+    return agents
 
 
 _RULED_AT_ALL = Statement("SELECT ruled FROM dispatch WHERE id = 1")
@@ -124,7 +124,7 @@ _RULES = f"SELECT {Record.columns(PayloadRule)} FROM payload_rule WHERE tenant =
 
 
 def rule_for(tenant: str, kind: str) -> Steps[Effective]:
-    """All rules for a kind in a tenant, together."""
+    """The combined payload rules of a kind in a tenant."""
     rows = yield Statement(_RULES, (tenant,))
     decode = Record.decoder(PayloadRule, SqliteCodec())
     return effective([decode(row) for row in rows], tenant, kind)
@@ -135,8 +135,8 @@ def is_ruled() -> Steps[bool]:
     return bool(rows[0][0])
 
 
-def judge_payloads(specs: Sequence[JobSpec], tenant: str) -> Steps[None]:
-    """Refuse the batch for the first payload that a rule objects to. Only called where there is a rule at all."""
+def check_payloads(specs: Sequence[JobSpec], tenant: str) -> Steps[None]:
+    """Refuse the batch at the first payload that a rule refuses. Called only where there are rules."""
     rows = yield Statement(_RULES, (tenant,))
     decode = Record.decoder(PayloadRule, SqliteCodec())
     rules = [decode(row) for row in rows]

@@ -1,4 +1,4 @@
-"""``store.jobs``: cancel, redrive, discard, reschedule, circumstances, retry chain."""
+"""``store.jobs`` on SQLite: enqueue, cancel, redrive, discard, reschedule, move, circumstances, retry chain."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _STOP = (
     "UPDATE job_state SET state = 'cancelled', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now,"
     " note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
 )
-# A redriven job has its full number of tries before it again.
+# A redriven job has its full number of attempts again.
 _REDRIVE = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, finished_at = NULL, retries = 0, crashes = 0,"
     " max_attempts = coalesce(:limit, max_attempts), error_code = NULL, error_message = NULL, note = :note"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
-# The note is what record_transition looks at: the ledger says who did it, also where the state stays.
+# record_transition reads the note: the ledger records the actor even if the state does not change.
 _RESCHEDULE = (
     "UPDATE job_state SET state = 'queued', due_at = :due, max_attempts = coalesce(:limit, max_attempts),"
     " note = json_patch('{}', json_object('rescheduled', CASE WHEN :due IS NULL THEN 'now' ELSE"
@@ -47,7 +47,7 @@ _RESCHEDULE = (
     " 'by', (SELECT actor FROM present), 'reason', :reason, 'max_attempts', :limit))"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
-_RECALL = (
+_COUNT_CANCELLATION = (
     "INSERT INTO recall (lease, times) SELECT DISTINCT lease, 1 FROM job_state"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL"
     " ON CONFLICT (lease) DO UPDATE SET times = times + 1"
@@ -63,25 +63,25 @@ def apply(
     max_attempts: int | None = None,
     operation: str | None = None,
 ) -> Steps[list[Verdict]]:
-    """Inside a flow that has signed; ``operation`` is the bulk operation that it is part of."""
+    """Cancel, redrive or discard jobs within a signed write; ``operation`` is the bulk operation it is part of."""
     scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-    found = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
-    open_to = ACTIVE if action == "cancel" else {State.DEAD_LETTER}
-    willing = [job_id for job_id, state in found.items() if state in open_to]
-    said = {"reason": reason or None, "max_attempts": max_attempts, "operation": operation}
-    note = {name: value for name, value in said.items() if value is not None}
-    params = {"ids": ids_json(willing), "note": json.dumps(note) if note else None}
-    if action == "cancel":  # whoever runs them is told that they are no longer theirs
-        yield Statement(_RECALL, {"ids": ids_json(willing)})
+    states = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
+    allowed = ACTIVE if action == "cancel" else {State.DEAD_LETTER}
+    applicable = [job_id for job_id, state in states.items() if state in allowed]
+    details = {"reason": reason or None, "max_attempts": max_attempts, "operation": operation}
+    note = {name: value for name, value in details.items() if value is not None}
+    params = {"ids": ids_json(applicable), "note": json.dumps(note) if note else None}
+    if action == "cancel":  # workers that run the jobs find out by this counter
+        yield Statement(_COUNT_CANCELLATION, {"ids": ids_json(applicable)})
     if action == "redrive":
         yield Statement(_REDRIVE, {**params, "limit": max_attempts})
     else:
         yield Statement(_STOP, {**params, "now": now})
-    done = set(willing)
-    return [_verdict(action, job_id, found.get(job_id), job_id in done) for job_id in ids]
+    done = set(applicable)
+    return [_verdict(action, job_id, states.get(job_id), job_id in done) for job_id in ids]
 
 
-def _reason_against(state: State, retries: int, due_at: int | None, when: Reschedule) -> str | None:
+def _refusal(state: State, retries: int, due_at: int | None, when: Reschedule) -> str | None:
     if state not in (State.QUEUED, State.RETRY_WAITING):
         return "not_waiting"
     if due_at == NEVER:
@@ -94,16 +94,16 @@ def _check_limit(max_attempts: int | None) -> None:
         raise InvalidInput(f"max_attempts must be from 1 to 101, not {max_attempts}")
 
 
-def _verdict(action: OperatorAction, job_id: str, was: State | None, done: bool) -> Verdict:
-    if was is None:
+def _verdict(action: OperatorAction, job_id: str, state: State | None, done: bool) -> Verdict:
+    if state is None:
         return Verdict(job_id, None, True, "not_found")
     if not done:
-        return Verdict(job_id, was, True, "already_finished" if action == "cancel" else "not_dead")
+        return Verdict(job_id, state, True, "already_finished" if action == "cancel" else "not_dead")
     return Verdict(job_id, State.QUEUED if action == "redrive" else State.CANCELLED, False, None)
 
 
-_LONGEST = 500
-_AROUND = (
+_LONGEST_CHAIN = 500
+_CIRCUMSTANCES = (
     "SELECT p.now, s.note, l.holder, l.name, l.until, l.ended_at IS NULL AND l.until > p.now, s.lease, s.state,"
     " s.due_at, s.queue, s.priority, s.position, l.renewed_at"
     " FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
@@ -120,14 +120,14 @@ _REPLACEABLE = (
     " EXISTS (SELECT 1 FROM step t WHERE t.job_id = s.id)"
     " FROM job_state s JOIN job j ON j.id = s.id WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
 )
-# The guard of the payload looks for the event that this writes.
-_TELL_REPLACED = (
+# The guard of the payload requires the event that this writes.
+_NOTE_REPLACED = (
     "UPDATE job_state SET note = json_set(json_remove(coalesce(note, '{}'), '$.moved', '$.rescheduled'), '$.replaced',"
     " json_set(json(:told), '$.times',"
     " 1 + (SELECT count(*) FROM event e WHERE e.job_id = :job AND e.type = 'replace')))"
     " WHERE id = :job"
 )
-_LEAVE_REPLACED = (
+_ORPHAN_REPLACED = (
     "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
     " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
     " FROM (SELECT CASE WHEN :was LIKE '{\"$holdfast\":%'"
@@ -148,21 +148,21 @@ _WORKERS = (
     " WHERE l.ended_at IS NULL AND l.until > :now AND (:any OR l.tenant = :tenant OR l.tenant = '*')"
     " AND (l.kinds IS NOT NULL OR l.queues IS NOT NULL) ORDER BY l.until DESC LIMIT 200"
 )
-# Back to the first try and on to the last: one of a kind, so each step is one look at a key.
+# Back to the first job and forward to the last. Each has at most one predecessor and successor: one index lookup each.
 _CHAIN = (
     "WITH RECURSIVE back(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.retry_of, b.n - 1 FROM back b JOIN job j"
-    f" ON j.id = b.id WHERE j.retry_of IS NOT NULL AND b.n > -{_LONGEST}),"
+    f" ON j.id = b.id WHERE j.retry_of IS NOT NULL AND b.n > -{_LONGEST_CHAIN}),"
     " forth(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.id, f.n + 1 FROM forth f JOIN job j ON j.retry_of = f.id"
-    f" WHERE j.retry_of IS NOT NULL AND f.n < {_LONGEST}),"
+    f" WHERE j.retry_of IS NOT NULL AND f.n < {_LONGEST_CHAIN}),"
     " tries(id, n) AS (SELECT id, n FROM back UNION SELECT id, n FROM forth)"
     f" SELECT {JOB_COLUMNS} FROM tries t CROSS JOIN jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER BY t.n"
 )
 
 
-def _seen(row: Row) -> WorkerSeen:
+def _worker(row: Row) -> WorkerSeen:
     label, holder, tenant, kinds, queues, slots, busy = row
-    known, served = (None if names is None else tuple(json.loads(names)) for names in (kinds, queues))
-    return WorkerSeen(label, holder, tenant, known, served, slots, busy)
+    kind_names, queue_names = (None if names is None else tuple(json.loads(names)) for names in (kinds, queues))
+    return WorkerSeen(label, holder, tenant, kind_names, queue_names, slots, busy)
 
 
 class SqliteJobs(SqlitePart, JobReads):
@@ -185,10 +185,10 @@ class SqliteJobs(SqlitePart, JobReads):
         verdicts = yield from apply(action, ids, reason, tenant, now, max_attempts)
         yield from unsign()
         if action == "discard" and any(verdict.refused for verdict in verdicts):
-            # What was skipped behind a dead letter of a workflow may have been cancelled with it.
+            # Discarding a dead letter may have cancelled later jobs of its workflow: report their current state.
             scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-            now_is = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
-            verdicts = [replace(each, state=now_is.get(each.id, each.state)) for each in verdicts]
+            states = {str(row[0]): state_of(row[1]) for row in (yield Statement(_FIND, scope))}
+            verdicts = [replace(each, state=states.get(each.id, each.state)) for each in verdicts]
         return verdicts
 
     @flow(tells=True)
@@ -198,8 +198,8 @@ class SqliteJobs(SqlitePart, JobReads):
         _check_limit(when.max_attempts)
         now = yield from sign(actor)
         scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
-        found = {row[0]: (state_of(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
-        refusals = {job_id: _reason_against(*waits, when) for job_id, waits in found.items()}
+        jobs = {row[0]: (state_of(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
+        refusals = {job_id: _refusal(*job, when) for job_id, job in jobs.items()}
         due = micros(when.at) if when.at is not None else now + in_micros(when.delay or 0.0)
         params = {
             "ids": ids_json(job_id for job_id, refusal in refusals.items() if refusal is None),
@@ -209,16 +209,16 @@ class SqliteJobs(SqlitePart, JobReads):
         }
         yield Statement(_RESCHEDULE, params)
         yield from unsign()
-        answers = []
+        verdicts = []
         for job_id in ids:
-            refusal = refusals[job_id] if job_id in found else "not_found"
-            was = found[job_id][0] if job_id in found else None
-            answers.append(Verdict(job_id, State.QUEUED if refusal is None else was, refusal is not None, refusal))
-        return answers
+            refusal = refusals[job_id] if job_id in jobs else "not_found"
+            state = jobs[job_id][0] if job_id in jobs else None
+            verdicts.append(Verdict(job_id, State.QUEUED if refusal is None else state, refusal is not None, refusal))
+        return verdicts
 
     @flow(writes=False)
     def watch(self, job_id: str, tenant: str, seconds: float) -> Steps[None]:
-        """Nothing to arrange: whoever listens hears of every commit."""
+        """Nothing to do: every commit notifies all listeners."""
         yield from ()
 
     @flow(writes=False)
@@ -234,8 +234,8 @@ class SqliteJobs(SqlitePart, JobReads):
         if not rows:
             yield from unsign()
             return Verdict(job_id, None, True, "not_found")
-        state, whose, kind, was, keyed, begun = rows[0]
-        rule = yield from rule_for(whose, kind)
+        state, job_tenant, kind, old_payload, keyed, begun = rows[0]
+        rule = yield from rule_for(job_tenant, kind)
         refusal = (
             "reason_required"
             if not reason.strip()
@@ -251,12 +251,12 @@ class SqliteJobs(SqlitePart, JobReads):
         )
         if refusal is None and (objection := rule.objection(kind, payload)) is not None:
             raise objection
-        if refusal is None and was != payload:
-            old, new = (content_digest("payload", job_id, text).hex() for text in (was, payload))
-            told = json.dumps({"old": old, "new": new, "size": len(payload.encode()), "reason": reason})
-            names = {"job": job_id, "told": told, "payload": payload, "was": was, "now": now, "tenant": whose}
-            for text in (_TELL_REPLACED, _LEAVE_REPLACED, _REPLACE):
-                yield Statement(text, names)
+        if refusal is None and old_payload != payload:
+            old, new = (content_digest("payload", job_id, text).hex() for text in (old_payload, payload))
+            details = json.dumps({"old": old, "new": new, "size": len(payload.encode()), "reason": reason})
+            params = {"job": job_id, "told": details, "payload": payload, "was": old_payload, "now": now}
+            for text in (_NOTE_REPLACED, _ORPHAN_REPLACED, _REPLACE):
+                yield Statement(text, params | {"tenant": job_tenant})
         yield from unsign()
         return Verdict(job_id, state_of(state), refusal is not None, refusal)
 
@@ -268,14 +268,14 @@ class SqliteJobs(SqlitePart, JobReads):
     @flow(writes=False)
     def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
         scope = {"any": any_tenant(tenant), "tenant": tenant}
-        rows = yield Statement(_AROUND, {"job": parse_id(job_id)} | scope)
+        rows = yield Statement(_CIRCUMSTANCES, {"job": parse_id(job_id)} | scope)
         if not rows:
             return None
-        now, note, holder, label, until, held, lease, state, due, queue, priority, position, beat = rows[0]
+        now, note, holder, label, until, held, lease, state, due, queue, priority, position, renewed = rows[0]
         ahead = None
         if state == "queued" and due is None:
-            place = {"queue": queue, "priority": priority, "position": position, "most": AHEAD}
-            ahead = (yield Statement(_AHEAD, place))[0][0]
+            params = {"queue": queue, "priority": priority, "position": position, "most": AHEAD}
+            ahead = (yield Statement(_AHEAD, params))[0][0]
         workers = yield Statement(_WORKERS, {"now": now} | scope)
         return Circumstances(
             from_micros(now),
@@ -285,16 +285,16 @@ class SqliteJobs(SqlitePart, JobReads):
             None if until is None else from_micros(until),
             None if lease is None else bool(held),
             ahead,
-            tuple(_seen(row) for row in workers),
-            None if beat is None else from_micros(beat),
+            tuple(_worker(row) for row in workers),
+            None if renewed is None else from_micros(renewed),
         )
 
     @flow(tells=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         now, ruled = yield from sign_enqueue()
-        answers = yield from add(specs, tenant, now, ruled)
+        results = yield from add(specs, tenant, now, ruled)
         yield from unsign()
-        return answers
+        return results
 
     @flow(tells=True)
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
@@ -311,8 +311,8 @@ class SqliteJobs(SqlitePart, JobReads):
     @flow(writes=False)
     def payload_indexes(self) -> Steps[Sequence[str]]:
         rows = yield Statement(_PAYLOAD_INDEXES)
-        found = [re.findall(r"'\$(.*?)'", row[0]) for row in rows]
-        return sorted("payload" + paths[0].replace('"', "") for paths in found if paths)
+        paths = [re.findall(r"'\$(.*?)'", row[0]) for row in rows]
+        return sorted("payload" + path[0].replace('"', "") for path in paths if path)
 
     @flow()
     def fill_payload_index(self, path: Sequence[str], after: str | None) -> Steps[str | None]:
@@ -325,7 +325,8 @@ class SqliteJobs(SqlitePart, JobReads):
 
 
 def _key(path: Sequence[str]) -> str:
-    """The text under a key; a payload that is not JSON has none. The keys are checked: they need no escapes."""
+    """The expression for the text under a key; NULL if the payload is not JSON. The keys are checked and need no
+    escapes."""
     quoted = "".join(f'."{key}"' for key in path)
     return f"CASE WHEN json_valid(payload) THEN CAST(json_extract(payload, '${quoted}') AS TEXT) END"
 

@@ -1,10 +1,9 @@
-"""``store.leases``: lease rows, ``exchange``, promote, expire, reap, and setting aside rows that cannot be moved.
+"""``store.leases`` on SQLite: exchange, settle, promote, expire, reap, and ``set_aside``.
 
-Find the jobs that make a claim or a maintenance task fail, and pass them over for a while.
-
-A statement that moves a batch of jobs fails as a whole when one row breaks a rule. Such a row can only have been
-written past the operations. This tries each candidate alone, in a savepoint that is always undone, and notes those
-that fail. It runs after a failure only: the usual path pays for one look at an empty table.
+A statement that updates a batch of jobs fails as a whole when one row breaks a rule. Such a row can only have been
+written without using the operations. ``set_aside`` tries each candidate alone, in a savepoint that is always rolled
+back, and quarantines those that fail: claims and maintenance skip them for a while. It runs only after a failure; the
+normal path pays for one read of an empty table.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from holdfast.engine.settlement import Settlement, fingerprint
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest
 from holdfast.stores.sqlite.admission import duty
-from holdfast.stores.sqlite.base import PASSED_OVER, act_under, any_tenant, ids_json, sign, unsign
-from holdfast.stores.sqlite.claim import SqliteLeaseRows, anything_for, live, refused
-from holdfast.stores.sqlite.enqueue import retry_anew
+from holdfast.stores.sqlite.base import NOT_QUARANTINED, act_under, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.claim import SqliteLeaseRows, executor_refused, has_work, lease_state
+from holdfast.stores.sqlite.enqueue import retry_as_new
 from holdfast.stores.sqlite.fair_shares import SHARING_NEEDED, share_when_needed
 from holdfast.stores.sqlite.settle import end_attempts
 
 _PROMOTE = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
     "SELECT n FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL AND state IN ('queued', 'retry_waiting')"
-    f" AND id {PASSED_OVER} AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
+    f" AND id {NOT_QUARANTINED} AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
 )
 _IS_DUE = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL"
-    f" AND state IN ('queued', 'retry_waiting') AND id {PASSED_OVER}) OR :every AND EXISTS ({SHARING_NEEDED})"
+    f" AND state IN ('queued', 'retry_waiting') AND id {NOT_QUARANTINED}) OR :every AND EXISTS ({SHARING_NEEDED})"
 )
 _IS_OVERDUE = (
     "SELECT 1 FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
-    f" AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') AND id {PASSED_OVER} LIMIT 1"
+    f" AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') AND id {NOT_QUARANTINED} LIMIT 1"
 )
 _IS_LAPSED = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND until <= :now)"
@@ -47,11 +46,11 @@ _EXPIRE = (
     " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done' WHERE n IN ("
     "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
     " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval')"
-    f" AND id {PASSED_OVER} AND (:any OR tenant = :tenant)"
+    f" AND id {NOT_QUARANTINED} AND (:any OR tenant = :tenant)"
     " ORDER BY deadline_at LIMIT :want) RETURNING id"
 )
-# Renewed in the future: the clock was set back. The lease lasts from now on for as long as it was meant to; else a
-# worker that has died would be believed alive until the clock is there again.
+# A renewal in the future means that the clock was set back. The lease then lasts from now for its usual duration;
+# otherwise a dead worker would count as alive until the clock reaches that time again.
 _ANCHOR = (
     "UPDATE lease SET until = :now + (until - renewed_at), renewed_at = :now"
     " WHERE ended_at IS NULL AND renewed_at > :now + 5000000 AND (:any OR tenant = :tenant)"
@@ -68,7 +67,7 @@ _UNSWEPT = (
 _HELD = (
     "SELECT n, state FROM job_state"
     " WHERE state IN ('leased', 'in_progress') AND lease IN (SELECT value FROM json_each(:leases))"
-    f" AND id {PASSED_OVER} ORDER BY id LIMIT :want"
+    f" AND id {NOT_QUARANTINED} ORDER BY id LIMIT :want"
 )
 _REQUEUE = (
     "UPDATE job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
@@ -86,12 +85,12 @@ _RESCUE = (
 _LAST = (
     "SELECT n, kind FROM job_state WHERE crashes >= max_crashes AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
 )
-_BURY = (
+_DEAD_LETTER = (
     "UPDATE job_state SET state = 'dead_letter', crashes = min(crashes, 32766) + 1, due_at = NULL, finished_at = :now,"
     " note = json_object('fingerprint', :group) WHERE n = :n"
 )
 _DEAD = "SELECT id FROM job_state WHERE state = 'dead_letter' AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
-_ANEW = (
+_RETRIED_AS_NEW = (
     "SELECT s.n, s.id FROM job_state s JOIN job j ON j.n = s.n WHERE s.n IN (SELECT value FROM json_each(?))"
     " AND j.retry_as IS NOT NULL AND s.crashes < s.max_crashes"
 )
@@ -101,56 +100,58 @@ _SWEPT = (
 )
 
 
-def _nothing(found: str, answer: Any) -> Callable[..., Steps[Any]]:
-    """A look that answers when there is nothing to do: a task that writes for nothing would wake every listener."""
+def _idle_unless(query: str, result: Any) -> Callable[..., Steps[Any]]:
+    """A ``peek`` that returns ``result`` if the query finds nothing to do: a write without effect would wake every
+    listener."""
 
-    def look(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Any]:
+    def peek(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Any]:
         present = yield Statement("SELECT now FROM present")
-        rows = yield Statement(found, {"now": present[0][0], "every": tenant == EVERY_TENANT})
-        return None if rows else answer
+        rows = yield Statement(query, {"now": present[0][0], "every": tenant == EVERY_TENANT})
+        return None if rows else result
 
-    return look
+    return peek
 
 
 def free(held: Sequence[Row], now: int) -> Steps[tuple[list[int], list[int]]]:
-    """Take jobs, each with its number and state, from leases that have ended: back into the queue, or a crash."""
+    """Take jobs (number and state) from ended leases: leased ones are queued again, started ones have crashed. Returns
+    the numbers of both."""
     leased = [number for number, state in held if state == "leased"]
     begun = [number for number, state in held if state == "in_progress"]
     if leased:
         yield Statement(_REQUEUE, (ids_json(leased),))
     if begun:
         yield Statement(_CRASH, (now, ids_json(begun)))
-        rows = yield Statement(_ANEW, (ids_json(begun),))
-        anew: dict[int, str] = {row[0]: row[1] for row in rows}
-        for job_id in anew.values():
-            yield from retry_anew(job_id, now, None, lost=1)
-        others = ids_json(n for n in begun if n not in anew)
+        rows = yield Statement(_RETRIED_AS_NEW, (ids_json(begun),))
+        as_new: dict[int, str] = {row[0]: row[1] for row in rows}
+        for job_id in as_new.values():
+            yield from retry_as_new(job_id, now, None, lost=1)
+        others = ids_json(n for n in begun if n not in as_new)
         last = yield Statement(_LAST, (others,))
         yield Statement(_RESCUE, {"now": now, "numbers": others})
         for n, kind in last:
-            yield Statement(_BURY, {"n": n, "now": now, "group": fingerprint(kind, _LOST, _LOST_HOW)})
+            yield Statement(_DEAD_LETTER, {"n": n, "now": now, "group": fingerprint(kind, _LOST, _LOST_HOW)})
     return leased, begun
 
 
-def _look(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange | None]:
-    """An idle worker must not write: each commit waits for the disk, and rouses all other idle workers."""
+def _peek(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange | None]:
+    """An idle worker must not write: each commit waits for the disk and notifies all other idle workers."""
     if settlements:
         return None
     rows = yield Statement("SELECT now FROM present")
-    alive, may = yield from live(request, rows[0][0])
-    if alive and not may and request.want > 0:
-        raise refused()
+    alive, allowed = yield from lease_state(request, rows[0][0])
+    if alive and not allowed and request.want > 0:
+        raise executor_refused()
     next_in: float | None = None
     if alive and request.want > 0:
-        found, next_in = yield from anything_for(request, rows[0][0])
-        if found:
+        has_jobs, next_in = yield from has_work(request, rows[0][0])
+        if has_jobs:
             return None
     return Exchange([], [], alive, next_in=next_in)
 
 
-LASTS = 600 * 1_000_000
+QUARANTINE = 600 * 1_000_000
 
-_SCOPE = f"AND s.id {PASSED_OVER} AND (:any OR s.tenant = :tenant)"
+_SCOPE = f"AND s.id {NOT_QUARANTINED} AND (:any OR s.tenant = :tenant)"
 _CANDIDATES = (
     (
         "take",
@@ -189,8 +190,8 @@ _NOTE = (
     " SELECT s.id, s.tenant, :why, :now, :until FROM job_state s WHERE s.n = :n"
     " ON CONFLICT (job_id) DO UPDATE SET why = excluded.why, at = excluded.at, until = excluded.until"
 )
-# What says nothing about the row.
-_PASSING = ("stale lease", "paused", "executor", "generator only", "database is", "disk")
+# Errors that are not about the row.
+_TRANSIENT = ("stale lease", "paused", "executor", "generator only", "database is", "disk")
 
 
 def _one(statement: Statement) -> Steps[None]:
@@ -198,14 +199,14 @@ def _one(statement: Statement) -> Steps[None]:
 
 
 def _refusal(steps: Steps[Any]) -> Steps[str | None]:
-    """What the database says against moving a row alone; nothing of it stays."""
+    """The error of updating one row alone, None if there is none. The update is rolled back."""
     why = None
     yield Statement("SAVEPOINT alone")
     try:
         yield from steps
     except (sqlite3.Error, ValueError) as error:
         why = str(error)
-        if why.startswith(_PASSING):
+        if why.startswith(_TRANSIENT):
             raise
     yield Statement("ROLLBACK TO alone")
     yield Statement("RELEASE alone")
@@ -215,17 +216,17 @@ def _refusal(steps: Steps[Any]) -> Steps[str | None]:
 class SqliteLeases(SqliteLeaseRows):
     """``store.leases``."""
 
-    @flow(peek=_look)
+    @flow(peek=_peek)
     def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> Steps[Exchange]:
         now = yield from act_under(request.lease, request.tenant)
         stale = (yield from end_attempts(request.lease, settlements, now)) if settlements else []
-        alive, may = yield from live(request, now)
-        # Taken off the list after it had opened its lease: what it has ended is kept, and it takes nothing more.
-        claims, next_in = (yield from self.take(request, now)) if alive and may and request.want > 0 else ([], None)
+        alive, allowed = yield from lease_state(request, now)
+        # An executor that was removed from the allowlist keeps its settlements, but claims nothing more.
+        claims, next_in = (yield from self.take(request, now)) if alive and allowed and request.want > 0 else ([], None)
         yield from unsign()
         return Exchange(claims, stale, alive, next_in=next_in)
 
-    @duty(0, _nothing(_IS_DUE, 0))
+    @duty(0, _idle_unless(_IS_DUE, 0))
     def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         yield from share_when_needed(tenant)
@@ -233,14 +234,14 @@ class SqliteLeases(SqliteLeaseRows):
         yield from unsign()
         return len(rows)
 
-    @duty(0, _nothing(_IS_OVERDUE, 0))
+    @duty(0, _idle_unless(_IS_OVERDUE, 0))
     def expire(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign("promoter")
         rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         yield from unsign()
         return len(rows)
 
-    @duty(Sweep(0, 0, 0), _nothing(_IS_LAPSED, Sweep(0, 0, 0)))
+    @duty(Sweep(0, 0, 0), _idle_unless(_IS_LAPSED, Sweep(0, 0, 0)))
     def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
         now = yield from sign("reaper")
         scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}
@@ -274,19 +275,19 @@ class SqliteLeases(SqliteLeaseRows):
         live = yield Statement(_LIVE, (lease, tenant, now))
         scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want, "queues": ids_json(queues)}
         scope["kinds"] = None if kinds is None else ids_json(kinds)
-        found: list[str] = []
+        quarantined: list[str] = []
         for how, candidates in _CANDIDATES:
             if how == "take" and not live:
                 continue
-            for n, id, state in (yield Statement(candidates, scope)):
-                one = {"n": n, "now": now, "lease": lease}
-                steps = free([(n, state)], now) if how == "free" else _one(Statement(_TRY[how], one))
+            for n, job_id, state in (yield Statement(candidates, scope)):
+                params = {"n": n, "now": now, "lease": lease}
+                steps = free([(n, state)], now) if how == "free" else _one(Statement(_TRY[how], params))
                 why = yield from _refusal(steps)
                 if why is not None:
-                    yield Statement(_NOTE, {"n": n, "why": why[:1000], "now": now, "until": now + LASTS})
-                    found.append(id)
+                    yield Statement(_NOTE, {"n": n, "why": why[:1000], "now": now, "until": now + QUARANTINE})
+                    quarantined.append(job_id)
         yield from unsign()
-        return found
+        return quarantined
 
     @flow()
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:

@@ -1,4 +1,7 @@
-"""Reading the ledger in commit order. SQLite has one writer at a time, so that is the order of the numbers."""
+"""``store.ledger`` on SQLite: read events in commit order, send application events, record purged events.
+
+SQLite has one writer at a time, so the commit order is the order of the event numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,25 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 
+from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
+from holdfast.engine.payload import canonical, look_at
+from holdfast.engine.steps import projection
 from holdfast.errors import InvalidInput
-from holdfast.features.audit.model import (
-    Ranges,
-    normal,
-)
+from holdfast.features.audit.model import Ranges, normal
 from holdfast.features.events.model import SentEvent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import LedgerReads
+from holdfast.stores.requests import SendEvent, SentResult
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, note_action, sign, unsign
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.steps import SqliteSending
+from holdfast.stores.sqlite.registry_checks import refuse_event
+from holdfast.stores.sqlite.steps import FULFIL, WAKE, event_value
 
-# What was purged before a cursor was given out is no gap to whoever goes on from it: where anything ever was, a cursor
-# also has the number of the last action at that moment.
-_PURGED = "SELECT 1 FROM action WHERE first_seq IS NOT NULL AND last_seq > 0"  # which has an index, and begins there
+# Events purged before a cursor was issued are not a gap for its consumer. So once anything was purged, a cursor also
+# has the number of the last action at that time.
+_PURGED = "SELECT 1 FROM action WHERE first_seq IS NOT NULL AND last_seq > 0"  # the conditions of a partial index
 _SINCE = f"coalesce(';' || (SELECT CASE WHEN EXISTS ({_PURGED}) THEN (SELECT max(seq) FROM action) END), '')"
 _AFTER = (
     f"SELECT {Record.columns(Event, skip=('cursor',))}, seq || {_SINCE} FROM event"
@@ -34,7 +39,7 @@ _GONE = (
     "SELECT max(coalesce(json_extract(changed, '$.through'), last_seq)) FROM action"
     " WHERE first_seq IS NOT NULL AND seq > :since AND last_seq > :seq AND (:any OR tenant = :tenant)"
 )
-_TOLD_AFTER = (
+_SENT_AFTER = (
     f"SELECT {Record.columns(SentEvent, skip=('cursor',))}, 'a' || seq FROM app_event"
     " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
 )
@@ -47,20 +52,32 @@ _MOVE_CURSOR = (
     " WHERE tenant = :tenant AND name = :name AND cursor = :was RETURNING 1"
 )
 _CURSOR = re.compile(r"([0-9]{1,18})(?:;([0-9]{1,18}))?")
-_TOLD_CURSOR = re.compile(r"a[0-9]{1,18}")
+_SENT_CURSOR = re.compile(r"a[0-9]{1,18}")
+_SEND = (
+    "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)"
+    " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now, :cause)"
+)
+_SENT_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
+_OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
+# From shape to shape along the index: there are few shapes, however many jobs wait.
+_NEXT_SHAPE = f"SELECT shape FROM step INDEXED BY waiting WHERE {_OPEN} AND shape > :shape ORDER BY shape LIMIT 1"
+_WAITS = (
+    f"SELECT job_id, n FROM step INDEXED BY waiting WHERE {_OPEN} AND shape = :shape AND wanted = :wanted"
+    " AND (:job IS NULL OR job_id = :job) ORDER BY job_id, n"
+)
 
 
-class SqliteLedger(SqlitePart, SqliteSending, LedgerReads):
+class SqliteLedger(SqlitePart, LedgerReads):
     @flow(writes=False)
     def read(self, cursor: str | None, want: int, tenant: str) -> Steps[list[Event]]:
-        seq, _ = _place(cursor)
+        seq, _ = _parse(cursor)
         rows = yield Statement(_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         decode = Record.decoder(Event, SqliteCodec())
         return [decode(row) for row in rows]
 
     @flow(writes=False)
     def gone(self, cursor: str, tenant: str) -> Steps[int | None]:
-        seq, since = _place(cursor)
+        seq, since = _parse(cursor)
         params = {"seq": seq, "since": since, "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_GONE, params)
         through: int | None = rows[0][0]
@@ -73,11 +90,11 @@ class SqliteLedger(SqlitePart, SqliteSending, LedgerReads):
 
     @flow(writes=False)
     def read_sent(self, cursor: str | None, want: int, tenant: str) -> Steps[list[SentEvent]]:
-        """What applications told. Its cursors begin with an a, so that neither is taken for the other."""
-        if cursor and not _TOLD_CURSOR.fullmatch(cursor):
+        """Events sent by applications. Their cursors begin with an a, to distinguish them from those of the ledger."""
+        if cursor and not _SENT_CURSOR.fullmatch(cursor):
             raise InvalidInput(f"{cursor!r} is not a cursor of application events", code="invalid_cursor")
         seq = int(cursor[1:]) if cursor else 0
-        rows = yield Statement(_TOLD_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
+        rows = yield Statement(_SENT_AFTER, {"seq": seq, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         decode = Record.decoder(SentEvent, SqliteCodec())
         return [decode(row) for row in rows]
 
@@ -92,15 +109,44 @@ class SqliteLedger(SqlitePart, SqliteSending, LedgerReads):
         yield from unsign()
         return bool(rows)
 
+    @flow(tells=True)
+    def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
+        if any_tenant(tenant):
+            raise InvalidInput("an event must be sent in one tenant")
+        now = yield from sign(actor)
+        name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
+        before = [] if event.key is None else (yield Statement(_SENT_BEFORE, (tenant, name, event.key)))
+        if before:
+            yield from unsign()
+            return SentResult(before[0][0], False, 0)
+        yield from refuse_event(event, tenant, now)
+        params = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
+        yield Statement(_SEND, params | {"actor": actor, "now": now, "cause": event.cause_id})
+        value = event_value(event.id, name, event.data, actor, now)
+        data, woke, shape = look_at(event.data), 0, ""
+        while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):
+            shape = rows[0][0]
+            wanted = canonical(projection(data, json.loads(shape)))
+            waits = yield Statement(
+                _WAITS, {"tenant": tenant, "name": name, "shape": shape, "wanted": wanted, "job": job}
+            )
+            for waiting, n in waits:
+                # Suspended jobs are resumed. The others have been queued already and will find the event.
+                yield Statement(FULFIL, {"value": value, "now": now, "job": waiting, "n": n})
+                woken = yield Statement(WAKE, {"job": waiting, "n": n, "note": json.dumps({"event": name})})
+                woke += len(woken)
+        yield from unsign()
+        return SentResult(event.id, True, woke)
 
-def _place(cursor: str | None) -> tuple[int, int]:
-    """The number of the last event that was read, and of the last action when it was."""
+
+def _parse(cursor: str | None) -> tuple[int, int]:
+    """The number of the last event that was read, and that of the last action at that time."""
     if not cursor:
         return 0, 0
-    found = _CURSOR.fullmatch(cursor)
-    if found is None:
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
         raise InvalidInput(f"{cursor!r} is not a cursor of this ledger", code="invalid_cursor")
-    return int(found[1]), int(found[2] or 0)
+    return int(match[1]), int(match[2] or 0)
 
 
 _CLEANED = (
@@ -110,22 +156,24 @@ _CLEANED = (
 
 
 def record_removed(job_ids: Sequence[str]) -> Steps[int]:
-    """For a purge, just before it deletes jobs with their events, in a flow that has signed. The action keeps the
-    numbers of the events, so that the chain holds without them, and for each job the event that says it was cleaned: a
-    check compares it with its seal. One action for each tenant, with the number through which consumers that keep their
-    own place must have read. Answers how many events there were."""
+    """Record a purge, within a signed write that then deletes the jobs with their events; returns the number of events.
+
+    There is one action per tenant. It contains the numbers of the events, so that the hash chain can be checked without
+    them; the `clean` event of each job, which a check compares with its seal; and the number up to which consumers that
+    store their own cursors must have read.
+    """
     rows = yield Statement(
         "SELECT tenant, seq, type, job_id FROM event WHERE job_id IN (SELECT value FROM json_each(?))"
         " ORDER BY tenant, seq",
         (ids_json(job_ids),),
     )
     cleaned = {row[0]: [*row[1:7], normal(row[7]), None] for row in (yield Statement(_CLEANED, (ids_json(job_ids),)))}
-    for tenant, those in groupby(rows, itemgetter(0)):
-        events = list(those)
+    for tenant, group in groupby(rows, itemgetter(0)):
+        events = list(group)
         numbers = [seq for _, seq, _, _ in events]
         through = max((seq for _, seq, event_type, _ in events if event_type != "clean"), default=0)
         jobs = {job: cleaned[job] for *_, job in events}
-        told = {"events": Ranges.text(numbers), "count": len(numbers), "through": through, "jobs": jobs}
+        changed = {"events": Ranges.text(numbers), "count": len(numbers), "through": through, "jobs": jobs}
         name = f"{len(jobs)} jobs"
-        yield from note_action(tenant, "purge", "ledger", name, json.dumps(told), (numbers[0], numbers[-1]))
+        yield from note_action(tenant, "purge", "ledger", name, json.dumps(changed), (numbers[0], numbers[-1]))
     return len(rows)

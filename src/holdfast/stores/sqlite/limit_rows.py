@@ -1,4 +1,4 @@
-"""Rows of limits, as part of a write that is signed: ``put_limit``, ``drop_limit`` and the sweep over parked jobs."""
+"""Rows of limits, within a signed write: ``put_limit``, ``drop_limit`` and the sweep that releases parked jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.sqlite.admission import go_on
 
-LOOKED_AT = 200  # limits in one sweep
+SWEPT_LIMITS = 200  # maximum of limits in one sweep
 
 COLUMNS = Record.columns(Limit, skip=("running", "waiting"))
 _SET = (
@@ -22,7 +22,7 @@ _SET = (
 )
 _ONE = f"SELECT {COLUMNS} FROM job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name"
 _LIMITED_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
-# What runs already counts.
+# Running jobs count against a new limit.
 _COUNT_RUNNING = (
     "INSERT INTO occupied_slot (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
     "SELECT s.id, s.tenant, CASE :scope WHEN 'all' THEN '*' WHEN 'queue' THEN s.queue WHEN 'kind' THEN s.kind"
@@ -52,51 +52,53 @@ RULE = (
 
 
 def put_limit(rule: Rule, actor: str, tenant: str, now: int) -> Steps[Row]:
-    """As part of a write that is signed."""
+    """Create or change a limit, within a signed write; returns its row."""
     per = None if rule.rate is None else (rule.per or 1.0)
     burst = None if rule.rate is None else (rule.burst or 1)
-    facts = {"tenant": tenant, "scope": rule.scope, "name": rule.name}
+    key = {"tenant": tenant, "scope": rule.scope, "name": rule.name}
     limits = {"concurrency": rule.concurrency, "rate": rule.rate, "per": per, "burst": burst}
-    yield Statement(_SET, {**facts, **limits, "actor": actor, "now": now})
+    yield Statement(_SET, {**key, **limits, "actor": actor, "now": now})
     yield _LIMITED_ON
     if rule.concurrency is not None:
-        yield Statement(_COUNT_RUNNING, facts)
+        yield Statement(_COUNT_RUNNING, key)
     yield from sweep(now, 1000, beginning_of(tenant, rule.scope))
-    rows = yield Statement(_ONE, facts)
+    rows = yield Statement(_ONE, key)
     return rows[0]
 
 
 def drop_limit(scope: str, name: str, tenant: str, now: int) -> Steps[bool]:
-    facts = {"tenant": tenant, "scope": scope, "name": name}
-    rows = yield Statement(_REMOVE, facts)
+    """Remove a limit, within a signed write; False if there was none."""
+    key = {"tenant": tenant, "scope": scope, "name": name}
+    rows = yield Statement(_REMOVE, key)
     if rows:
-        yield Statement(_FORGET.format(table="occupied_slot", what="concurrency"), facts)
-        yield Statement(_FORGET.format(table="rate_meter", what="rate"), facts)
+        yield Statement(_FORGET.format(table="occupied_slot", what="concurrency"), key)
+        yield Statement(_FORGET.format(table="rate_meter", what="rate"), key)
         yield from sweep(now, 1000, beginning_of(tenant, scope))
     return bool(rows)
 
 
 def beginning_of(tenant: str, scope: str) -> str:
-    """What the texts of all buckets of a scope begin with."""
+    """The common prefix of the texts of all buckets of a scope."""
     return Bucket(tenant, scope, "").text[:-3]
 
 
 def sweep(now: int, want: int, beginning: str | None = None) -> Steps[int]:
-    """Look at limits that jobs are parked for, from where the last look ended, and let go on whoever can."""
-    place = beginning
-    if place is None:
-        ((place,),) = yield Statement("SELECT swept FROM dispatch")
+    """Release parked jobs for which their limits now have capacity. Continues after the last swept limit, or sweeps the
+    limits with the prefix ``beginning``. Returns the number of released jobs."""
+    position = beginning
+    if position is None:
+        ((position,),) = yield Statement("SELECT swept FROM dispatch")
     count = 0
-    for _ in range(LOOKED_AT):
-        rows = yield Statement(NEXT_PARKED, (place,))
+    for _ in range(SWEPT_LIMITS):
+        rows = yield Statement(NEXT_PARKED, (position,))
         if not rows or count >= want or (beginning is not None and not rows[0][0].startswith(beginning)):
-            place = "" if not rows else place
+            position = "" if not rows else position
             break
-        place = rows[0][0]
-        bucket = Bucket(*json.loads(place))
+        position = rows[0][0]
+        bucket = Bucket(*json.loads(position))
         rules = [] if beginning else (yield Statement(RULE, (bucket.name, *bucket)))
-        if not rules or rules[0][3] is None:  # who waits for a token is woken when there is one
+        if not rules or rules[0][3] is None:  # jobs that wait for a token are woken when it is available
             count += yield from go_on(bucket, want - count, now)
     if beginning is None:
-        yield Statement("UPDATE dispatch SET swept = :place WHERE swept <> :place", {"place": place})
+        yield Statement("UPDATE dispatch SET swept = :place WHERE swept <> :place", {"place": position})
     return count

@@ -1,7 +1,8 @@
-"""Move a waiting job to another place in its queue. One writer at a time: nobody sees a half-moved queue.
+"""Move a waiting job to another position in its queue. There is one writer at a time, so no reader sees an intermediate
+state.
 
-A queue is one row of people for all its tenants: a tenant's operator names the tenant's own jobs only, but "first" is
-first of all, and where a gap is full everybody's jobs around it are numbered anew, in the order they had.
+The order of a queue spans all tenants. An operator of a tenant can name only jobs of that tenant, but "first" is first
+of all jobs, and where a gap is full, the jobs of all tenants around it are renumbered, in the same order.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ WAITING = (State.QUEUED, State.RETRY_WAITING)
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 
-class Stand(NamedTuple):
-    """A job's number and place; the number settles what is left of ties, as it does for claims."""
+class Slot(NamedTuple):
+    """A job's number and position in its queue; the number breaks ties, as it does for claims."""
 
     n: int
     position: int
@@ -35,7 +36,7 @@ _NEAR = (
     " AND (position, n) {than} (:position, :n) AND n <> :job AND {waiting}"
     " ORDER BY position {way}, n {way} LIMIT :want"
 )
-# Those that are not due have an index of their own.
+# Jobs that are not due yet are in another index.
 _INDEXES = {
     "claimable": "state = 'queued' AND due_at IS NULL",
     "postponed": "due_at IS NOT NULL AND state IN ('queued', 'retry_waiting')",
@@ -44,13 +45,14 @@ _BEHIND, _BEFORE = (
     [_NEAR.format(index=index, waiting=waiting, than=than, way=way) for index, waiting in _INDEXES.items()]
     for than, way in ((">", "ASC"), ("<", "DESC"))
 )
-# New jobs come to stand at a hundred times their number.
+# The position of a new job is a hundred times its number.
 _NEWEST = "SELECT max(n) FROM job_state"
 _RENUMBER = (
     "UPDATE job_state SET position = w.position"
     " FROM (SELECT CAST(key AS INTEGER) AS n, value AS position FROM json_each(:places)) w WHERE job_state.n = w.n"
 )
-# The ledger tells it from the note, whose rest may still be needed; counted, so that each is told.
+# The ledger records the move from the note, the rest of which may still be needed. The counter makes each move a
+# change.
 _MOVE = (
     "UPDATE job_state SET priority = :priority, position = :position,"
     " note = json_set(coalesce(note, '{}'), '$.moved', json_patch('{}', json_object('to', :to, 'other', :other,"
@@ -64,38 +66,38 @@ def move_job(job_id: str, move: Move, reason: str | None, actor: str, tenant: st
     other = None if move.other is None else (yield from _find(move.other, tenant))
     if job is None:
         return Verdict(job_id, None, True, "not_found")
-    refusal = _reason_against(job, other, move)
+    refusal = _refusal(job, other, move)
     if refusal is not None:
         return Verdict(job_id, job.state, True, refusal)
     yield from sign(actor)
-    line = Line(job, move.priority if move.priority is not None else (other or job).priority)
-    position = yield from line.place(move, other)
-    params = {"job": job.n, "priority": line.priority, "position": position, "to": move.where}
+    order = QueueOrder(job, move.priority if move.priority is not None else (other or job).priority)
+    position = yield from order.new_position(move, other)
+    params = {"job": job.n, "priority": order.priority, "position": position, "to": move.where}
     yield Statement(_MOVE, {**params, "other": move.other, "reason": reason or None})
     yield from unsign()
     return Verdict(job_id, job.state, False, None)
 
 
-class Line:
-    """The waiting jobs of a queue and priority, as they are to a job that is about to stand among them."""
+class QueueOrder:
+    """The waiting jobs of one queue and priority, among which a job is to be moved."""
 
-    def __init__(self, job: Stand, priority: int) -> None:
+    def __init__(self, job: Slot, priority: int) -> None:
         self.job = job
         self.priority = priority
 
-    def place(self, move: Move, other: Stand | None) -> Steps[int]:
-        """The position to give it; whoever is in the way has been numbered anew."""
+    def new_position(self, move: Move, other: Slot | None) -> Steps[int]:
+        """The new position of the job. Renumbers other jobs if there is no free position."""
         before = other if move.where == "after" else None
         behind = other if move.where == "before" else None
         if behind is None and move.where != "last":
-            found = yield from self._near(_BEHIND, before or Stand(0, LOWEST), 1)
-            behind = found[0] if found else None
+            nearest = yield from self._near(_BEHIND, before or Slot(0, LOWEST), 1)
+            behind = nearest[0] if nearest else None
         if before is None and move.where != "first":
-            found = yield from self._near(_BEFORE, behind or Stand(0, HIGHEST), 1)
-            before = found[0] if found else None
+            nearest = yield from self._near(_BEFORE, behind or Slot(0, HIGHEST), 1)
+            before = nearest[0] if nearest else None
         if other is not None and other.n == self.job.n:
             return self.job.position
-        if self._stands(before, behind):
+        if self._is_between(before, behind):
             return self.job.position
         if behind is None:
             return (yield from self._last(before)) if before else self.job.position
@@ -103,71 +105,71 @@ class Line:
             return behind.position - GAP
         if behind.position - before.position >= 2:
             return before.position + (behind.position - before.position) // 2
-        return (yield from self._make_room(before, behind))
+        return (yield from self._renumber(before, behind))
 
-    def _stands(self, before: Stand | None, behind: Stand | None) -> bool:
+    def _is_between(self, before: Slot | None, behind: Slot | None) -> bool:
         return (
             self.job.priority == self.priority
             and (before is None or before.position < self.job.position)
             and (behind is None or self.job.position < behind.position)
         )
 
-    def _last(self, before: Stand) -> Steps[int]:
-        """Behind all there are, and before all that will come."""
+    def _last(self, before: Slot) -> Steps[int]:
+        """The position after all existing jobs and before all future ones."""
         ((newest,),) = yield Statement(_NEWEST)
-        position, coming = max(newest * GAP, before.position) + 1, (newest + 1) * GAP
-        if position == coming:
-            return (yield from self._make_room(before, Stand(0, coming)))
+        position, next_job = max(newest * GAP, before.position) + 1, (newest + 1) * GAP
+        if position == next_job:
+            return (yield from self._renumber(before, Slot(0, next_job)))
         return int(position)
 
-    def _make_room(self, before: Stand, behind: Stand) -> Steps[int]:
-        """Number the jobs around a full gap anew. The window grows until they come to stand far enough apart; in
-        front of the first job there is room without end, and the last one stays where it is, since new jobs come
-        right behind it."""
+    def _renumber(self, before: Slot, behind: Slot) -> Steps[int]:
+        """Renumber the jobs around a full gap; returns the position of the job. The window grows until the gaps are
+        large enough. Before the first job positions are unlimited; the last job keeps its position, because new jobs
+        follow right after it."""
         window = WINDOW
         while True:
             front = yield from self._near(_BEFORE, behind, window + 1)
             rear = yield from self._near(_BEHIND, before, window + 1)
             border = rear.pop() if rear else behind
             above = front[window].position if len(front) > window else None
-            places = [*reversed(front[:window]), self.job, *rear]
-            step = GAP if above is None else (border.position - above) // (len(places) + 1)
+            slots = [*reversed(front[:window]), self.job, *rear]
+            step = GAP if above is None else (border.position - above) // (len(slots) + 1)
             if above is None or step >= needed(window):
                 break
             window *= 2
         if above is None:
-            above = border.position - step * (len(places) + 1)
-        numbers = {each.n: above + step * place for place, each in enumerate(places, 1)}
-        position = numbers.pop(self.job.n)
-        yield Statement(_RENUMBER, {"places": json.dumps(numbers)})
+            above = border.position - step * (len(slots) + 1)
+        positions = {slot.n: above + step * index for index, slot in enumerate(slots, 1)}
+        position = positions.pop(self.job.n)
+        yield Statement(_RENUMBER, {"places": json.dumps(positions)})
         return position
 
-    def _near(self, queries: list[str], place: Stand, want: int) -> Steps[list[Stand]]:
-        """The jobs next to a place, the nearest first."""
+    def _near(self, queries: list[str], start: Slot, want: int) -> Steps[list[Slot]]:
+        """The jobs next to a position, nearest first."""
         params = {
             "queue": self.job.queue,
             "priority": self.priority,
-            "position": place.position,
-            "n": place.n,
+            "position": start.position,
+            "n": start.n,
             "job": self.job.n,
             "want": want,
         }
-        found: list[Stand] = []
+        slots: list[Slot] = []
         for query in queries:
-            found += [Stand(*row) for row in (yield Statement(query, params))]
-        found.sort(key=lambda each: (each.position, each.n), reverse=queries is _BEFORE)
-        return found[:want]
+            slots += [Slot(*row) for row in (yield Statement(query, params))]
+        slots.sort(key=lambda slot: (slot.position, slot.n), reverse=queries is _BEFORE)
+        return slots[:want]
 
 
-def _find(job_id: str, tenant: str) -> Steps[Stand | None]:
+def _find(job_id: str, tenant: str) -> Steps[Slot | None]:
     rows = yield Statement(_FIND, {"id": job_id, "any": any_tenant(tenant), "tenant": tenant})
     if not rows:
         return None
     n, position, queue, priority, state = rows[0]
-    return Stand(n, position, queue, priority, state_of(state))
+    return Slot(n, position, queue, priority, state_of(state))
 
 
-def _reason_against(job: Stand, other: Stand | None, move: Move) -> str | None:
+def _refusal(job: Slot, other: Slot | None, move: Move) -> str | None:
     if job.state not in WAITING:
         return "not_waiting"
     if move.other is None:

@@ -1,6 +1,6 @@
-"""Policies about names: kinds, agents and event types that nobody registered are refused, or accepted with a warning.
+"""Registry policies: unregistered kinds, agents and event types are refused, or accepted with a warning.
 
-The triggers are the rule; here it is said in words. Only called where the deployment has a policy.
+Triggers enforce the rule; these checks raise readable errors. Called only where the deployment has a policy.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ def refuse_unregistered(specs: Sequence[JobSpec], tenant: str, now: int) -> Step
 
 
 def unregistered(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[Refused | None]:
-    """Why these jobs are refused, if they are; a warning is kept, and logged the first time."""
+    """Why these jobs are refused; None if they are not. A warning is recorded, and logged the first time."""
     ((kinds, agents, required),) = yield _POLICIES
     if required and tenant == DEFAULT_TENANT:
         return tenant_required(specs[0].kind)
-    named: tuple[tuple[Registry, str, set[str], str], ...] = (
+    checks: tuple[tuple[Registry, str, set[str], str], ...] = (
         ("kind", kinds, {spec.kind for spec in specs} - BUILT_IN, _KINDS),
         ("agent", agents, {spec.agent for spec in specs if spec.agent is not None}, _AGENTS),
     )
-    for registry, policy, names, look in named:
+    for registry, policy, names, query in checks:
         if policy == "accept" or not names:
             continue
-        rows = yield Statement(look, {"tenant": tenant, "names": ids_json(names)})
+        rows = yield Statement(query, {"tenant": tenant, "names": ids_json(names)})
         for name in sorted(names - {row[0] for row in rows}):
             if policy == "refuse":
                 return not_registered(registry, name)
@@ -65,7 +65,7 @@ def unregistered(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[Refus
 
 
 def refuse_event(event: SendEvent, tenant: str, now: int) -> Steps[None]:
-    """Refuse an event whose type is not registered, or whose data does not fit the schema of its type."""
+    """Refuse an event whose type is not registered, or whose data does not match the schema of its type."""
     ((policy,),) = yield _EVENTS
     if policy == "accept":
         return
@@ -76,15 +76,15 @@ def refuse_event(event: SendEvent, tenant: str, now: int) -> Steps[None]:
         yield from _warn("event type", event.name, tenant, now)
         return
     schema = None if rows[0][0] is None else json.loads(rows[0][0])
-    wrong = None if schema is None else next(violations(schema, decode(event.data), "the data"), None)
-    if wrong is not None:
-        refusal = event_data_invalid(event.name, wrong)
+    violation = None if schema is None else next(violations(schema, decode(event.data), "the data"), None)
+    if violation is not None:
+        refusal = event_data_invalid(event.name, violation)
         if policy == "refuse":
             raise refusal
         log.warning("Accepted: %s", refusal.message)
 
 
 def _warn(registry: Registry, name: str, tenant: str, now: int) -> Steps[None]:
-    facts = {"tenant": tenant, "registry": registry, "name": name, "now": now}
-    if (yield Statement(_KEEP, facts)):
+    params = {"tenant": tenant, "registry": registry, "name": name, "now": now}
+    if (yield Statement(_KEEP, params)):
         log.warning("Accepted: %s %s is not registered", registry, name)

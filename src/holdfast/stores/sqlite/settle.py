@@ -1,4 +1,4 @@
-"""Settle: end attempts, each guarded by its id, attempt and lease; the rest was decided before."""
+"""Settle: end attempts, each guarded by its id, attempt and lease. The settlement already contains every decision."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from holdfast.engine.settlement import Settlement
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.base import ids_json
-from holdfast.stores.sqlite.enqueue import retry_anew
+from holdfast.stores.sqlite.enqueue import retry_as_new
 from holdfast.stores.sqlite.steps import due, suspend
 
-# The plus signs keep the index of leases out of it: it would read all jobs of the lease again for each of them.
+# The plus signs exclude the index on leases, which would read all jobs of the lease for each id.
 _SUCCEED = (
     "UPDATE job_state SET state = 'succeeded', lease = NULL, settled_by = :lease, finished_at = :now,"
     " error_code = NULL, error_message = NULL, due_at = NULL, note = NULL"
@@ -27,11 +27,11 @@ _END = (
     " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress'"
     " RETURNING CASE WHEN crashes <= max_crashes THEN (SELECT j.retry_as FROM job j WHERE j.n = job_state.n) END"
 )
-_PASS_ON = (
+_AFTER_FAILURE = (
     "UPDATE job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at = :finished,"
     " note = :group WHERE id = :id"
 )
-# The crash has been counted by then. Whether another try is left is the row's to say, as for the reaper.
+# The crash is already counted. The row decides whether another attempt is left, as in the reaper.
 _AFTER_CRASH = (
     "UPDATE job_state SET state = CASE WHEN crashes <= max_crashes THEN 'retry_waiting' ELSE 'dead_letter' END,"
     " due_at = CASE WHEN crashes <= max_crashes THEN :due END,"
@@ -47,15 +47,15 @@ ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM
 
 
 def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Steps[list[str]]:
-    """The settling itself, inside a flow that has signed; answers the ids that were no longer this lease's."""
+    """Apply settlements within a signed write; returns the ids that the lease no longer held."""
     # Of several settlements of one attempt the first one counts.
-    offered: dict[tuple[str, int], Settlement] = {}
+    first: dict[tuple[str, int], Settlement] = {}
     for item in settlements:
-        offered.setdefault((item.id, item.attempt), item)
+        first.setdefault((item.id, item.attempt), item)
     applied: set[tuple[str, int]] = set()
-    # By attempt, of which a batch has few: a list of ids is looked up faster than a list of pairs.
+    # Grouped by attempt number, of which a batch has few: matching ids is faster than matching pairs.
     successes: dict[int, list[str]] = {}
-    for (job_id, attempt), item in offered.items():
+    for (job_id, attempt), item in first.items():
         if _plain(item):
             successes.setdefault(attempt, []).append(job_id)
     for attempt, ids in successes.items():
@@ -63,16 +63,16 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
         rows = yield Statement(_SUCCEED, params)
         applied.update((row[0], attempt) for row in rows)
     if len(applied) < len(settlements):
-        for key, item in offered.items():
+        for key, item in first.items():
             if not _plain(item):
                 rows = yield Statement(_END, _ending(item, lease, now))
                 if rows:
                     applied.add(key)
-                    # `failed` passes on at once, in the same transaction; or a new job takes over from it.
+                    # A failed job changes to its next state in the same transaction, or a new job replaces it.
                     if item.ending in ("retry", "crash") and rows[0][0] is not None:
-                        yield from retry_anew(item.id, now, _due(item, now), retried=int(item.ending == "retry"))
+                        yield from retry_as_new(item.id, now, _due(item, now), retried=int(item.ending == "retry"))
                     elif item.ending in ("retry", "bury"):
-                        yield Statement(_PASS_ON, _passing_on(item, now))
+                        yield Statement(_AFTER_FAILURE, _failure_params(item, now))
                     elif item.pause is not None:
                         yield from suspend(item, now)
                     elif item.ending == "crash":
@@ -81,11 +81,11 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
     results = [
         (item.result, item.ref, item.id)
         for key in applied
-        if (item := offered[key]).result is not None or item.ref is not None
+        if (item := first[key]).result is not None or item.ref is not None
     ]
     if results:
         yield Statement(_RESULT, results, many=True)
-    # Before anything is claimed in the same turn: what waited for these may be.
+    # Before the claim of the same exchange: jobs that waited for these can then be claimed.
     yield ADVANCE
     if len(applied) == len(settlements):
         return []
@@ -94,7 +94,7 @@ def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Ste
 
 
 def _plain(item: Settlement) -> bool:
-    """A success with nothing to be noted: many of them are one statement."""
+    """Whether it is a success without a note: all of these are settled by one statement."""
     return item.ending == "succeeded" and item.note is None
 
 
@@ -103,7 +103,7 @@ _ENDED = {"cancel": "cancelled", "succeeded": "succeeded"}
 
 
 def _again(item: Settlement, now: int) -> int | None:
-    """When a job that waits is to go on by itself."""
+    """When a snoozed or paused job is due again."""
     if item.ending == "pause":
         return due(item.pause or {}, now)
     return _due(item, now) if item.ending == "snooze" else None
@@ -130,7 +130,7 @@ def _ending(item: Settlement, lease: str, now: int) -> dict[str, Any]:
     }
 
 
-def _passing_on(item: Settlement, now: int) -> dict[str, Any]:
+def _failure_params(item: Settlement, now: int) -> dict[str, Any]:
     again = item.ending == "retry"
     return {
         "id": item.id,
@@ -143,6 +143,6 @@ def _passing_on(item: Settlement, now: int) -> dict[str, Any]:
 
 
 def _group(item: Settlement) -> str | None:
-    """A dead letter knows its group (``features/dead_letters/sqlite.sql``)."""
-    told = {name: item.note[name] for name in ("fingerprint", "frame") if name in item.note} if item.note else {}
-    return json.dumps(told) if told else None
+    """The part of the note that names the group of a dead letter (``features/dead_letters/sqlite.sql``)."""
+    group = {name: item.note[name] for name in ("fingerprint", "frame") if name in item.note} if item.note else {}
+    return json.dumps(group) if group else None

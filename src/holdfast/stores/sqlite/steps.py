@@ -1,4 +1,5 @@
-"""Durable steps and application events: remember what is over, put down what a job waits for, tell those who wait."""
+"""``store.steps`` on SQLite: save finished steps, checkpoints and artifacts; suspend a job that waits for an event, a
+time or an approval."""
 
 from __future__ import annotations
 
@@ -11,21 +12,17 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.payload import MARK, canonical, look_at
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import Saved, StepEntry, projection
-from holdfast.errors import InvalidInput
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import StepReads
-from holdfast.stores.requests import SendEvent, SentResult
 from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, sign, unsign
-from holdfast.stores.sqlite.claim import SqliteProgress, uploaded
-from holdfast.stores.sqlite.registry_checks import refuse_event
 
 _HELD = (
     "SELECT id, attempt FROM job_state"
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
-# An insert that meets a step that is over is refused (it might be a REPLACE), so it is not tried.
-_IS_OVER = "EXISTS (SELECT 1 FROM step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
+# A trigger refuses an insert that conflicts with a finished step (it could be a REPLACE), so the insert excludes them.
+_IS_FINISHED = "EXISTS (SELECT 1 FROM step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
 _SAVE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
     " SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9 FROM job_state WHERE id = ?1"
@@ -33,114 +30,135 @@ _SAVE = (
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
 )
-_OVER = (
+_FINISHED = (
     "SELECT t.job_id, t.n, t.value FROM json_each(?) o JOIN step t"
     " ON t.job_id = json_extract(o.value, '$[0]') AND t.n = json_extract(o.value, '$[1]') WHERE t.ended_at IS NOT NULL"
 )
 _PAUSE = (
     "INSERT INTO step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)"
     " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
-    f" FROM job_state WHERE id = :job AND NOT {_IS_OVER}"
+    f" FROM job_state WHERE id = :job AND NOT {_IS_FINISHED}"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted"
     " WHERE ended_at IS NULL"
 )
-_FULFIL = "UPDATE step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
+FULFIL = "UPDATE step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
 _WAITING = (
     "SELECT j.tenant, j.created_at, t.ended_at FROM job j JOIN step t ON t.job_id = j.id WHERE j.id = ? AND t.n = ?"
 )
-_HAD = "SELECT json_extract(value, '$.id') FROM step WHERE job_id = ? AND kind = 'event' AND value IS NOT NULL"
-_TOLD = (
+_RECEIVED = "SELECT json_extract(value, '$.id') FROM step WHERE job_id = ? AND kind = 'event' AND value IS NOT NULL"
+_SENT = (
     "SELECT id, data, sent_by, sent_at FROM app_event WHERE tenant = :tenant AND name = :name AND sent_at >= :since"
     " AND (job_id IS NULL OR job_id = :job) ORDER BY sent_at, id"
 )
-_GO_ON = (
+_RESUME = (
     "UPDATE job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND state = 'retry_waiting'"
 )
-_WAKE = f"{_GO_ON} AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
-_TELL = (
-    "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)"
-    " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now, :cause)"
-)
-_TOLD_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
-_OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
-# Step from shape to shape along the index: there are few of them, however many wait.
-_NEXT_SHAPE = f"SELECT shape FROM step INDEXED BY waiting WHERE {_OPEN} AND shape > :shape ORDER BY shape LIMIT 1"
-_WAITS = (
-    f"SELECT job_id, n FROM step INDEXED BY waiting WHERE {_OPEN} AND shape = :shape AND wanted = :wanted"
-    " AND (:job IS NULL OR job_id = :job) ORDER BY job_id, n"
-)
+WAKE = f"{_RESUME} AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
 _IS_DEAD = "SELECT 1 FROM job_state WHERE id = :job AND state = 'dead_letter' AND (:any OR tenant = :tenant)"
 _FORGET = "DELETE FROM step WHERE job_id = ? AND n >= ? RETURNING 1"
+_HELD_ATTEMPT = "id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
+_CHECKPOINT = (
+    "INSERT INTO checkpoint (job_id, tenant, name, value, attempt, saved_at)"
+    f" SELECT id, tenant, :name, :value, attempt, :now FROM job_state WHERE {_HELD_ATTEMPT}"
+    " ON CONFLICT (job_id, name) DO UPDATE"
+    " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,"
+    " saves = CASE WHEN attempt = excluded.attempt THEN saves + 1 ELSE 1 END RETURNING 1"
+)
+_UPLOAD = (
+    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
+    f" SELECT tenant, :ref, id, :now, :now + 86400000000 FROM job_state WHERE {_HELD_ATTEMPT}"
+    " ON CONFLICT DO NOTHING"
+)
+# A recorded value refers to the object, which must no longer be deleted.
+_UPLOADED = (
+    "DELETE FROM leftover WHERE job_id = ?1 AND ref = json_extract(?2, '$.\"$holdfast\".stored')"
+    " AND tenant = (SELECT tenant FROM job_state WHERE id = ?1)"
+)
+_IS_HELD = f"SELECT 1 FROM job_state WHERE {_HELD_ATTEMPT}"
+_ADD_ARTIFACT = (
+    "INSERT INTO artifact (job_id, tenant, attempt, name, ref, meta, at)"
+    " SELECT id, tenant, attempt, :name, :ref, :meta, :now FROM job_state"
+    " WHERE id = :id AND attempt = :attempt AND :lease IN (lease, settled_by) RETURNING 1"
+)
 
 
-class SqliteSteps(SqlitePart, SqliteProgress, StepReads):
+class SqliteSteps(SqlitePart, StepReads):
     @flow()
     def save(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> Steps[list[Saved]]:
         now = yield from act_under(lease, tenant)
         ids = json.dumps(sorted({job_id for job_id, _, _ in entries}))
         held = {(row[0], row[1]) for row in (yield Statement(_HELD, (ids, lease)))}
-        places = json.dumps([(job_id, entry.n) for job_id, _, entry in entries])
-        over = {(row[0], row[1]): row[2] for row in (yield Statement(_OVER, (places,)))}
-        answers, saved = [], []
+        numbers = json.dumps([(job_id, entry.n) for job_id, _, entry in entries])
+        finished = {(row[0], row[1]): row[2] for row in (yield Statement(_FINISHED, (numbers,)))}
+        results, rows = [], []
         for job_id, attempt, entry in entries:
             if (job_id, attempt) not in held:
-                answers.append(Saved(job_id, entry.n, "stale"))
-            elif (job_id, entry.n) in over:
-                value = over[job_id, entry.n]
-                answers.append(Saved(job_id, entry.n, "kept", value and look_at(value)))
+                results.append(Saved(job_id, entry.n, "stale"))
+            elif (job_id, entry.n) in finished:
+                value = finished[job_id, entry.n]
+                results.append(Saved(job_id, entry.n, "kept", value and look_at(value)))
             else:
-                saved.append(_row(job_id, entry, now))
-        if saved:
-            yield Statement(_SAVE, saved, many=True)
-            if stored := [(row[0], row[4]) for row in saved if row[4] is not None and row[4].startswith(MARK)]:
-                yield from uploaded(stored)
+                rows.append(_row(job_id, entry, now))
+        if rows:
+            yield Statement(_SAVE, rows, many=True)
+            if stored := [(row[0], row[4]) for row in rows if row[4] is not None and row[4].startswith(MARK)]:
+                yield Statement(_UPLOADED, stored, many=True)
         yield from unsign()
-        return answers
+        return results
 
     @flow()
     def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> Steps[int | None]:
         yield from sign(actor)
         scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
         dead = yield Statement(_IS_DEAD, scope)
-        gone = (yield Statement(_FORGET, (parse_id(job_id), to))) if dead else []
+        deleted = (yield Statement(_FORGET, (parse_id(job_id), to))) if dead else []
         yield from unsign()
-        return len(gone) if dead else None
+        return len(deleted) if dead else None
 
-
-class SqliteSending:
-    @flow(tells=True)
-    def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
-        if any_tenant(tenant):
-            raise InvalidInput("an event must be sent in one tenant")
-        now = yield from sign(actor)
-        name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
-        before = [] if event.key is None else (yield Statement(_TOLD_BEFORE, (tenant, name, event.key)))
-        if before:
-            yield from unsign()
-            return SentResult(before[0][0], False, 0)
-        yield from refuse_event(event, tenant, now)
-        facts = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
-        yield Statement(_TELL, facts | {"actor": actor, "now": now, "cause": event.cause_id})
-        value = _event(event.id, name, event.data, actor, now)
-        told, woke, shape = look_at(event.data), 0, ""
-        while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):
-            shape = rows[0][0]
-            wanted = canonical(projection(told, json.loads(shape)))
-            waits = yield Statement(
-                _WAITS, {"tenant": tenant, "name": name, "shape": shape, "wanted": wanted, "job": job}
-            )
-            for waiting, n in waits:
-                # Those that were put to sleep for it go on; others are on their way already, and will find it.
-                yield Statement(_FULFIL, {"value": value, "now": now, "job": waiting, "n": n})
-                woken = yield Statement(_WAKE, {"job": waiting, "n": n, "note": json.dumps({"event": name})})
-                woke += len(woken)
+    @flow()
+    def save_checkpoint(
+        self, claim_id: str, lease: str, attempt: int, name: str, value: str, tenant: str
+    ) -> Steps[bool]:
+        now = yield from act_under(lease, tenant)
+        params = {"id": claim_id, "lease": lease, "attempt": attempt, "name": name, "value": value, "now": now}
+        rows = yield Statement(_CHECKPOINT, params)
+        if rows and value.startswith(MARK):
+            yield Statement(_UPLOADED, [(claim_id, value)], many=True)
         yield from unsign()
-        return SentResult(event.id, True, woke)
+        return bool(rows)
+
+    @flow()
+    def note_upload(self, claim_id: str, lease: str, attempt: int, ref: str, tenant: str) -> Steps[bool]:
+        now = yield from act_under(lease, tenant)
+        params = {"id": claim_id, "lease": lease, "attempt": attempt, "ref": ref, "now": now}
+        held = yield Statement(_IS_HELD, params)
+        if held:
+            yield Statement(_UPLOAD, params)
+        yield from unsign()
+        return bool(held)
+
+    @flow()
+    def add_artifact(
+        self,
+        claim_id: str,
+        lease: str,
+        attempt: int,
+        name: str,
+        ref: str,
+        tenant: str,
+        meta: dict[str, Any] | None = None,
+    ) -> Steps[bool]:
+        now = yield from act_under(lease, tenant)
+        document = None if meta is None else json.dumps(meta)
+        params = {"id": claim_id, "lease": lease, "attempt": attempt, "name": name, "ref": ref, "meta": document}
+        rows = yield Statement(_ADD_ARTIFACT, params | {"now": now})
+        yield from unsign()
+        return bool(rows)
 
 
 def suspend(item: Settlement, now: int) -> Steps[None]:
-    """The attempt has just ended by waiting for something: write down what for. Inside a flow that has signed."""
+    """Record what a job waits for, within a signed write that has just ended the attempt."""
     for entry in item.steps or ():
         yield Statement(_SAVE, _row(item.id, StepEntry(**entry), now))
     pause = item.pause or {}
@@ -158,37 +176,38 @@ def suspend(item: Settlement, now: int) -> Steps[None]:
     }
     yield Statement(_PAUSE, params)
     if wanted is not None:
-        yield from _look_back(item.id, pause, now)
+        yield from _check_past_events(item.id, pause, now)
     if pause.get("approval") is not None:
         yield from open_approval(item.id, pause, now)
 
 
-def _look_back(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
-    """An event that was told before the wait began is as good as one that comes. One the job has had is not news."""
+def _check_past_events(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
+    """Resume the job if the event was sent before the wait began. Events that the job has already received do not
+    count."""
     ((tenant, created, ended),) = yield Statement(_WAITING, (job_id, pause["n"]))
     if ended is None:
         since = created - in_micros(pause.get("since", 0.0))
-        value = yield from _told(job_id, pause, tenant, since)
+        value = yield from _matching_event(job_id, pause, tenant, since)
         if value is None:
             return
-        yield Statement(_FULFIL, {"value": value, "now": now, "job": job_id, "n": pause["n"]})
-    # Or it came after the handler had read what it has behind it: then the job does not sleep over it.
-    yield Statement(_GO_ON, {"job": job_id, "note": json.dumps({"event": pause["name"]})})
+        yield Statement(FULFIL, {"value": value, "now": now, "job": job_id, "n": pause["n"]})
+    # A step that has ended received its event after the handler had read its steps: the job must not wait for it.
+    yield Statement(_RESUME, {"job": job_id, "note": json.dumps({"event": pause["name"]})})
 
 
-def _told(job_id: str, pause: dict[str, Any], tenant: str, since: int) -> Steps[str | None]:
-    """The first event that fits, as a step keeps it."""
+def _matching_event(job_id: str, pause: dict[str, Any], tenant: str, since: int) -> Steps[str | None]:
+    """The value of a step for the first event that matches."""
     wanted = canonical(pause["wanted"])
-    had = {row[0] for row in (yield Statement(_HAD, (job_id,)))}
-    events = yield Statement(_TOLD, {"tenant": tenant, "name": pause["name"], "since": since, "job": job_id})
+    received = {row[0] for row in (yield Statement(_RECEIVED, (job_id,)))}
+    events = yield Statement(_SENT, {"tenant": tenant, "name": pause["name"], "since": since, "job": job_id})
     for event_id, data, sent_by, sent_at in events:
-        if event_id not in had and canonical(projection(look_at(data), list(pause["wanted"]))) == wanted:
-            return _event(event_id, pause["name"], data, sent_by, sent_at)
+        if event_id not in received and canonical(projection(look_at(data), list(pause["wanted"]))) == wanted:
+            return event_value(event_id, pause["name"], data, sent_by, sent_at)
     return None
 
 
 def due(pause: dict[str, Any], now: int) -> int:
-    """When a pause is over."""
+    """When a pause ends."""
     return micros(datetime.fromisoformat(pause["until"])) if "until" in pause else now + in_micros(pause["delay"])
 
 
@@ -198,13 +217,11 @@ def _row(job_id: str, entry: StepEntry, now: int) -> tuple[Any, ...]:
     return job_id, entry.n, entry.name, entry.kind, entry.value, error, entry.tries, took, now
 
 
-def _event(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> str:
-    facts = json.dumps({"id": event_id, "name": name, "sent_by": sent_by, "sent_at": _written(sent_at)})
-    return f'{facts[:-1]},"data":{data}}}'
-
-
-def _written(at: int) -> str:
-    return from_micros(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def event_value(event_id: str, name: str, data: str, sent_by: str, sent_at: int) -> str:
+    """The value of a step that has received an event, as JSON text."""
+    at = from_micros(sent_at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    value = json.dumps({"id": event_id, "name": name, "sent_by": sent_by, "sent_at": at})
+    return f'{value[:-1]},"data":{data}}}'
 
 
 _OPEN_APPROVAL = (
@@ -215,7 +232,7 @@ _OPEN_APPROVAL = (
     " :on_deny, :on_expire, :expires_in, :now + :expires_in, :remind_every, :now + :remind_every,"
     " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM job WHERE id = :job"
 )
-# The kind of job that tells people, a child of the job that asked and in its queue. No token is part of it.
+# The job that notifies people of an approval: a child of the waiting job, in its queue. It contains no token.
 APPROVAL_NOTICE = (
     "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by,"
     " source_system, created_at)"
@@ -227,7 +244,7 @@ APPROVAL_NOTICE = (
 
 
 def open_approval(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
-    """The job has just been put into waiting_for_approval by its own handler."""
+    """Open an approval for a job that its handler has just put into waiting_for_approval."""
     approval = pause["approval"]
     spans = {name: approval.get(name) for name in ("expires_in", "remind_every", "escalate_after")}
     params = {

@@ -1,4 +1,4 @@
-"""``SqliteDatabase``: flows in this thread or a helper thread; findings."""
+"""``SqliteDatabase``: runs flows in the caller's thread or in a thread pool; health and doctor checks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from holdfast.stores.listener import Names
 from holdfast.stores.migrations import CodeFiles, Execute, Plan, Script
 from holdfast.stores.outage import Outage
 from holdfast.stores.requests import Finding, Login, SchemaStatus
-from holdfast.stores.sqlite.borrowed import SqliteBorrowing, SqliteLending
 from holdfast.stores.sqlite.connections import Connections, database_path
 from holdfast.stores.sqlite.errors import is_busy, translate
 from holdfast.stores.sqlite.listener import SqliteListener
+from holdfast.stores.sqlite.transactions import SqliteTransactions
 
 WAL_ALARM = 256 * 1024 * 1024
 DISK_ALARM = 200 * 1024 * 1024
@@ -35,16 +35,16 @@ FULL = 2
 
 
 def conditions(connection: sqlite3.Connection, path: str, when: Thresholds) -> list[Concern]:
-    """The part of it that can be asked for every few seconds."""
+    """The cheap checks, which health runs every few seconds."""
     if path == ":memory:":
-        return []  # which is said by the doctor, and known to whoever opened it
+        return []  # the doctor reports it
     synchronous, mode = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode"))
     weak = [f"synchronous = {synchronous}"] if synchronous < FULL else []
     weak += [f"journal_mode = {mode}"] if mode != "wal" else []
     log = os.path.getsize(path + "-wal") if os.path.exists(path + "-wal") else 0
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
-    found = [*(weak_setting(each, corrupts=False) for each in weak), large_log(log, when), full_disk(free, when)]
-    return [concern for concern in found if concern is not None]
+    concerns = [*(weak_setting(each, corrupts=False) for each in weak), large_log(log, when), full_disk(free, when)]
+    return [concern for concern in concerns if concern is not None]
 
 
 def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) -> list[Finding]:
@@ -54,15 +54,7 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
     synchronous = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}.get(int(str(pragma("synchronous"))), "?")
     findings = [
         Finding("library", True, f"SQLite {sqlite3.sqlite_version}"),
-        Finding(
-            "schema",
-            status.current,
-            "up to date"
-            if status.current
-            else f"pending: {', '.join(status.pending) or 'none'}; "
-            f"not of this release: {', '.join(status.unknown) or 'none'}",
-            None if status.current else "Run: holdfast migrate",
-        ),
+        status.finding,
     ]
     if path == ":memory:":
         return [
@@ -99,14 +91,14 @@ def diagnose(connection: sqlite3.Connection, path: str, status: SchemaStatus) ->
             "disk",
             free > DISK_ALARM,
             f"{free / 1e9:.1f} GB free",
-            None if free > DISK_ALARM else "Make room soon.",
+            None if free > DISK_ALARM else "Free disk space soon.",
         )
     )
     return findings
 
 
 def _readers(path: str) -> Finding:
-    """Who besides the owner may read the database: jobs and payloads of every tenant."""
+    """Which users besides the owner can read the database, with the jobs and payloads of every tenant."""
     files = [path, *(path + suffix for suffix in ("-wal", "-shm") if os.path.exists(path + suffix))]
     modes = {each: os.stat(each).st_mode for each in files}
     if open_to_all := [each for each, mode in modes.items() if mode & 0o007]:
@@ -117,20 +109,22 @@ def _readers(path: str) -> Finding:
             f"chmod o= {' '.join(open_to_all)}",
         )
     shared = any(mode & 0o070 for mode in modes.values())
-    return Finding("file mode", True, "its owner and its group can use the file" if shared else "its owner alone")
+    return Finding(
+        "file mode", True, "only its owner and group can read it" if shared else "only its owner can read it"
+    )
 
 
 T = TypeVar("T")
 
 RETRIES = 5
-# Who waits for the lock of another process is not waited for.
+# Seconds that closing waits for threads: one may wait for the lock of another process.
 CLOSE_WITHIN = 0.5
 PROBE_BYTES = 256 * 1024
-"""What enqueuing a job may add to the log."""
+"""The size that enqueuing a job may add to the log."""
 PROBE_MILLISECONDS = 100
-"""How long a check of the disk waits for the lock of another writer."""
+"""How long the check of the disk waits for the lock of another writer."""
 
-# The order matters beyond what exists when: SQLite runs the triggers of a table newest first.
+# The order matters beyond dependencies: SQLite runs the triggers of a table newest first.
 CODE_FILES = CodeFiles(
     package="holdfast.stores.sqlite",
     store="sqlite",
@@ -139,55 +133,56 @@ CODE_FILES = CodeFiles(
 )
 
 
-class SqliteDatabase(SqliteBorrowing, SqliteLending):
+class SqliteDatabase(SqliteTransactions):
     embedded = True
-    lanes = 1  # there is one writer at a time; a second turn would only wait for the first
+    lanes = 1  # there is one writer at a time; a second exchange would only wait for the first
 
     def __init__(self, url: str, *, features: tuple[str, ...] = ()) -> None:
-        """``features`` are those whose SQL is installed with the engine's."""
+        """``features`` are the features whose SQL is installed with the engine's."""
         self.url = url
         self.outage = Outage()
         self._connections = Connections(database_path(url))
         self._plan = Plan.of(CODE_FILES, features, Script("action_triggers", sqlite_triggers()))
         self._threads: dict[bool, ThreadPoolExecutor] = {}
         self._owner = os.getpid()
-        self._ear = SqliteListener(self._connections)
+        self._listener = SqliteListener(self._connections)
 
     # --- running flows ---
 
     def run(self, flow: Flow[T]) -> T:
-        latest = time.monotonic() + self._connections.patience
+        latest = time.monotonic() + self._connections.busy_seconds
         for attempt in range(RETRIES):
             try:
-                with self._connections.borrow() as connection:
+                with self._connections.take() as connection:
                     if flow.peek is not None:
-                        answer = run_on(connection, Flow(flow.peek, writes=False))
-                        if answer is not None:
-                            return answer
+                        peeked = run_on(connection, Flow(flow.peek, writes=False))
+                        if peeked is not None:
+                            return peeked
                     result = run_on(connection, flow)
                     if flow.writes:
                         self._connections.after_write(connection)
                 break
             except sqlite3.Error as error:
-                # A lock is waited for by SQLite, once; what else makes it busy is over in a moment.
+                # SQLite itself waits for a lock, once. Other reasons for SQLITE_BUSY pass quickly.
                 if not is_busy(error) or attempt + 1 == RETRIES or time.monotonic() >= latest:
                     raise translate(error) from error
             time.sleep(random.uniform(0.005, 0.02) * 2**attempt)
         else:
             raise AssertionError("unreachable")  # the last attempt breaks or raises
         if flow.tells:
-            self._ear.tell("")
+            self._listener.notify("")
         return result
 
     async def arun(self, flow: Flow[T]) -> T:
-        """In a thread: a commit waits for the disk, and the loop must not. What is bound here (the tenant, who asks) is
-        bound there as well: a flow may look at it while it runs."""
-        loop, here = asyncio.get_running_loop(), contextvars.copy_context()
-        return await loop.run_in_executor(self._threads_for(flow), here.run, self.run, flow)
+        """Run the flow in a thread: a commit waits for the disk, and the loop must not. Context variables (tenant,
+        actor) are copied, because a flow may read them while it runs."""
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+        return await loop.run_in_executor(self._threads_for(flow), context.run, self.run, flow)
 
     def _threads_for(self, flow: Flow[Any]) -> ThreadPoolExecutor:
-        """Who reads has threads of its own: those that write may all be waiting for somebody else's lock."""
-        if self._owner != os.getpid():  # threads do not come along in a fork
+        """Reads and writes have separate threads: all writing threads may be waiting for the lock of another
+        process."""
+        if self._owner != os.getpid():  # a forked child has none of the threads
             self._threads, self._owner = {}, os.getpid()
         if flow.writes not in self._threads:
             self._threads[flow.writes] = ThreadPoolExecutor(max_workers=4, thread_name_prefix="holdfast-store")
@@ -195,28 +190,28 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
 
     @property
     def listening(self) -> bool:
-        return False  # it is told of any commit, not of jobs: a poll finds out, and is cheap
+        return False  # any commit notifies, not only new jobs; polling is cheap
 
     async def due_work(self, lease: str | None, tenant: str) -> DueWork | None:
         return None
 
-    def listen(self, heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
-        return self._ear.add(heard, names)
+    def listen(self, notify: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+        return self._listener.add(notify, names)
 
     def close(self) -> None:
-        self._ear.close()
+        self._listener.close()
         threads, self._threads = self._threads, {}
-        endings = [
-            threading.Thread(target=each.shutdown, name="holdfast-closing", daemon=True) for each in threads.values()
+        closers = [
+            threading.Thread(target=pool.shutdown, name="holdfast-closing", daemon=True) for pool in threads.values()
         ]
-        for ending in endings:
-            ending.start()
-        for ending in endings:
-            ending.join(CLOSE_WITHIN)
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(CLOSE_WITHIN)
         self._connections.close()
 
     async def leave_loop(self) -> None:
-        """Nothing belongs to a loop: connections and threads serve them all."""
+        """Nothing to do: connections and threads do not belong to a loop."""
 
     async def aclose(self) -> None:
         await in_thread(self.close)
@@ -224,35 +219,35 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
     # --- schema ---
 
     @contextlib.contextmanager
-    def _borrowed(self) -> Iterator[sqlite3.Connection]:
-        """A connection for what is no flow."""
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A connection for work that is not a flow."""
         try:
-            with self._connections.borrow() as connection:
+            with self._connections.take() as connection:
                 yield connection
         except sqlite3.Error as error:
             raise translate(error) from error
 
     def schema(self) -> SchemaStatus:
-        with self._borrowed() as connection:
+        with self._connected() as connection:
             return self._plan.status(_applied(connection))
 
     async def aschema(self) -> SchemaStatus:
         return await in_thread(self.schema)
 
     def migrate(self) -> SchemaStatus:
-        with self._borrowed() as connection:
+        with self._connected() as connection:
             status = self._plan.status(_applied(connection))
             if status.current:
-                return status  # without the lock, which may be held by whoever is asking: a handler in its transaction
+                return status  # without the lock, which the caller may hold: a handler in its transaction
             connection.execute("BEGIN IMMEDIATE")
             self._apply(connection, _applied(connection))
             connection.execute("COMMIT")
             return self._plan.status(_applied(connection))
 
     def migrate_within(self, connection: Execute) -> None:
-        """Create or update the tables in the transaction that is open on a connection of the caller's."""
-        there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchall()
-        rows = connection.execute("SELECT name, digest FROM migration").fetchall() if there else []
+        """Create or update the tables in the transaction that is open on a caller's connection."""
+        exists = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchall()
+        rows = connection.execute("SELECT name, digest FROM migration").fetchall() if exists else []
         self._apply(connection, {row[0]: row[1] for row in rows})
 
     def _apply(self, connection: Execute, applied: dict[str, str]) -> None:
@@ -270,8 +265,8 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
             )
 
     def check_writable(self) -> None:
-        """By the room that is left for a small job, and by a commit on a connection of its own: what is rolled back
-        never gets as far as the disk. A lock that another writer holds is no fault, and is not waited for."""
+        """Checks that there is disk space for a small job, and commits on a separate connection: a transaction that is
+        rolled back never reaches the disk. A lock held by another writer is not an error."""
         if self._connections.in_memory:
             return
         with contextlib.suppress(OSError):
@@ -280,7 +275,7 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
                     "No space is left for the database.", code="disk_full", fix="Free space on its disk."
                 )
         try:
-            with self._connections.own() as connection:
+            with self._connections.separate() as connection:
                 connection.execute(f"PRAGMA busy_timeout = {PROBE_MILLISECONDS}")
                 connection.execute(
                     "UPDATE migration SET digest = digest WHERE name = (SELECT min(name) FROM migration)"
@@ -298,14 +293,14 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
         return "\n".join([*parts, "COMMIT;\n"])
 
     def diagnose(self) -> list[Finding]:
-        with self._borrowed() as connection:
+        with self._connected() as connection:
             return diagnose(connection, self._connections.path, self._plan.status(_applied(connection)))
 
     def logins(self) -> list[Login]:
         return []
 
     def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
-        with self._borrowed() as connection:
+        with self._connected() as connection:
             return conditions(connection, self._connections.path, when)
 
     async def aconditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
@@ -313,24 +308,23 @@ class SqliteDatabase(SqliteBorrowing, SqliteLending):
 
 
 def run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
-    """Run a flow in a transaction of its own. Text that is not UTF-8 must not keep the rest from being read: the flow
-    is run again, and what is wrong with the text is replaced."""
+    """Run a flow in a transaction. If a text is not UTF-8, the flow runs again with invalid bytes replaced, so that all
+    other rows can be read."""
     try:
         return _run_on(connection, flow)
     except sqlite3.OperationalError as error:
         if "Could not decode to UTF-8" not in str(error):
             raise
-    usual = connection.text_factory
+    text_factory = connection.text_factory
     connection.text_factory = lambda data: data.decode(errors="replace")
     try:
         return _run_on(connection, flow)
     finally:
-        connection.text_factory = usual
+        connection.text_factory = text_factory
 
 
 def _run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
-    """One that writes takes the write lock first, so that it never has to give up half-way because somebody else wrote
-    in between."""
+    """A flow that writes takes the write lock first, so that it never fails half-way because of another writer."""
 
     def execute(statement: Statement) -> Rows:
         if statement.many:
@@ -350,7 +344,7 @@ def _run_on(connection: sqlite3.Connection, flow: Flow[T]) -> T:
 
 
 def split(script: str) -> list[str]:
-    """The statements of a script; triggers have semicolons inside them, which SQLite can tell."""
+    """The statements of a script. SQLite recognises the semicolons inside triggers."""
     statements, current = [], ""
     for line in script.splitlines(keepends=True):
         current += line

@@ -184,7 +184,7 @@ begin
     return query select release.job, not v_done, case when not v_done then 'stale_lease' end;
 end $$;
 
--- Cancel a job that has not ended; a running one is told to stop. Returns its state, or why it was refused.
+-- Cancel a job that has not ended; the worker of a running one is notified. Returns its state, or why it was refused.
 create or replace function cancel(job uuid, reason text default null, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text)
 language sql security definer set search_path from current as $$ select * from cancel_many(array[$1], $2, $3, $4) $$;

@@ -51,7 +51,7 @@ declare
   set_at            When it was set.
 job Facts of a job. Written once and never changed, except by retention, re-encryption and audited replacement.
   payload           Arguments of the handler, as the JSON text that was sent.
-  run_at            Earliest start that the producer asked for.
+  run_at            Earliest start that the producer requested.
   idempotency_key   Enqueueing again with the same tenant, kind and key returns this job.
   content_key       Hash of kind, tenant and payload, for deduplication by content.
   tags              Tags, also in job_tag.
@@ -125,9 +125,9 @@ lease Leases of workers. A running job belongs to a lease; when it expires, othe
   queues            Queues that it serves; null: unknown.
   slots             Number of jobs it runs at a time; null: unknown.
   version           Release of Holdfast that the worker runs.
-  stop_request      drain or stop: an operator asks the worker to end.
-  stop_requested_at When the operator asked.
-  stop_requested_by Who asked.
+  stop_request      drain or stop: an operator requests that the worker stops.
+  stop_requested_at When the operator requested it.
+  stop_requested_by Who requested it.
 recall Number of jobs that were cancelled under a lease, so that its worker checks them.
   lease             The lease.
   times             How often.
@@ -208,14 +208,14 @@ executor Labels of workers that may claim jobs, or that may only generate work.
   role              executor: may claim; generator: may not.
   added_by          Who added it.
   added_at          When it was added.
-approval Requests for approval; the job that asked waits.
+approval Requests for approval; the job that needs it waits.
   name              Name of the approval in its handler.
   summary           Question that people read.
   data              Facts for the decision, as JSON.
-  form              JSON schema of what an approval must say.
-  approvers         Who may decide; empty: anybody.
+  form              JSON schema of the data of a decision.
+  approvers         Who may decide; empty: anyone.
   quorum            Number of approvals that are needed.
-  requester         Who asked.
+  requester         Who requested it.
   not_requester     Whether the requester may not approve.
   on_deny           fail: the job fails; resume: the handler gets the denial.
   on_expire         deny, approve or remind.
@@ -223,13 +223,13 @@ approval Requests for approval; the job that asked waits.
   remind_every      Time between reminders.
   remind_at         Next reminder.
   reminders         Number of reminders sent.
-  escalate_at       When more people are asked.
-  escalate_to       Who is asked then.
-  escalated_at      When they were asked.
-  notify            Kind of job that tells people.
+  escalate_at       When it is escalated to more people.
+  escalate_to       People that it is escalated to.
+  escalated_at      When it was escalated.
+  notify            Kind of job that notifies people.
   content_hash      SHA-256 of the question; tokens are bound to it.
   state             open, approved, denied, expired or withdrawn.
-  opened_at         When it was asked.
+  opened_at         When it was requested.
   decided_at        When it was decided.
 vote Decisions of people, one per person and approval.
   person            Who decided.
@@ -366,7 +366,7 @@ tenant_load Number of waiting jobs of tenants with a cap.
 pending_change Changes of that number since.
   change            Added to the number.
 fair_place Which tenant was served last in a queue that tenants share fairly.
-  kinds             Kinds that the claim asked for; empty: any.
+  kinds             Kinds of the claim; empty: any.
   last              Tenant served last.
   left_over         What was left of its share.
 login_pin Database logins that may act for one tenant only.
@@ -501,7 +501,7 @@ retention_pass Progress of retention.
   state             State that is being removed.
   action            clean or purge.
   reached           Last job that was read.
-  looked            When it was read.
+  looked            Number of jobs read since it started at the first job.
   again_at          When the next pass begins.
   restart_at        When a pass starts over.
   held              Number of jobs that had to stay.

@@ -3,7 +3,7 @@
 -- `leased`.
 --
 -- The jobs come first, one row each. The last row has no id: `stale` lists the settlements whose attempt this lease no longer
--- holds; `live` says whether the lease is live (an expired one settles but claims nothing); `pick_us` is the time it took to
+-- holds; `live` is whether the lease is live (an expired one settles but claims nothing); `pick_us` is the time it took to
 -- find the jobs; `next_in` is the number of seconds until a rate limit that holds jobs back has capacity again. `after_*`, one
 -- entry per queue, start the search behind that position: for a worker that has already seen the jobs ahead of it and found
 -- that scanning past them is slow.

@@ -108,7 +108,7 @@ begin
                 v_walked := pg_stat_get_xact_tuples_returned(to_regclass('fair'));
                 select nullif(f.picked, '{}'), f.agented into v_rows, v_agented
                   from fair_pick(p_queue, v_last, v_rest, v_most + v_extra, p_kinds, p_label, v_barred, p_now) f;
-                -- A worker that is told of a slow pick starts its next picks behind a position, where tenants do not
+                -- A worker that sees a slow pick starts its next picks behind a position, where tenants do not
                 -- alternate. So the time counts only if many rows were scanned, not if the machine was busy.
                 if pg_stat_get_xact_tuples_returned(to_regclass('fair')) - v_walked < 1000 + 10 * (v_most + v_extra) then
                     v_began := clock_timestamp();

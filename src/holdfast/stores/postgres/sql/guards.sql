@@ -162,7 +162,7 @@ create or replace trigger refuse_truncate before truncate on lease for each stat
 
 -- An encrypted value names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" if the ciphertext is stored elsewhere.
 -- Of the ciphertext only the length can be checked here, which another key does not change. That the content is the same, and
--- belongs to this job, is guaranteed by the authenticated encryption: without the key nobody can produce a valid value.
+-- belongs to this job, is guaranteed by the authenticated encryption: a valid value cannot be produced without the key.
 create or replace function sealed_alike(p_old json, p_new json) returns boolean
 language sql immutable set search_path from current as $$
     select ((p_new::jsonb = jsonb_build_object('$holdfast', jsonb_build_object(

@@ -83,7 +83,7 @@ end $$;
 
 -- An index on a payload key is a pair of triggers on `job` that maintain rows of `job_tag`: `payload:` and a hash of the path
 -- and the value. It is not an expression index: under row-level security the planner uses an index only for leakproof
--- comparisons, and reading JSON is not leakproof. The hash has a salt that no role can read, so that nobody can guess values
+-- comparisons, and reading JSON is not leakproof. The hash has a salt that no role can read, so that no role can guess values
 -- of payloads they may not see. Without such an index there is no trigger, and an enqueue pays nothing.
 create or replace function payload_tag(p_path text, p_value text) returns text
 language plpgsql stable set search_path from current as $$

@@ -21,8 +21,8 @@ begin
     returning l.id, l.until;
 end $$;
 
--- Renew a lease. Returns null if it has ended and its jobs belong to other workers, 'drain' or 'stop' if an operator asked the
--- worker to end (request_stop), and 'kept' otherwise.
+-- Renew a lease. Returns null if it has ended and its jobs belong to other workers, 'drain' or 'stop' if an operator
+-- requested that the worker stops (request_stop), and 'kept' otherwise.
 create or replace function heartbeat(lease uuid, ttl interval default '30 s', for_tenant text default null)
 returns text
 language plpgsql security definer set search_path from current as $$

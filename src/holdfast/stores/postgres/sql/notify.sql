@@ -4,7 +4,7 @@
 -- holdfast.notify = off` makes the workers rely on polling.
 --
 -- Any login of the database can listen. So a notification is a hash with a key that only our roles can read: a listener
--- recognizes the names it knows, and nobody can read a name from it.
+-- recognizes the names it knows, and cannot read other names from it.
 create or replace function signal_of(p_key text, p_what text) returns text language sql immutable
 return case p_what when '' then '' else left(encode(sha256(convert_to(p_key || p_what, 'UTF8')), 'hex'), 32) end;
 

@@ -29,7 +29,7 @@ begin
                     then s.state in ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval')
                     else s.state = 'dead_letter' end
          order by s.id for update) h;
-    -- The workers that run them are told that they no longer hold these jobs.
+    -- The workers that run them are notified that they no longer hold these jobs.
     with recalled as (
         insert into recall as r (lease, times)
         select distinct s.lease, 1 from job_state s where s.id = any (v_done) and s.lease is not null order by 1
@@ -61,7 +61,8 @@ begin
      order by o.ord;
 end $$;
 
--- Cancel jobs that have not ended; running ones are told to stop. Returns one row per id: its state, or why it was refused.
+-- Cancel jobs that have not ended; the workers of running ones are notified. Returns one row per id: its state, or why it
+-- was refused.
 create or replace function cancel_many(jobs uuid[], reason text default null, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
 begin return query select * from operate('cancel', jobs, cancel_many.reason, cancel_many.actor, for_tenant); end $$;

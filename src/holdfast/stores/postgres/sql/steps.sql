@@ -1,5 +1,16 @@
--- Save progress under a name. Returns false if this lease no longer holds the attempt. The job's state row is read and locked
--- against a change of holder, but not rewritten.
+-- Act under a lease and return the tenant of a job that it holds in this attempt; null if it no longer does. The state row of
+-- the job is locked against a change of holder, but not rewritten.
+create or replace function tenant_of_held(p_job uuid, p_lease uuid, p_attempt integer, p_tenant text) returns text
+language plpgsql set search_path from current as $$
+begin
+    perform act_under(p_lease, p_tenant);
+    return (select s.tenant from job_state s
+             where s.id = p_job and s.lease is not distinct from p_lease
+               and s.attempt = p_attempt and s.state is not distinct from 'in_progress'
+               for share);
+end $$;
+
+-- Save progress under a name. Returns false if this lease no longer holds the attempt.
 create or replace function save_checkpoint(job uuid, lease uuid, attempt integer, name text, value json,
                                            for_tenant text default null)
 returns boolean
@@ -7,14 +18,10 @@ language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
-    v_tenant text;
+    v_tenant text := tenant_of_held(save_checkpoint.job, save_checkpoint.lease, save_checkpoint.attempt,
+                                    save_checkpoint.for_tenant);
 begin
-    perform act_under(save_checkpoint.lease, save_checkpoint.for_tenant);
-    select s.tenant into v_tenant from job_state s
-     where s.id = save_checkpoint.job and s.lease is not distinct from save_checkpoint.lease
-       and s.attempt = save_checkpoint.attempt and s.state is not distinct from 'in_progress'
-       for share;
-    if not found then
+    if v_tenant is null then
         return false;
     end if;
     insert into checkpoint as c (job_id, tenant, name, value, attempt, saved_at)
@@ -37,14 +44,9 @@ language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
-    v_tenant text;
+    v_tenant text := tenant_of_held(note_upload.job, note_upload.lease, note_upload.attempt, note_upload.for_tenant);
 begin
-    perform act_under(note_upload.lease, note_upload.for_tenant);
-    select s.tenant into v_tenant from job_state s
-     where s.id = note_upload.job and s.lease is not distinct from note_upload.lease
-       and s.attempt = note_upload.attempt and s.state is not distinct from 'in_progress'
-       for share;
-    if not found then
+    if v_tenant is null then
         return false;
     end if;
     insert into leftover (tenant, ref, job_id, at, again_at)

@@ -61,7 +61,7 @@ create or replace view present as select actor() as actor, clock_now() as now;
 
 do $$
 begin
-    -- Before version 15 a view reads as its owner, to whom forced row-level security applies too.
+    -- Before version 15 a view reads as its owner; forced row-level security applies to the owner too.
     if current_setting('server_version_num')::integer >= 150000 then
         alter view jobs set (security_invoker = true);
         alter view present set (security_invoker = true);

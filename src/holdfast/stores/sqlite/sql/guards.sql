@@ -31,7 +31,7 @@ BEGIN
     END;
 END;
 
--- An event continues its job's ledger and leads to the job's current state, so nobody can write one that did not happen. An
+-- An event continues its job's ledger and leads to the job's current state, so no client can write one that did not happen. An
 -- event that keeps the state records that a waiting job was rescheduled or moved: it must match the job's note and be the
 -- first to do so, unless an operation is running: a job that it postponed meanwhile may get the same time again.
 DROP TRIGGER IF EXISTS judge_event_insert;

@@ -1,16 +1,12 @@
-"""Operations on a caller's connection; a connection lent to a handler.
+"""Operations in a transaction of the caller; transactions for handlers.
 
-What is done on somebody else's connection, inside somebody else's transaction.
+On a caller's connection a savepoint surrounds each operation: after a refusal the transaction is as before. Inside is a
+single statement with text values only, so that it means the same with every driver. The operation sets the tenant and
+the actor for the rest of the transaction, so both settings are restored: the rest belongs to the caller.
 
-A savepoint surrounds each operation: a refusal leaves the transaction as it was. Within it is a single statement, all
-text, so that it means the same through every driver; and the settings that the operation makes for the rest of a
-transaction (tenant and actor) are put back, because the rest of this one is not ours.
-
-A connection for a handler's own statements, in one transaction that also ends its job.
-
-Each block has a connection of its own, closed afterwards: none of our settings are on it, and none that the handler
-makes (a search path, a role, a row factory) can reach the next; behind a pooler only SET LOCAL is sure to end there.
-psycopg refuses ``commit()`` and ``rollback()`` inside a transaction block, so that its end stays with us.
+A handler's ``transaction()`` block has a new connection, closed afterwards. It has none of our settings, and settings
+of the handler (a search path, a role, a row factory) cannot reach the next block; behind a pooler only SET LOCAL is
+sure to end. psycopg refuses ``commit()`` and ``rollback()`` inside a transaction block, so that only the block ends it.
 """
 
 from __future__ import annotations
@@ -28,8 +24,8 @@ from holdfast.engine.settlement import Settlement
 from holdfast.errors import Conflict, InvalidSetting, StoreUnavailable
 from holdfast.features.attempts.model import LogPart, log_document
 from holdfast.features.workflows.model import Started, WorkflowSpec
+from holdfast.stores.adapters import POSTGRESQL, TransactionState, adapt, adapt_async, transaction_ended
 from holdfast.stores.flow import Flow, Statement, Steps, flow
-from holdfast.stores.guests import POSTGRESQL, TransactionState, async_guest, ended, guest
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain, start_document
 from holdfast.stores.postgres.connections import CONNECTION
 from holdfast.stores.postgres.errors import refusal
@@ -38,8 +34,8 @@ from holdfast.stores.postgres.pipeline import aprepare_if_direct, prepare_if_dir
 
 T = TypeVar("T")
 
-# The order is not left to the planner: the call needs `was` for an argument (a list, which it does not fold), and
-# what is put back waits for the answer.
+# The planner must not change the order: the call has an argument from `was` (in an array, which is not folded), and the
+# settings are restored from the result of the call.
 _CALL = """with was as materialized (
     select current_setting('holdfast.tenant', true) as tenant, current_setting('holdfast.actor', true) as actor
 ), done as materialized (
@@ -51,7 +47,7 @@ select done.answer,
   from was cross join done"""
 
 
-class PostgresBorrowedOperations:
+class PostgresCallerOperations:
     def __init__(self, schema: str) -> None:
         self._enqueue = _CALL.format(
             answer="coalesce(json_agg(json_build_array(e.id, e.state, e.created, e.reason, e.detail) order by e.n),"
@@ -92,8 +88,8 @@ class PostgresBorrowedOperations:
 
     @flow(single=True)
     def settle(self, lease: str, settlement: Settlement, tenant: str) -> Steps[bool]:
-        item = settlement
-        params = (lease, item.id, str(item.attempt), item.ending, detail_of(item), tenant)
+        attempt = str(settlement.attempt)
+        params = (lease, settlement.id, attempt, settlement.ending, detail_of(settlement), tenant)
         rows = yield Statement(self._settle, params)
         return int(rows[0][0]) == 0
 
@@ -102,108 +98,39 @@ class PostgresBorrowedOperations:
         yield Statement(self._log, (lease, log_document(parts), tenant))
 
 
-class PostgresBorrowing:
-    """The part of the store that works on connections of others."""
-
-    schema_name: str
-
-    @cached_property
-    def borrowed(self) -> PostgresBorrowedOperations:
-        return PostgresBorrowedOperations(self.schema_name)
-
-    def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
-        host = guest(connection)
-        try:
-            return host.run(partial(_framed, flow, within))
-        except Exception as error:
-            ours = translated(error)
-            if ours is None:
-                raise
-            raise ours from error
-
-    async def arun_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
-        host = async_guest(connection)
-        try:
-            return await host.arun(partial(_framed, flow, within))
-        except Exception as error:
-            ours = translated(error)
-            if ours is None:
-                raise
-            raise ours from error
-
-
-def _framed(flow: Flow[T], within: bool, standing: TransactionState) -> Steps[T]:
-    if standing.database != POSTGRESQL:
-        raise InvalidSetting(
-            f"the connection is to {standing.database}, but the jobs are in PostgreSQL",
-            code="other_database",
-            fix="Pass a connection to the app's own database.",
-        )
-    if within and not standing.in_transaction:
-        raise ended()
-    if not standing.in_transaction:  # a single statement is its own transaction, and its settings end with it
-        return (yield from flow.start())
-    yield Statement("savepoint holdfast")
-    try:
-        result = yield from flow.start()
-    except GeneratorExit:
-        raise
-    except BaseException:
-        yield from _undo()
-        raise
-    yield Statement("release savepoint holdfast")
-    return result
-
-
-def _undo() -> Steps[None]:
-    try:
-        yield Statement("rollback to savepoint holdfast")
-        yield Statement("release savepoint holdfast")
-    except Exception:
-        return  # the connection is gone, and the transaction with it; what went wrong first is what is told
-
-
-def translated(error: Exception) -> Exception | None:
-    """Ours, if PostgreSQL said it; else None. What asks for the whole transaction to be run again (a deadlock, a
-    serialization failure) stays what the driver raised: whoever runs it again looks for that."""
-    for each in _chain(error):
-        state = _state_of(each)
-        if state is not None:
-            message = str(each).strip().split("\n")[0]
-            if state == "25P02":
-                return Conflict(
-                    "the transaction has already failed and accepts no more statements",
-                    code="transaction_aborted",
-                    fix="Roll back the transaction, or to a savepoint before the failure, then enqueue.",
-                )
-            return refusal(state, message)
-    return None
-
-
-def _state_of(error: BaseException) -> str | None:
-    """psycopg and asyncpg, psycopg2, and pg8000, which brings the server's message as it came."""
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    if state is None and error.args and isinstance(error.args[0], dict):
-        state = error.args[0].get("C")
-    return state if isinstance(state, str) else None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and those it wraps: SQLAlchemy has the driver's in ``orig``."""
-    seen: BaseException | None = error
-    for _ in range(8):
-        if seen is None:
-            return
-        yield seen
-        seen = getattr(seen, "orig", None) or seen.__cause__
-
-
 # Autocommit, so that the block's BEGIN and COMMIT are the only ones.
 SETTINGS = CONNECTION | {"application_name": "holdfast handler"}
 
 
-class PostgresLending:
+class PostgresTransactions:
+    """The part of the store for callers' connections and for handlers' transactions."""
+
     url: str
+    schema_name: str
+
+    @cached_property
+    def borrowed(self) -> PostgresCallerOperations:
+        return PostgresCallerOperations(self.schema_name)
+
+    def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+        adapter = adapt(connection)
+        try:
+            return adapter.run(partial(_framed, flow, within))
+        except Exception as error:
+            translated = _translated(error)
+            if translated is None:
+                raise
+            raise translated from error
+
+    async def arun_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+        adapter = adapt_async(connection)
+        try:
+            return await adapter.arun(partial(_framed, flow, within))
+        except Exception as error:
+            translated = _translated(error)
+            if translated is None:
+                raise
+            raise translated from error
 
     @contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:
@@ -235,3 +162,70 @@ class PostgresLending:
 def _unreachable(error: Exception) -> StoreUnavailable:
     message = str(error).strip().split("\n")[0]
     return StoreUnavailable(f"the database cannot be reached: {message}")
+
+
+def _framed(flow: Flow[T], within: bool, state: TransactionState) -> Steps[T]:
+    if state.database != POSTGRESQL:
+        raise InvalidSetting(
+            f"the connection is to {state.database}, but the jobs are in PostgreSQL",
+            code="other_database",
+            fix="Pass a connection to the app's own database.",
+        )
+    if within and not state.in_transaction:
+        raise transaction_ended()
+    if not state.in_transaction:  # a single statement is a transaction, and its settings end with it
+        return (yield from flow.start())
+    yield Statement("savepoint holdfast")
+    try:
+        result = yield from flow.start()
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _undo()
+        raise
+    yield Statement("release savepoint holdfast")
+    return result
+
+
+def _undo() -> Steps[None]:
+    try:
+        yield Statement("rollback to savepoint holdfast")
+        yield Statement("release savepoint holdfast")
+    except Exception:
+        return  # the connection and its transaction are lost; the first error is raised
+
+
+def _translated(error: Exception) -> Exception | None:
+    """The Holdfast error for an error of PostgreSQL; None for others. Deadlocks and serialization failures keep the
+    driver's error: code that repeats the whole transaction expects it."""
+    for each in _chain(error):
+        state = _state_of(each)
+        if state is not None:
+            message = str(each).strip().split("\n")[0]
+            if state == "25P02":
+                return Conflict(
+                    "the transaction has already failed and accepts no more statements",
+                    code="transaction_aborted",
+                    fix="Roll back the transaction, or to a savepoint before the failure, then enqueue.",
+                )
+            return refusal(state, message)
+    return None
+
+
+def _state_of(error: BaseException) -> str | None:
+    """The SQLSTATE of an error of psycopg, asyncpg, psycopg2, or pg8000, which has the fields of the server's
+    message."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if state is None and error.args and isinstance(error.args[0], dict):
+        state = error.args[0].get("C")
+    return state if isinstance(state, str) else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and the errors it wraps: SQLAlchemy has the driver's error in ``orig``."""
+    current: BaseException | None = error
+    for _ in range(8):
+        if current is None:
+            return
+        yield current
+        current = getattr(current, "orig", None) or current.__cause__
