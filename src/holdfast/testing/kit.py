@@ -124,7 +124,7 @@ def _blocking(method: Callable[Concatenate[Kit, P], Coroutine[Any, Any, T]]) -> 
     name = method.__name__.removeprefix("a")
 
     @functools.wraps(method)
-    def call(kit: Kit, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(kit: Kit, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return _run_here(method(kit, *args, **kwargs), name)
 
     call.__name__, call.__qualname__ = name, f"Kit.{name}"
