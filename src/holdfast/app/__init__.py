@@ -62,20 +62,23 @@ class App(Running):
     Creating an app opens no connection. Every operation of a namespace has a sync and an async form:
     ``app.limits.list()``, ``await app.limits.alist()``.
 
-    ``url`` is the database; without it, ``HOLDFAST_URL``. Raises ``InvalidSetting`` if there is neither.
-    ``tenant`` is the tenant to work for. ``with app.tenant(name):`` changes it for a block.
-    ``name`` is recorded as the ``source_system`` of jobs; by default the program's name.
-    ``schema`` is the schema of the tables, where the database has schemas.
-    ``enqueued_by`` is recorded as the caller; by default the user of the operating system.
-    ``secret_names`` are more names of environment variables whose values are redacted.
-    ``answer_within`` is how long a database server may take to respond before the connection is dropped; 30 s.
-    ``pool_size`` is the number of connections for threads, and the same number per event loop.
-    ``strict`` refuses to start a worker whose database role may read and write everything.
-    ``artifacts`` is the artifact store: a directory, ``s3://…``, or an ``ArtifactStore``; by default
-    ``HOLDFAST_ARTIFACTS``.
-    ``egress`` is the policy for outgoing HTTP: which addresses jobs may reach.
-    ``secrets`` returns the secret of a tenant by its name; by default from ``HOLDFAST_SECRET_…`` variables.
-    ``outgoing_headers`` returns headers to add to each outgoing request; by default those of the current trace.
+    Parameters:
+
+    - ``url``: the database. By default ``HOLDFAST_URL``; raises ``InvalidSetting`` if there is neither.
+    - ``tenant``: the tenant to work for. ``with app.tenant(name):`` changes it for a block.
+    - ``name``: recorded as the ``source_system`` of jobs. By default the program's name.
+    - ``schema``: the schema of the tables, in a database that has schemas.
+    - ``enqueued_by``: recorded as the caller. By default the user of the operating system.
+    - ``secret_names``: more names of environment variables whose values are redacted.
+    - ``answer_within``: how long a database server may take to respond before the connection is dropped. By default
+      30 seconds.
+    - ``pool_size``: the number of connections to a database server for threads, and the same number per event loop.
+    - ``strict``: refuse to start a worker whose database role may read and write everything.
+    - ``artifacts``: the artifact store: a directory, ``s3://…``, or an ``ArtifactStore``. By default
+      ``HOLDFAST_ARTIFACTS``.
+    - ``egress``: which addresses outgoing HTTP requests of jobs may reach.
+    - ``secrets``: a function that returns a secret by its name and tenant. By default ``HOLDFAST_SECRET_…`` variables.
+    - ``outgoing_headers``: a function that returns headers for each outgoing request. By default those of the trace.
     """
 
     jobs: Jobs

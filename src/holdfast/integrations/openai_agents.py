@@ -224,12 +224,13 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
     The kind has the name of the agent, and the result of the job is the final output. Raises ``InvalidSetting`` for an
     agent whose calls cannot be recorded.
 
-    ``context`` makes the run's context in the worker, from the value that the job was enqueued with; without it, that
-    value is the context, and must be JSON.
-    ``model`` and ``tool`` are the retry policy and timeout of model requests and function tools; ``tools`` has those of
-    single tools by name.
-    ``approval`` has the options of ``ctx.approval`` for tools with ``needs_approval``.
-    ``price`` returns the cost of a model request; ``budget`` stops a run whose cost reaches it.
+    - ``context`` makes the run's context in the worker, from the value that the job was enqueued with; without it, that
+      value is the context, and must be JSON.
+    - ``model`` and ``tool`` are the retry policy and timeout of model requests and function tools; ``tools`` has those
+      of single tools by name.
+    - ``approval`` has the options of ``ctx.approval`` for tools with ``needs_approval``.
+    - ``price`` returns the cost of a model request; ``budget`` stops a run whose cost reaches it.
+
     The other options are those of ``@app.job``.
     """
 

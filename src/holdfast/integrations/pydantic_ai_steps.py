@@ -98,13 +98,13 @@ def dollars(response: ModelResponse) -> float:
 class HoldfastDurability(BaseDurabilityCapability[D]):
     """Makes the runs of an agent durable inside a job: ``Agent(…, capabilities=[HoldfastDurability()])``.
 
-    ``model``, ``tool`` and ``mcp`` are the retry policy and timeout of these calls. The metadata of a tool can replace
-    them.
-    ``approval`` has the options of ``ctx.approval`` for every tool that requires approval.
-    ``price`` returns the cost of a model request; ``budget`` stops a run whose cost reaches it.
-    ``external_timeout`` is how long a run waits for the result of a tool that another system runs.
-    ``event_stream_handler`` receives the events of a run: those of the model live, inside the step of the request; each
-    event of a tool as a separate step.
+    - ``model``, ``tool`` and ``mcp`` are the retry policy and timeout of these calls. The metadata of a tool can
+      replace them.
+    - ``approval`` has the options of ``ctx.approval`` for every tool that requires approval.
+    - ``price`` returns the cost of a model request; ``budget`` stops a run whose cost reaches it.
+    - ``external_timeout`` is how long a run waits for the result of a tool that another system runs.
+    - ``event_stream_handler`` receives the events of a run: those of the model live, inside the step of the request;
+      each event of a tool as a separate step.
     """
 
     engine_spec = DurabilityEngineSpec(
