@@ -87,7 +87,7 @@ def test_one_word_at_a_time(kit: Kit) -> None:
 
 @pytest.mark.slow
 def test_what_nobody_asked_for(kit: Kit) -> None:
-    with pytest.raises(HoldfastError, match="nothing") as caught:
+    with pytest.raises(HoldfastError, match="open approvals: none") as caught:
         kit.approve("big-payment")
     assert caught.value.code == "not_found"
     first, _ = pay.enqueue(5000), pay.enqueue(6000)
